@@ -145,13 +145,13 @@ class FileStorage:
     async def close(self, *, hastily: bool = False) -> None:
         if self._closed:
             return
-        self._closed, self._hasty = True, hastily
+        self._closed, self._hasty = True, hastily or self._behind.stop_if_long()
         self._journal.stop()
         self._room.set()
         try:
             if self._task is not None:
                 await self._task
-                if self._journal.failure is None and self._journals and not hastily:
+                if self._journal.failure is None and self._journals and not self._hasty:
                     # The next start then has nothing to replay.
                     self._begin_checkpoint()
                     try:

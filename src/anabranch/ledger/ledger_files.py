@@ -10,6 +10,7 @@ import asyncio
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 from anabranch.errors import DamagedEntriesError
 from anabranch.ledger.cache import Block, Cache, ReadAhead
@@ -20,6 +21,9 @@ from anabranch.ledger.storage import Entry
 from anabranch.model.ids import Position
 
 _log = logging.getLogger(__name__)
+
+LEDGERS_LONG = 2000
+LEDGERS_AT_ONCE = 256
 
 BLOCK_BYTES = 1024 * 1024
 """Size of one read from the disk, if the file has that much."""
@@ -35,6 +39,7 @@ class WriteBehind:
         self._waiting: dict[int, Ledger] = {}
         self._unsynced: dict[int, Ledger] = {}
         self._has_room = True
+        self._stopped = False
         self._writing_bytes = 0
         self.waiting_bytes = 0
         self.written: Callable[[int], None] = lambda size_bytes: None
@@ -45,6 +50,11 @@ class WriteBehind:
         """Bytes that the ledger files still lack, those that are being written included."""
         return self.waiting_bytes + self._writing_bytes
 
+    def stop_if_long(self) -> bool:
+        """Write no more if so many ledgers are not synced that a replay of the journal takes less time."""
+        self._stopped = len(self._waiting.keys() | self._unsynced.keys()) > LEDGERS_LONG
+        return self._stopped
+
     def add(self, ledger: Ledger, size_bytes: int) -> None:
         """Note that the ledger has `size_bytes` more to write."""
         if not ledger.dropped:
@@ -53,9 +63,20 @@ class WriteBehind:
 
     async def flush(self) -> None:
         """Write all entries that wait now; DiskFullError, and they go on waiting, if there is no room."""
+        for _ in range(0, len(self._waiting), LEDGERS_AT_ONCE):
+            if not self._stopped:
+                await self._write_some()
+        self._cache.shrink()
+
+    async def _write_some(self) -> None:
+        """Write the entries of the ledgers that wait for longest."""
         async with self._lock:
-            taken, self._waiting = self._waiting, {}
-            self._writing_bytes, self.waiting_bytes = self.waiting_bytes, 0
+            taken = dict(islice(self._waiting.items(), LEDGERS_AT_ONCE))
+            for id_ in taken:
+                del self._waiting[id_]
+            size_bytes = sum(len(buffer) for ledger in taken.values() for buffer in ledger.waiting)
+            self._writing_bytes = size_bytes if self._waiting else self.waiting_bytes
+            self.waiting_bytes -= self._writing_bytes
             ledgers = [ledger for ledger in taken.values() if not ledger.dropped]
             ends = [(ledger.entries, len(ledger.waiting), len(ledger.waiting_rows)) for ledger in ledgers]
             writes: list[Write] = []
@@ -78,7 +99,6 @@ class WriteBehind:
                 self._unsynced[ledger.id] = ledger
                 ledger.flushed = end
                 ledger.tail.flushed = max(ledger.tail.flushed, ledger.first_ordinal + end)
-        self._cache.shrink()
 
     async def flush_if_room(self) -> None:
         """As `flush`; on a full disk the entries stay in memory, and later calls do not try again."""

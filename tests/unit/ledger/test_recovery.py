@@ -221,6 +221,22 @@ async def test_a_start_does_not_wait_for_the_ledger_files_of_the_journal() -> No
     assert await recovered(disk) == [b"a0", b"b0", b"a1", b"b1", b"a2", b"b2"]
 
 
+async def test_a_stop_with_thousands_of_unsynced_ledgers_leaves_them_to_the_journal() -> None:
+    disk = DictDisk()
+    names = [f"persistent://public/default/t{number}" for number in range(2100)]
+    async with opened(disk) as storage:
+        logs = await asyncio.gather(*(storage.create(name) for name in names))
+        await asyncio.gather(*(put(log, b"x") for log in logs))
+    assert not [file for file in disk.files if file.startswith("ledgers/")]
+    async with opened(disk) as storage:
+        assert len(storage.names()) == len(names)
+        last = storage.get(names[-1])
+        assert last is not None
+        assert await contents(last) == [b"x"]
+        await storage.checkpoint()
+    assert len([file for file in disk.files if file.endswith(".data")]) == len(names)
+
+
 async def test_trims_and_deletions_are_finished_by_the_next_process() -> None:
     disk = DictDisk()
     storage = make(disk, behind_bytes=1, ledger_bytes_max=1)
