@@ -105,6 +105,21 @@ def test_exclusive_consumer_gets_everything_in_order(client: Any, compression: A
     assert sum(len(values) for values in by_key.values()) == 2000
 
 
+@pytest.mark.parametrize("batched", [True, False])
+def test_the_largest_message_that_the_client_sends_comes_back(client: Any, batched: bool) -> None:
+    consumer = client.subscribe("largest", "s", pulsar.ConsumerType.Exclusive)
+    producer = client.create_producer("largest", batching_enabled=batched)
+    # Without batches the client counts the header and the metadata too.
+    value = bytes(5 * 2**20 - (20 if batched else 100))
+    producer.send(value)
+    message = consumer.receive(timeout_millis=20_000)
+    assert message.data() == value
+    consumer.acknowledge(message)
+    # The connection of the consumer lives on.
+    producer.send(b"small")
+    assert consumer.receive(timeout_millis=20_000).data() == b"small"
+
+
 def test_second_exclusive_consumer_is_refused(client: Any) -> None:
     client.subscribe("busy", "s", pulsar.ConsumerType.Exclusive)
     with pytest.raises(pulsar.ConsumerBusy):
