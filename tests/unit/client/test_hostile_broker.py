@@ -376,6 +376,15 @@ async def test_an_impossible_assignment_is_named(loop: SimLoop, lie: str) -> Non
             await client.subscribe_stream(NAME, "s")
 
 
+async def test_a_broker_that_sends_more_than_it_was_asked_for_loses_its_connection(loop: SimLoop) -> None:
+    client, broker = await face(loop, "more than was asked for")
+    async with client:
+        consumer = await client.subscribe_queue(NAME, "q", receiver_queue_size=10)
+        await asyncio.sleep(0.5)
+        assert broker.connections > 1
+        assert (await consumer.receive(timeout=TIMEOUT_S)).value == b"value"
+
+
 async def test_a_broker_that_breaks_the_protocol_again_and_again_is_dialed_less_often(loop: SimLoop) -> None:
     client, broker = await face(loop, "layouts that change at once")
     async with client:

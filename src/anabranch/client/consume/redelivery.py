@@ -15,6 +15,7 @@ from anabranch.client.message import Message, Received
 from anabranch.client.net.closing import Deadline
 from anabranch.client.options import DeadLetter
 from anabranch.client.produce.producer import AsyncProducer
+from anabranch.errors import MessageTooBigError
 from anabranch.model.ids import MessageId
 
 OpenDeadLetters = Callable[[str, str | None], Coroutine[Any, Any, AsyncProducer[bytes]]]
@@ -22,7 +23,7 @@ OpenDeadLetters = Callable[[str, str | None], Coroutine[Any, Any, AsyncProducer[
 
 
 BAD_ENTRY = "BAD_ENTRY"
-"""Property of a dead letter whose value is a whole entry, as it was stored, because it cannot be decoded."""
+"""Property of a dead letter that is an entry as it was stored, `whole` or `cut` to its first half."""
 
 
 class Redelivery:
@@ -97,9 +98,7 @@ class DeadLetters:
         origin = {"REAL_TOPIC": topic, "REAL_SUBSCRIPTION": self._subscription}
         if entry.passed_over:
             place = MessageId(entry.source.segment_id, *entry.position)
-            await producer.send(
-                entry.data, properties={**origin, "ORIGIN_MESSAGE_ID": str(place), BAD_ENTRY: "true"}
-            )
+            await _forward_bad(producer, entry.data, {**origin, "ORIGIN_MESSAGE_ID": str(place)})
             return
         for index in entry.wanted_indexes():
             message: Message[Any] = Message(entry, index, 0)
@@ -113,3 +112,11 @@ class DeadLetters:
         opening = self._opening
         if opening is not None and opening.done() and not opening.cancelled() and not opening.exception():
             await opening.result().close_by(deadline)
+
+
+async def _forward_bad(producer: AsyncProducer[bytes], entry: bytes, origin: dict[str, str]) -> None:
+    """Send an entry that cannot be decoded; a message has metadata of its own, so it may not fit."""
+    try:
+        await producer.send(entry, properties={**origin, BAD_ENTRY: "whole"})
+    except MessageTooBigError:
+        await producer.send(entry[: len(entry) // 2], properties={**origin, BAD_ENTRY: "cut"})

@@ -12,6 +12,7 @@ import pytest
 
 from anabranch import AsyncClient, Checkpoint, DeadLetter
 from anabranch.errors import BadEntryError, InvalidConfigurationError
+from anabranch.protocol.frames import build_entry
 from anabranch.testing.lies import COUNTS, HIDDEN, UNREADABLE, Lie
 from tests.harness.cluster import TOPIC, Brokers
 from tests.harness.lies import store
@@ -130,6 +131,34 @@ async def test_a_sealed_segment_that_ends_with_a_bad_entry_drains(
         assert sorted(await values(consumer)) == [b"1", b"2", b"3", b"4"]
 
 
+@ALL
+async def test_a_bad_entry_at_the_end_that_comes_late_is_noticed(
+    brokers: Brokers, consumer_kind: Open
+) -> None:
+    await publish(brokers, 1)
+    await store(brokers, GARBAGE, count=3)
+    await (await brokers.controller()).split(0)
+    await publish(brokers, 2)
+    async with brokers.client() as client:
+        consumer = await consumer_kind(client, receiver_queue_size=1)
+        await asyncio.sleep(1)
+        assert sorted(await values(consumer)) == [b"1", b"2"]
+
+
+@ALL
+async def test_a_log_that_counted_more_messages_than_an_entry_holds_lost_none(
+    brokers: Brokers, consumer_kind: Open
+) -> None:
+    await publish(brokers, 1)
+    for _ in range(3):
+        await store(brokers, COUNTS[7], count=1000)
+    await publish(brokers, 2)
+    async with brokers.client() as client:
+        consumer = await consumer_kind(client)
+        assert await values(consumer) == [b"1", *[b"value 0", b"value 1", b"value 2"] * 3, b"2"]
+        assert consumer.bad_entry_count == 0
+
+
 async def test_messages_before_a_skipped_entry_are_not_acknowledged_with_it(brokers: Brokers) -> None:
     await publish_with_lies(brokers, GARBAGE)
     async with brokers.client() as client:
@@ -232,11 +261,40 @@ async def test_a_bad_entry_goes_to_the_dead_letters_as_it_was_stored(brokers: Br
         dead = await client.subscribe_queue(f"{TOPIC}-DLQ", "look", initial_position="earliest")
         messages = [await dead.receive(timeout=5) for _ in range(2)]
         assert {message.value for message in messages} == {GARBAGE.entry(), COUNTS[0].entry()}
-        assert messages[0].properties["BAD_ENTRY"] == "true"
+        assert messages[0].properties["BAD_ENTRY"] == "whole"
         assert messages[0].properties["REAL_TOPIC"] == TOPIC
         await consumer.close()
         again = await queue(client)
         assert await values(again) == []
+
+
+@pytest.mark.brokers(max_message_bytes=30_000)
+async def test_a_bad_entry_that_is_too_large_for_a_letter_is_cut(brokers: Brokers) -> None:
+    await publish(brokers, 1)
+    large = build_entry(GARBAGE.entry()[10:34], b"?" * 29_900)
+    await store(brokers, large)
+    async with brokers.client() as client:
+        letters = DeadLetter(3, initial_subscription="look")
+        consumer = await queue(client, bad_entries="dead_letter", dead_letter=letters)
+        assert await values(consumer) == [b"1"]
+        dead = await client.subscribe_queue(f"{TOPIC}-DLQ", "look", initial_position="earliest")
+        message = await dead.receive(timeout=5)
+        assert message.properties["BAD_ENTRY"] == "cut"
+        assert large.startswith(message.value)
+
+
+async def test_members_that_share_a_segment_pass_over_bad_entries_and_drain_it(brokers: Brokers) -> None:
+    async with brokers.client() as client:
+        members = [await client.subscribe_stream(TOPIC, "s", name=f"m{n}") for n in range(2)]
+        await brokers.publish(8, 3)
+        for lie in UNREADABLE:
+            await store(brokers, lie)
+        await brokers.publish(8, 3, first=3)
+        await (await brokers.controller()).split(0)
+        await brokers.publish(8, 3, first=6)
+        found = await asyncio.gather(*(values(member, timeout=5.0) for member in members))
+        assert sorted(int(value) for part in found for value in part) == sorted([*range(9)] * 8)
+        assert sum(member.bad_entry_count for member in members) == len(UNREADABLE)
 
 
 async def test_dead_letters_need_a_topic_and_policies_a_name(brokers: Brokers) -> None:
