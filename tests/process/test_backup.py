@@ -7,6 +7,7 @@ import json
 from collections import defaultdict
 from itertools import count
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -147,5 +148,9 @@ async def test_damage_is_reported_by_check_and_mended_by_repair(
     assert await asyncio.to_thread(main, ["store", "check", "--json", *data]) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert found["metadata"] == []
+    catalog = broker.data / "stores/0/catalog"
+    catalog.write_bytes(catalog.read_bytes()[:-1])
     broker.start()
     assert set(await read_all(broker)) == set(KEYS)
+    with urlopen(f"{broker.http_url}/metrics") as answer:
+        assert 'anabranch_store_damage{store="0",worker="0"} 1.0' in answer.read().decode()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from anabranch.errors import AlreadyClosedError, PersistenceError, TopicNotFoundError, TopicTerminatedError
 from anabranch.ledger.cursors import DurableCursor, LogCursors
+from anabranch.ledger.findings import Finding
 from anabranch.ledger.memory_extent import MemoryExtent
 from anabranch.ledger.storage import AppendDone, Entry, StoredSequences, Watchers, report_failure
 from anabranch.model.ids import Position
@@ -23,6 +24,7 @@ class MemoryStorage:
     """Logs that live as long as this object."""
 
     full: str | None = None
+    findings: Sequence[Finding] = ()
     store_id = 0
 
     def __init__(self, *, ledger_entries_max: int = 100_000, ledger_age_max_s: float = 86_400.0) -> None:

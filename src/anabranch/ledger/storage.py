@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 
 from anabranch.errors import PersistenceError
 from anabranch.ledger.cursors import LogCursors
+from anabranch.ledger.findings import Finding
 from anabranch.model.ids import Position
 from anabranch.model.inheritance import Pieces
 
@@ -180,6 +181,10 @@ class SegmentStorage(Protocol):
     @property
     def full(self) -> str | None:
         """Why the store takes no entries for want of room on the disk; None while it takes them."""
+
+    @property
+    def findings(self) -> Sequence[Finding]:
+        """The damaged places that `open` found; entries that it lost are damaged, all else was rebuilt."""
 
     async def checkpoint(self) -> None:
         """Make the next `open` short, unless the disk is full; calls go on meanwhile."""

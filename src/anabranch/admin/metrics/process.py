@@ -38,9 +38,13 @@ class BrokerCollector(Collector):
         yield GaugeMetricFamily("anabranch_connections", "Open client connections.", value=connections)
         about = "1 while the store takes no entries for want of room on its disk."
         full = GaugeMetricFamily("anabranch_store_full", about, labels=["store"])
+        about = "Damaged places that the last start of the store found, and reported in the log."
+        damage = GaugeMetricFamily("anabranch_store_damage", about, labels=["store"])
         for number, storage in sorted(self._broker.stores.opened.items()):
             full.add_metric([str(number)], float(storage.full is not None))
+            damage.add_metric([str(number)], len(storage.findings))
         yield full
+        yield damage
         timings = self._broker.timings
         yield _histogram(
             "anabranch_publish_latency_seconds",
