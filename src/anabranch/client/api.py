@@ -86,8 +86,10 @@ class AsyncClient(ClientLife):
     async def __aenter__(self) -> AsyncClient:
         return self
 
-    async def __aexit__(self, *error: object) -> None:
-        await self.close()
+    async def __aexit__(self, kind: object, *error: object) -> None:
+        # A coroutine that is destroyed can wait for nothing.
+        if kind is not GeneratorExit:
+            await self.close()
 
     async def create_producer(
         self,

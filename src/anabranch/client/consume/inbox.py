@@ -106,8 +106,10 @@ class Inbox(LeavingConsumer, Generic[T]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *error: object) -> None:
-        await self.close()
+    async def __aexit__(self, kind: object, *error: object) -> None:
+        # A coroutine that is destroyed can wait for nothing.
+        if kind is not GeneratorExit:
+            await self.close()
 
     @property
     def bad_entry_count(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -54,7 +55,7 @@ class LeavingConsumer:
         """Close the consumer if the block fails; the block has to be done by the deadline that it gets."""
         try:
             yield Deadline(self.pool.operation_timeout_s)
-        except BaseException:
+        except (Exception, asyncio.CancelledError):
             await self.close_by(Deadline(0.0))
             raise
 

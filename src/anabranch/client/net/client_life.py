@@ -63,10 +63,13 @@ class ClientLife:
         try:
             await close_all(self._producers, deadline)
             await close_all(self._consumers, deadline)
-        except BaseException:
+        except (Exception, asyncio.CancelledError):
             await close_all((*self._producers, *self._consumers), Deadline(0.0))
+            await self._leave(deadline)
             raise
-        finally:
-            for reader in list(self._readers):
-                await reader.close()
-            await self._pool.close(deadline)
+        await self._leave(deadline)
+
+    async def _leave(self, deadline: Deadline) -> None:
+        for reader in list(self._readers):
+            await reader.close()
+        await self._pool.close(deadline)

@@ -101,7 +101,8 @@ def took_too_long(what: str, limit_s: float, problem: Exception | None) -> Opera
 async def farewell(answers: Iterable[asyncio.Future[Any] | None], deadline: Deadline | None = None) -> None:
     """Wait for the answers of brokers that the caller leaves; without an answer the caller leaves as well."""
     waiting = [answer for answer in answers if answer is not None]
-    if not waiting:
+    # A coroutine that is destroyed belongs to no task any more and can wait for nothing.
+    if not waiting or asyncio.current_task() is None:
         return
     try:
         await (deadline or Deadline(FAREWELL_S)).allow(asyncio.wait(waiting), FAREWELL_S)

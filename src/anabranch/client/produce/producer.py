@@ -179,5 +179,7 @@ class AsyncProducer(Publisher[T]):
     async def __aenter__(self) -> AsyncProducer[T]:
         return self
 
-    async def __aexit__(self, *error: object) -> None:
-        await self.close()
+    async def __aexit__(self, kind: object, *error: object) -> None:
+        # A coroutine that is destroyed can wait for nothing.
+        if kind is not GeneratorExit:
+            await self.close()

@@ -85,7 +85,7 @@ class Publisher(Generic[T]):
             self.routes = SegmentRoutes(self, layout, eager=exclusive)
             if self.options.name is not None or exclusive:
                 await self._claim(deadline)
-        except BaseException:
+        except (Exception, asyncio.CancelledError):
             await self.close_by(Deadline(0.0))
             raise
 

@@ -109,7 +109,9 @@ class LayoutChanges:
             except AnabranchError as error:
                 troubles[f"segment {id_}"] = in_words(error)
 
-        await together(announce(id_) for id_ in self._unfenced if id_ in self._lead.layout.segments)
+        # An operation that was just finished may have sealed some of them.
+        active = {segment.id for segment in self._lead.layout.active}
+        await together(announce(id_) for id_ in self._unfenced if id_ in active)
         self._unfenced = [id_ for id_ in self._unfenced if f"segment {id_}" in troubles]
         self.unreached = troubles
         return found
