@@ -51,8 +51,8 @@ class WriteBehind:
         return self.waiting_bytes + self._writing_bytes
 
     def stop_if_long(self) -> bool:
-        """Write no more if so many ledgers are not synced that a replay of the journal takes less time."""
-        self._stopped = len(self._waiting.keys() | self._unsynced.keys()) > LEDGERS_LONG
+        """Write no more if so many ledgers wait to be written that a replay of the journal takes less time."""
+        self._stopped = len(self._waiting) > LEDGERS_LONG
         return self._stopped
 
     def add(self, ledger: Ledger, size_bytes: int) -> None:

@@ -221,7 +221,7 @@ async def test_a_start_does_not_wait_for_the_ledger_files_of_the_journal() -> No
     assert await recovered(disk) == [b"a0", b"b0", b"a1", b"b1", b"a2", b"b2"]
 
 
-async def test_a_stop_with_thousands_of_unsynced_ledgers_leaves_them_to_the_journal() -> None:
+async def test_a_stop_with_thousands_of_unwritten_ledgers_leaves_them_to_the_journal() -> None:
     disk = DictDisk()
     names = [f"persistent://public/default/t{number}" for number in range(2100)]
     async with opened(disk) as storage:
