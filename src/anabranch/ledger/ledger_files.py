@@ -51,7 +51,7 @@ class WriteBehind:
         return self.waiting_bytes + self._writing_bytes
 
     def stop_if_long(self) -> bool:
-        """Write no more if so many ledgers wait to be written that a replay of the journal takes less time."""
+        """Write no more if so many ledgers wait for it that a replay of the journal takes less time."""
         self._stopped = len(self._waiting) > LEDGERS_LONG
         return self._stopped
 
