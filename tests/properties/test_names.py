@@ -24,7 +24,7 @@ elements = st.one_of(tricky, st.text("aA", min_size=150, max_size=400)).map(
     lambda text: text.replace("/", "")
 )
 flat = elements.filter(lambda text: text not in ("", ".", ".."))
-deep = st.lists(flat, min_size=1, max_size=3).map("/".join)
+deep = st.lists(flat, min_size=1, max_size=2).map("/".join)
 slots = st.integers(0, HASH_SLOTS - 1)
 descriptors = st.builds(
     lambda one, two, id_: SegmentDescriptor(HashRange(min(one, two), max(one, two)), id_),

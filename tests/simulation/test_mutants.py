@@ -33,7 +33,7 @@ from anabranch.controller.topic import leadership
 from anabranch.controller.topic.leadership import ControllerSettings
 from anabranch.controller.topic.members import Members
 from anabranch.errors import DamagedEntriesError, HeldError
-from anabranch.ledger import cursors, recovery, space
+from anabranch.ledger import cursors, replaying, space
 from anabranch.ledger.disk import Write
 from anabranch.ledger.file_log import FileLog
 from anabranch.ledger.format.commits import PartAcked, Step
@@ -135,7 +135,7 @@ def forget_which_messages_of_an_entry_were_acknowledged(patch: pytest.MonkeyPatc
     def replay_whole_entries(acks: AckSet, steps: Iterable[Step]) -> None:
         cursors.replay(acks, (step for step in steps if not isinstance(step, PartAcked)))
 
-    patch.setattr(recovery, "replay", replay_whole_entries)
+    patch.setattr(replaying, "replay", replay_whole_entries)
 
 
 def leave_the_entry_at_hand_out_of_a_checkpoint(patch: pytest.MonkeyPatch) -> None:

@@ -83,9 +83,6 @@ class AsyncClient(ClientLife):
         self._memory = Memory(positive("memory_limit", memory_limit))
         self._clock = clock or SystemClock()
 
-    async def __aenter__(self) -> AsyncClient:
-        return self
-
     async def __aexit__(self, kind: object, *error: object) -> None:
         # A coroutine that is destroyed can wait for nothing.
         if kind is not GeneratorExit:

@@ -47,10 +47,9 @@ def test_every_list_text_and_byte_string_of_an_accepted_command_has_a_limit() ->
     assert set(LIMITS) >= CHECKED_WHEN_USED
 
 
-@pytest.mark.parametrize("field", FIELDS)
+# The size of a command bounds the other fields before they reach their limits.
+@pytest.mark.parametrize("field", [field for field in FIELDS if LIMITS[field].most <= COMMAND_BYTES_MAX])
 def test_a_field_at_its_limit_passes_and_above_it_does_not(field: str) -> None:
-    if LIMITS[field].most > COMMAND_BYTES_MAX:
-        pytest.skip("only the largest frame bounds this field")
     check(command_with(field))
     with pytest.raises(LimitExceededError, match=str(LIMITS[field].most)):
         check(command_with(field, above=True))

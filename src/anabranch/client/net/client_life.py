@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import Protocol
+from typing import Protocol, Self
 from weakref import WeakKeyDictionary
 
 from anabranch.client.net.closing import Closable, Closing, Deadline, close_all
@@ -35,6 +35,9 @@ class ClientLife:
         self._consumers: WeakKeyDictionary[Closable, None] = WeakKeyDictionary()
         self._readers: WeakKeyDictionary[BulkReader, None] = WeakKeyDictionary()
         self._closing = Closing()
+
+    async def __aenter__(self) -> Self:
+        return self
 
     def __del__(self) -> None:
         if not getattr(self, "closed", True) and self._loop is not None:
