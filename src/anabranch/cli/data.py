@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from anabranch.cli.messages import ended_by_signals
 from anabranch.data.backup import Progress, back_up
 from anabranch.data.directory import METADATA_FILE, open_data
 from anabranch.data.inspection import (
@@ -34,7 +35,8 @@ EXIT_DAMAGED = 1
 
 
 def run(arguments: argparse.Namespace) -> int:
-    return _ACTIONS[arguments.action](arguments)
+    with ended_by_signals():
+        return _ACTIONS[arguments.action](arguments)
 
 
 def _show(arguments: argparse.Namespace) -> int:

@@ -12,23 +12,21 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from anabranch import locks
-from anabranch.data.directory import FORMAT_FILE, METADATA_FILE, STORES
+from anabranch.data.directory import FORMAT_FILE, METADATA_FILE, STAGING, STORES
 from anabranch.data.manifest import MANIFEST_FILE, BackupFile, Manifest, encode_manifest
 from anabranch.errors import ConflictError, InvalidConfigurationError, MetadataError
 from anabranch.ledger.os_disk import LOCK_FILE, RESERVE_FILE
 from anabranch.ledger.os_files import sync_folder
 
-STAGING = "backup"
-"""Folder in the data directory for the links of a running backup."""
-
 BUSY_S = 30.0
 """How long a backup waits for its turn to write to the metadata store."""
 
+LINK_ROUNDS = 10
 COPY_BYTES = 2**20
 JOURNALS = "journal"
 
@@ -49,9 +47,7 @@ def back_up(data: Path, target: Path, progress: Progress = lambda done, total: N
         raise InvalidConfigurationError(f"{data} is no data directory: it has no {METADATA_FILE}")
     make_empty(target)
     with _staging(data) as staging:
-        # The copy of the metadata is the first large file; nothing is linked before it is complete.
-        with _frozen_metadata(data / METADATA_FILE, target / METADATA_FILE):
-            linked = _link_all(data, staging)
+        linked = _take_snapshot(data, staging, target / METADATA_FILE)
         files = _copy_all(staging, linked, target, progress)
     files.append(copied_file(target, METADATA_FILE))
     manifest = Manifest(int(time.time() * 1000), sorted(files))
@@ -91,21 +87,23 @@ def _clear(staging: Path) -> None:
             entry.unlink()
 
 
-@contextmanager
-def _frozen_metadata(file: Path, copy: Path) -> Iterator[None]:
-    """Copy the metadata store, and let it accept no change until the caller is done."""
+def _take_snapshot(data: Path, staging: Path, copy: Path) -> list[Linked]:
+    """Link all files while the metadata store accepts no change, and copy its records as of that moment."""
+    file = data / METADATA_FILE
     try:
-        writer = sqlite3.connect(file, timeout=BUSY_S, isolation_level=None)
-        reader = sqlite3.connect(file, timeout=BUSY_S)
-        made = sqlite3.connect(copy)
-        try:
+        with (
+            closing(sqlite3.connect(file, timeout=BUSY_S, isolation_level=None)) as writer,
+            closing(sqlite3.connect(file, timeout=BUSY_S, isolation_level=None)) as reader,
+            closing(sqlite3.connect(copy)) as made,
+        ):
             writer.execute("BEGIN IMMEDIATE")
+            reader.execute("BEGIN")
+            # The first read makes the reader's view of the records; later commits do not change it.
+            reader.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            linked = _link_all(data, staging)
+            writer.execute("ROLLBACK")
             reader.backup(made)
-            yield
-        finally:
-            writer.close()
-            reader.close()
-            made.close()
+            return linked
     except sqlite3.Error as error:
         raise MetadataError(f"cannot copy {file}: {error}") from error
 
@@ -128,7 +126,7 @@ def _link_store(data: Path, store: Path, staging: Path) -> list[Linked]:
 
     The journal comes last: it tells about ledgers that were dropped before they could be linked.
     """
-    while True:
+    for _ in range(LINK_ROUNDS):
         before = _identities(store)
         linked: list[Linked] = []
         for entry in sorted(store.iterdir(), key=lambda entry: entry.name == JOURNALS):
@@ -139,14 +137,15 @@ def _link_store(data: Path, store: Path, staging: Path) -> list[Linked]:
         if _identities(store) == before:
             return linked
         shutil.rmtree(staging / store.relative_to(data))
+    raise ConflictError(f"{store} changed {LINK_ROUNDS} times while it was linked; back up again later")
 
 
 def _identities(store: Path) -> dict[str, tuple[int, int]]:
-    """The files of a store outside its folders; each replacement gives a file another identity."""
+    """Catalog and bounds of a store with their copies; each replacement gives a file another identity."""
     found: dict[str, tuple[int, int]] = {}
     with os.scandir(store) as entries:
         for entry in entries:
-            if entry.is_file(follow_symlinks=False) and not entry.name.endswith(".new"):
+            if entry.is_file(follow_symlinks=False) and entry.name not in (LOCK_FILE, RESERVE_FILE):
                 with suppress(FileNotFoundError):
                     status = entry.stat()
                     found[entry.name] = (status.st_ino, status.st_mtime_ns)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import stat
 import time
 from pathlib import Path
@@ -24,6 +25,9 @@ log = logging.getLogger(__name__)
 
 METADATA_FILE = "metadata.db"
 STORES = "stores"
+STAGING = "backup"
+"""Folder for the hard links of a running backup."""
+
 FORMAT_FILE = "FORMAT"
 FORMAT_VERSION = 2
 """Rises when an older version of Anabranch could not read the directory any more."""
@@ -50,6 +54,7 @@ def open_data(data: str) -> int:
     lock = _lock(root)
     try:
         check_format(root)
+        _drop_links(root)
     except BaseException:
         os.close(lock)
         raise
@@ -88,6 +93,19 @@ def _kill_orphans(root: Path) -> None:
         except HeldError as error:
             log.warning("%s of a supervisor that is gone does not stop, and is ended", error.holder)
             os.close(locks.take(file, fence=error.holder))
+
+
+def _drop_links(root: Path) -> None:
+    """Remove the links of a backup that was killed: they keep the room of deleted files."""
+    staging = root / STAGING
+    if not (staging / LOCK_FILE).is_file():
+        return
+    try:
+        lock = locks.take(staging / LOCK_FILE)
+    except HeldError:
+        return
+    shutil.rmtree(staging, ignore_errors=True)
+    os.close(lock)
 
 
 def check_format(root: Path) -> None:

@@ -15,6 +15,8 @@ from anabranch.data.manifest import MANIFEST_FILE, Manifest, decode_manifest
 from anabranch.errors import CorruptDataError, InvalidConfigurationError
 from anabranch.ledger.os_files import sync_folder
 
+DRAFT = "restoring"
+
 
 def verify(backup: Path, progress: Progress = lambda done, total: None) -> Manifest:
     """Compare every file of a backup with its manifest; CorruptDataError names the files that differ."""
@@ -41,14 +43,15 @@ def verify(backup: Path, progress: Progress = lambda done, total: None) -> Manif
 def restore(backup: Path, data: Path, progress: Progress = lambda done, total: None) -> Manifest:
     """Make the data directory, which must be empty or absent, from a verified backup.
 
-    The directory appears complete or not at all.
+    All files are copied to a folder inside the directory first, because it may be a mounted volume. No broker
+    starts on a directory that has stores and no metadata, so the metadata moves to its place last.
     """
     manifest = verify(backup)
-    make_empty(data)
-    draft = data.with_name(f"{data.name}.restoring")
-    if draft.exists():
+    draft = data / DRAFT
+    if draft.is_dir():
+        # An earlier restore was interrupted.
         shutil.rmtree(draft)
-    make_empty(draft)
+    make_empty(data)
     done = 0
     for file in manifest.files:
         copy = draft / file.path
@@ -59,7 +62,8 @@ def restore(backup: Path, data: Path, progress: Progress = lambda done, total: N
         progress(done, manifest.size_bytes)
     for folder, _, _ in os.walk(draft):
         sync_folder(Path(folder))
-    data.rmdir()
-    draft.rename(data)
-    sync_folder(data.parent)
+    for entry in sorted(draft.iterdir(), key=lambda entry: (entry.name.startswith("metadata"), entry.name)):
+        entry.rename(data / entry.name)
+    draft.rmdir()
+    sync_folder(data)
     return manifest

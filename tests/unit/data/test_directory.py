@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.data.directory import FORMAT_FILE, FORMAT_VERSION, format_text, open_data, parse_format
+from anabranch import locks
+from anabranch.data.directory import (
+    FORMAT_FILE,
+    FORMAT_VERSION,
+    STAGING,
+    format_text,
+    open_data,
+    parse_format,
+)
 from anabranch.errors import ConflictError, HeldError, UnsupportedFormatError
 
 
@@ -97,3 +105,15 @@ def test_missing_or_empty_format_file_is_written_again(tmp_path: Path) -> None:
     (tmp_path / FORMAT_FILE).unlink()
     open_and_close(tmp_path)
     assert (tmp_path / FORMAT_FILE).read_bytes() == format_text(FORMAT_VERSION)
+
+
+def test_links_of_a_killed_backup_are_removed_and_those_of_a_running_one_stay(tmp_path: Path) -> None:
+    staging = tmp_path / STAGING
+    staging.mkdir()
+    (staging / "link").write_text("")
+    running = locks.take(staging / "LOCK")
+    open_and_close(tmp_path)
+    assert (staging / "link").exists()
+    os.close(running)
+    open_and_close(tmp_path)
+    assert not staging.exists()
