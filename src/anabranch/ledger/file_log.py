@@ -218,13 +218,13 @@ class FileLog:
         bound = self._trim_bound(ordinal)
         if bound <= self.extent.first_ordinal or self._deleted:
             return
-        dropped: list[Ledger] = []
+        behind = self._shared.files.behind
+        # A caller that gives up, or gets the error of a full disk, does not take the change back.
         self._journal.add_change(
-            LogTrimmed(self.stored.id, bound), lambda: dropped.extend(self.stored.drop_below(bound))
+            LogTrimmed(self.stored.id, bound), lambda: behind.drop(self.stored.drop_below(bound))
         )
         await self._journal.flush()
-        await self._shared.files.behind.drop(dropped)
-        self._journal.space.look_soon()
+        await behind.delete_dropped()
 
     def _trim_bound(self, ordinal: int) -> int:
         """End of the last whole ledger below `ordinal`; the ledger that takes appends stays."""
@@ -235,7 +235,7 @@ class FileLog:
         return bound
 
     def log_deleted(self) -> list[Ledger]:
-        """Refuse further changes; the caller deletes the files of the returned ledgers."""
+        """Refuse further changes; the caller drops the returned ledgers once that is durable."""
         self._deleted = True
         self._batch = None
         return self.stored.drop_all()

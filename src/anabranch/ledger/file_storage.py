@@ -63,7 +63,7 @@ class FileStorage:
         self._behind = WriteBehind(disk, cache)
         self.space = StoreSpace(disk, limits.reserve_bytes, lambda: self._behind.owed_bytes)
         self.space.changed = self._space_changed
-        self._behind.written = self.space.used
+        self._behind.written, self._behind.deleted = self.space.used, self.space.look_soon
         self._journal = Journal(disk, self.space, timings)
         self._files = LedgerFiles(self._behind, cache, LedgerReader(disk))
         self._shared = SharedParts(
@@ -186,12 +186,11 @@ class FileStorage:
             # Another caller may be deleting the log; wait until its change is durable.
             await self._journal.flush()
             return
-        self._journal.add_change(LogDeleted(log.stored.id))
         del self._logs[name]
-        dropped = log.log_deleted()
+        # A caller that gives up, or gets the error of a full disk, does not take the change back.
+        self._journal.add_change(LogDeleted(log.stored.id), partial(self._behind.drop, log.log_deleted()))
         await self._journal.flush()
-        await self._behind.drop(dropped)
-        self.space.look_soon()
+        await self._behind.delete_dropped()
 
     def _check_open(self) -> None:
         if self._task is None:
@@ -203,8 +202,10 @@ class FileStorage:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._write_files(), name="ledger files")
                 looking = tasks.create_task(self.space.run(), name="room on the disk")
+                deleting = tasks.create_task(self._behind.run_deletes(), name="deletes of ledger files")
                 await self._journal.run(self._after_commit, self._room)
                 looking.cancel()
+                deleting.cancel()
                 self._commits_done = True
                 self._files_due.set()
         finally:
@@ -296,5 +297,4 @@ class FileStorage:
             del self._journals[number]
         self._catalog = None
         await self._behind.delete([journal_file(number) for number in old])
-        self.space.look_soon()
         self._checkpointed.set()

@@ -38,12 +38,16 @@ class WriteBehind:
         self._lock = asyncio.Lock()
         self._waiting: dict[int, Ledger] = {}
         self._unsynced: dict[int, Ledger] = {}
+        self._dropped: list[Ledger] = []
+        self._any_dropped = asyncio.Event()
         self._has_room = True
         self._stopped = False
         self._writing_bytes = 0
         self.waiting_bytes = 0
         self.written: Callable[[int], None] = lambda size_bytes: None
         """Called with the bytes of each round that were written."""
+        self.deleted: Callable[[], None] = lambda: None
+        """Called after files were deleted."""
 
     @property
     def owed_bytes(self) -> int:
@@ -115,13 +119,29 @@ class WriteBehind:
             self._unsynced.clear()
             await self._disk.sync([file for ledger in ledgers for file in files_of(ledger)])
 
-    async def drop(self, ledgers: Sequence[Ledger]) -> None:
-        """Delete the files of dropped ledgers, and forget their waiting entries."""
+    def drop(self, ledgers: Sequence[Ledger]) -> None:
+        """Take over ledgers whose drop is durable; `run_deletes` deletes their files."""
+        self._dropped += ledgers
+        self._any_dropped.set()
+
+    async def run_deletes(self) -> None:
+        """Delete the files of dropped ledgers until cancelled, whether or not a caller waits for that."""
+        while True:
+            await self._any_dropped.wait()
+            self._any_dropped.clear()
+            await self.delete_dropped()
+
+    async def delete_dropped(self) -> None:
+        """Return when the files of all ledgers dropped so far are deleted; forget their waiting entries."""
         async with self._lock:
+            # A cancelled caller leaves the ledgers to the next call.
+            ledgers = tuple(self._dropped)
             for ledger in ledgers:
                 self._waiting.pop(ledger.id, None)
                 self._unsynced.pop(ledger.id, None)
-            await self.delete([file for ledger in ledgers for file in files_of(ledger)])
+            if ledgers:
+                await self.delete([file for ledger in ledgers for file in files_of(ledger)])
+                del self._dropped[: len(ledgers)]
 
     async def delete(self, files: Sequence[str]) -> None:
         """Delete obsolete files; if that fails, they take space until the next start deletes them."""
@@ -129,6 +149,7 @@ class WriteBehind:
             await self._disk.delete(files)
         except OSError as error:
             _log.warning("cannot delete %s, the next start will try again: %s", ", ".join(files), error)
+        self.deleted()
 
 
 def files_of(ledger: Ledger) -> tuple[str, str]:

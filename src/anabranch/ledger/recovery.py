@@ -102,7 +102,8 @@ class Recovery:
         await self._replay(replay, parts, copies)
         await self._close_journal(parts)
         # The last entries wait in memory, as before the crash; the storage writes them behind.
-        await self._behind.drop(replay.dropped)
+        self._behind.drop(replay.dropped)
+        await self._behind.delete_dropped()
         await ledgers.delete_strays(state.logs.values())
         state.findings = [*self._findings, *ledgers.findings, *replay.findings]
         return state
