@@ -236,8 +236,8 @@ class MetadataWitness(WireListener):
 
     def leaving(self, member: RegistrationSeen) -> None:
         key = member.subscription, member.name
-        if self._connected.get(key) is member:
-            del self._connected[key]
+        if self._connected.get(key) in (member, None):
+            self._connected.pop(key, None)
             self._left[key] = None
 
     def registration_lost(self, member: RegistrationSeen) -> None:

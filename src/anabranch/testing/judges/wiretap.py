@@ -33,6 +33,14 @@ class _TappedConnection:
         self.members: dict[int, RegistrationSeen] = {}
         self.watches: dict[int, Watch] = {}
 
+    def leave(self, consumer_id: int) -> RegistrationSeen | None:
+        """The consumer that leaves; it may do so before the broker has answered its registration."""
+        for request, (joining, member) in self.joining.items():
+            if joining == consumer_id:
+                del self.joining[request]
+                return member
+        return self.members.pop(consumer_id, None)
+
 
 class WireTap:
     """The tap of one network."""
@@ -106,7 +114,7 @@ class WireTap:
                 member = RegistrationSeen(end.process, end.remote[0], *asked, topic)
                 tapped.joining[command.request_id] = command.consumer_id, member
             case pb.CommandScalableTopicUnsubscribe():
-                left = tapped.members.pop(command.consumer_id, None)
+                left = tapped.leave(command.consumer_id)
                 if left is not None:
                     self._listener.leaving(left)
             case pb.CommandScalableTopicLookup():
