@@ -140,13 +140,15 @@ class LedgerRecovery:
     async def copies(self, damaged: Sequence[DamagedEntry]) -> dict[tuple[int, int], bytes]:
         """Whole records of entries that are damaged in the journal, by ledger and entry."""
         found: dict[tuple[int, int], bytes] = {}
+        files = {_ledger_of(file): file for file in self._files() if file.endswith(".data")}
         for entry in damaged:
+            file = files.get(entry.ledger)
+            if file is None:
+                continue
             length = entry.span[1] - entry.span[0]
-            for file in self._files():
-                if file.endswith(".data") and _ledger_of(file) == entry.ledger:
-                    stored = await self._disk.read(file, entry.start_bytes, length)
-                    if decode_record(seed(entry.log, entry.ledger), entry.number, stored) is not None:
-                        found[entry.ledger, entry.number] = stored
+            stored = await self._disk.read(file, entry.start_bytes, length)
+            if decode_record(seed(entry.log, entry.ledger), entry.number, stored) is not None:
+                found[entry.ledger, entry.number] = stored
         return found
 
     def _check_data(self, log: StoredLog, ledger: Ledger) -> None:

@@ -188,8 +188,12 @@ def whole_record(owner: int, number: int, data: bytes, at: int) -> EntryRecord |
     """The record that begins at `at`, or None if the bytes there are not that entry."""
     if at + HEAD_BYTES > len(data):
         return None
-    length = int.from_bytes(data[at + 4 : at + 8], "little")
-    return decode_record(owner, number, data[at : at + HEAD_BYTES + length])
+    _, length, found, *_ = _HEAD.unpack_from(data, at)
+    end = at + HEAD_BYTES + length
+    # Only bytes that may be the record are copied; a search tries a great many other places.
+    if found != number or end > len(data):
+        return None
+    return decode_record(owner, number, data[at:end])
 
 
 def _next_whole_record(owner: int, number: int, data: bytes, at: int, end: int) -> tuple[int, int]:
