@@ -1,7 +1,8 @@
 """Recovers a store: reads catalog and bounds, checks journal and ledger files, and replays the journal.
 
-Recovery reads the whole journal before it changes a file. Damage to one place is repaired from another copy
-of the same bytes; entries that no file holds any more keep their places in the log and cannot be read.
+Recovery reads the whole journal before it cuts or deletes a file; before that it writes only the copies of
+catalog and bounds that are damaged, missing or older. Damage to one place is repaired from another copy of
+the same bytes; entries that no file holds any more keep their places in the log and cannot be read.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class Recovery:
         state.rebuilt = self._rebuilt
         replay = Replay(state, self._make_log, await ledgers.spares(catalog, facts))
         copies = await ledgers.copies(damaged)
-        # All files were read. From here on recovery changes them; it may be interrupted and begun again.
+        # All files were read. From here on recovery cuts and deletes; it may be interrupted and begun again.
         await ledgers.clear_away()
         old = [number for number in journal_numbers(self._sizes) if number < catalog.journal]
         await self._disk.delete([journal_file(number) for number in old])
