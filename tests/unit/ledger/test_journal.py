@@ -209,6 +209,31 @@ async def test_ledger_files_that_cannot_be_written_stop_the_storage_and_lose_not
         assert await contents(found) == [b"safe"]
 
 
+async def test_a_failed_sync_of_ledger_files_stops_the_storage_even_for_want_of_room() -> None:
+    disk = DictDisk()
+    storage = make(disk)
+    await storage.open()
+    log = await storage.create(NAME)
+    await put(log, b"safe")
+
+    def no_room(call: str, file: str) -> OSError | None:
+        if call != "sync" or not file.startswith("ledgers/"):
+            return None
+        # The kernel drops the bytes, and would report a second sync as done.
+        disk.files[file], disk.fault = b"", lambda call, file: None
+        return OSError(errno.ENOSPC, "full")
+
+    disk.fault = no_room
+    await storage.checkpoint()
+    with pytest.raises(PersistenceError):
+        log.append(b"x", 1, 0, Outcomes())
+    await storage.close()
+    async with opened(DictDisk(disk.files)) as again:
+        found = again.get(NAME)
+        assert found is not None
+        assert await contents(found) == [b"safe"]
+
+
 async def test_a_callback_that_fails_does_not_keep_others_from_being_told() -> None:
     reported: list[str] = []
     asyncio.get_running_loop().set_exception_handler(
