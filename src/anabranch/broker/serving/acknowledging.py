@@ -71,18 +71,18 @@ class LogAcknowledgements:
         self, consumer: ServedConsumer, ids: Ids, reading: Reading, changed: Callable[[], None]
     ) -> Iterator[None]:
         """Deliver these entries of a consumer again, or all of them without ids, in slices."""
-        wanted = set() if ids else set(consumer.held)
-        for number, piece in enumerate(_pieces(ids)):
-            if number:
-                yield
-            wanted.update(ordinal for id_ in piece if (ordinal := self.ordinal(id_)) is not None)
-        # Entries of a key go out again in their order. An ordered strategy goes back to the first of all.
-        ordered = sorted(wanted) if isinstance(reading, PendingReading) else ()
-        for start in range(0, len(ordered) or 1, SLICE_IDS):
-            if start:
-                yield
-            reading.redeliver(consumer, ordered[start : start + SLICE_IDS])
-            changed()
+        if isinstance(reading, PendingReading):
+            wanted = set() if ids else set(consumer.held)
+            for number, piece in enumerate(_pieces(ids)):
+                if number:
+                    yield
+                wanted.update(ordinal for id_ in piece if (ordinal := self.ordinal(id_)) is not None)
+            # All at once, because an entry that came back later could be overtaken by its successors.
+            reading.redeliver(consumer, wanted)
+        else:
+            # Without slices, because the client takes every entry that is sent in its new epoch.
+            reading.redeliver(consumer, ())
+        changed()
 
     def take_each(self, ids: Ids, reading: Reading) -> bool:
         """Acknowledge single entries; whether more may be delivered because of it."""

@@ -7,7 +7,7 @@ batch and never waits. Exclusive and Failover keep no state per entry: they go b
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from anabranch.broker.dispatch.receivers import Ranking
@@ -68,8 +68,8 @@ class Reading(ABC):
         return
 
     @abstractmethod
-    def redeliver(self, consumer: ServedConsumer, ordinals: Sequence[int]) -> None:
-        """Deliver these entries of a consumer, in ascending order, again; an ordered strategy all of them."""
+    def redeliver(self, consumer: ServedConsumer, ordinals: Iterable[int]) -> None:
+        """Deliver these entries of a consumer again; an ordered strategy all of them."""
 
     def join(self, consumer: ServedConsumer) -> None:
         """Take a new consumer; `consumers_changed` follows."""
@@ -164,7 +164,7 @@ class OrderedReading(Reading):
                 consumer.notify_active(active)
                 self._announced[consumer] = active
 
-    def redeliver(self, consumer: ServedConsumer, ordinals: Sequence[int]) -> None:
+    def redeliver(self, consumer: ServedConsumer, ordinals: Iterable[int]) -> None:
         if consumer is self.active:
             self.rewind()
 

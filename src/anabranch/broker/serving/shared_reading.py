@@ -6,9 +6,9 @@ Entries that come back, because a client asked for them or went away, are delive
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections import deque
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
+from itertools import islice
 
 from anabranch.broker.dispatch.receivers import RoundRobin
 from anabranch.broker.serving.consumer import ServedConsumer
@@ -23,7 +23,7 @@ RUN_ENTRIES = 20
 """Entries that one Shared consumer gets before the turn goes to the next."""
 
 SLICE_ENTRIES = 1000
-"""Entries of a consumer that is gone which are taken back in one turn."""
+"""Entries that come back which are taken in one turn."""
 
 DELAYED_MAX = 50_000
 """Most entries with a later delivery time that are set aside; then reading stops."""
@@ -50,8 +50,8 @@ class PendingReading(Reading):
         super().__init__(path)
         self._out: dict[int, tuple[ServedConsumer, int, int]] = {}
         """By ordinal the consumer, the slot, and the messages that count as unacknowledged."""
-        self._returning: deque[int] = deque()
-        """Entries of consumers that are gone, which `turn` takes back in slices."""
+        self._returning: dict[int, bool] = {}
+        """Entries that `turn` takes back in slices before it delivers any; True if a client asked for it."""
         self._redeliveries: dict[int, int] = {}
         self._delayed: list[tuple[int, int, int]] = []
         """Heap of (time, ordinal, slot)."""
@@ -98,21 +98,30 @@ class PendingReading(Reading):
         self._out[ordinal] = (consumer, slot, before - messages)
         return self._release(consumer, slot, messages)
 
-    def redeliver(self, consumer: ServedConsumer, ordinals: Sequence[int]) -> None:
-        mine = [ordinal for ordinal in ordinals if ordinal in consumer.held]
-        for ordinal in mine:
-            self._redeliveries[ordinal] = self._redeliveries.get(ordinal, 0) + 1
-        self._requeue(mine)
+    def redeliver(self, consumer: ServedConsumer, ordinals: Iterable[int]) -> None:
+        held = consumer.held
+        self._return((ordinal for ordinal in ordinals if ordinal in held), asked=True)
 
     def left(self, consumer: ServedConsumer) -> None:
         super().left(consumer)
-        self._returning += sorted(consumer.held)
+        self._return(consumer.held, asked=False)
+
+    def _return(self, ordinals: Iterable[int], *, asked: bool) -> None:
+        returning = self._returning
+        fresh = sorted(ordinal for ordinal in ordinals if ordinal not in returning)
+        returning.update(dict.fromkeys(fresh, asked))
 
     def _take_some_back(self) -> bool:
-        """Take back a slice of the entries whose consumers are gone; whether there are more."""
-        slice_ = [self._returning.popleft() for _ in range(min(len(self._returning), SLICE_ENTRIES))]
-        # Another consumer of the subscription may have acknowledged an entry meanwhile.
-        self._requeue([ordinal for ordinal in slice_ if ordinal in self._out])
+        """Take back a slice of the entries that return; whether there are more."""
+        back = []
+        for ordinal in list(islice(self._returning, SLICE_ENTRIES)):
+            asked = self._returning.pop(ordinal)
+            # A consumer of the subscription may have acknowledged an entry meanwhile.
+            if ordinal in self._out:
+                back.append(ordinal)
+                if asked:
+                    self._redeliveries[ordinal] = self._redeliveries.get(ordinal, 0) + 1
+        self._requeue(back)
         return bool(self._returning)
 
     def _requeue(self, ordinals: Sequence[int]) -> None:
