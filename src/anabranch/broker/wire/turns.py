@@ -8,6 +8,7 @@ counted and not timed, so that a simulated run can be repeated.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Final, Literal
@@ -15,6 +16,8 @@ from typing import Final, Literal
 from anabranch.aio import TaskRegistry
 from anabranch.protocol.commands import Command
 from anabranch.transport.pump import Pump
+
+_log = logging.getLogger(__name__)
 
 Slices = Generator[None, None, None]
 """The rest of a command's work; each step is one slice."""
@@ -122,9 +125,12 @@ class CommandTurns:
 
 
 def run_in_turns(steps: Sequence[Callable[[], object]], tasks: TaskRegistry) -> None:
-    """Take the first steps at once, and the rest of very many in later turns of the event loop."""
+    """Take the first steps at once, and the rest of very many in later turns of the event loop.
+
+    A step that fails is logged and does not stop the others.
+    """
     for step in steps[:STEPS_PER_TURN]:
-        step()
+        _run_step(step)
     if len(steps) > STEPS_PER_TURN:
         tasks.spawn(_run_later(steps[STEPS_PER_TURN:]))
 
@@ -133,7 +139,15 @@ async def _run_later(steps: Sequence[Callable[[], object]]) -> None:
     for number, step in enumerate(steps):
         if number % STEPS_PER_TURN == 0:
             await asyncio.sleep(0)
+        _run_step(step)
+
+
+def _run_step(step: Callable[[], object]) -> None:
+    try:
         step()
+    except Exception:
+        # The other steps release producers and consumers that would stay attached for ever.
+        _log.exception("a producer, consumer or watch of a lost connection could not be released")
 
 
 def first_slice(slices: Slices) -> Slices | None:
