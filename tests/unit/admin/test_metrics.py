@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from anabranch.admin.metrics.scrape import OPEN_MAX, LocalMetrics
 from anabranch.admin.metrics.tables import Column, Families, Table, TextPart, label
 from anabranch.model.autoscale import Decision
 from anabranch.model.scale_steps import Keep, Merge, Split
@@ -293,6 +294,23 @@ async def test_a_worker_that_does_not_answer_is_shown_as_down(admin: Admin) -> N
     await asyncio.sleep(1)
     samples = samples_in((await admin.ask("GET", "/metrics", at=0)).body.decode())
     assert series(samples, "anabranch_worker_up", worker=1) == 0
+
+
+async def test_a_scrape_that_is_dropped_during_its_last_part_ends(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metrics, ready = LocalMetrics(admin.broker), asyncio.Event()
+
+    async def parts(accept: str) -> AsyncIterator[TextPart]:
+        if not await ready.wait():
+            yield b"", b""
+
+    monkeypatch.setattr(metrics, "parts", parts)
+    async with asyncio.TaskGroup() as group:
+        scrapes = [group.create_task(metrics.next_part(str(n), "", True)) for n in range(2 * OPEN_MAX)]
+        await asyncio.sleep(1)
+        ready.set()
+    assert [scrape.result() for scrape in scrapes] == [None] * len(scrapes)
 
 
 async def test_latencies_are_counted_per_entry_commit_and_delivery(admin: Admin) -> None:

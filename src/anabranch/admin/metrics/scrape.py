@@ -63,7 +63,7 @@ class LocalMetrics:
             raise NotFoundError(f"scrape {scrape} is not under way; begin it again")
         part = await anext(self._open[scrape], None)
         if part is None:
-            del self._open[scrape]
+            self._open.pop(scrape, None)
         return part
 
 
