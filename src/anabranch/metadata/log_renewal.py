@@ -7,6 +7,7 @@ commits since, and makes the draft the file in use.
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -16,8 +17,9 @@ from typing import NamedTuple
 
 from anabranch.errors import MetadataError
 from anabranch.metadata import sqlite_rows
+from anabranch.metadata.metadata_reserve import lacks_room
 from anabranch.metadata.record_log import LogDraft, RecordLog
-from anabranch.metadata.record_log_format import follow
+from anabranch.metadata.record_log_format import LogScan, RecordState, follow
 from anabranch.metadata.sqlite_file import BUSY_TIMEOUT_S
 from anabranch.metadata.sqlite_rows import Mark
 from anabranch.metadata.sqlite_work import Work
@@ -50,6 +52,7 @@ class LogRenewer:
         self._records = records
         self._submit = submit
         self._drafting: threading.Thread | None = None
+        self._drafted: Renewal | None = None
         self._file = 0
         self._bytes_max = 0
 
@@ -59,9 +62,8 @@ class LogRenewer:
             self._file, self._bytes_max = mark.file, max(LOG_BYTES_MIN, GROWTH * mark.ends)
             with suppress(OSError):
                 self._records.tidy(mark.file)
-        elif mark.ends > self._bytes_max and self._drafting is None:
-            self._drafting = threading.Thread(target=self._draft, name="metadata renewal", daemon=True)
-            self._drafting.start()
+        elif mark.ends > self._bytes_max:
+            self._go_on()
 
     def stop(self) -> None:
         """Wait for the thread, and delete a draft that is not used."""
@@ -69,19 +71,39 @@ class LogRenewer:
             self._drafting.join()
             self._records.drop_drafts()
 
+    def _go_on(self) -> None:
+        if self._drafting is None:
+            self._drafting = threading.Thread(target=self._draft, name="metadata renewal", daemon=True)
+            self._drafting.start()
+        elif self._drafting.is_alive():
+            return
+        elif self._drafted is None:
+            self._put_off()
+        else:
+            # The transaction of the first request may have failed before it used the draft.
+            self._submit(self._finish)
+
     def _draft(self) -> None:
-        renewal: Renewal | None = None
         try:
-            renewal = _draft(self._path)
+            self._drafted = _draft(self._path)
         except (sqlite3.Error, OSError, MetadataError) as error:
             log.warning("the next file of the record log cannot be written yet: %s", error)
+        else:
+            self._submit(self._finish)
 
-        def finish(work: Work) -> None:
+    def _finish(self, work: Work) -> None:
+        renewal, self._drafted = self._drafted, None
+        if renewal is None:
+            # An earlier transaction has used the draft.
+            return
+        if renew(work, self._records, renewal):
             self._drafting = None
-            if renewal is None or not renew(work, self._records, renewal):
-                self._bytes_max *= GROWTH
+        else:
+            self._put_off()
 
-        self._submit(finish)
+    def _put_off(self) -> None:
+        self._drafting = None
+        self._bytes_max *= GROWTH
 
 
 def _draft(path: Path) -> Renewal:
@@ -106,6 +128,30 @@ def renew(work: Work, records: RecordLog, renewal: Renewal) -> bool:
         records.install(draft)
     except OSError as error:
         log.warning("the record log goes on in its old file: %s", error)
+        with suppress(OSError):
+            renewal.draft.path.unlink(missing_ok=True)
         return False
     work.move_mark(Mark(work.mark.commits, draft.number, draft.end))
     return True
+
+
+def renew_at_start(records: RecordLog, scan: LogScan) -> Mark:
+    """Use a whole file of the log, or the next one if it is long and the disk has room for it."""
+    state = scan.state
+    length = sum(len(change.value) + len(change.path) for change in state.changes())
+    if scan.end > max(LOG_BYTES_MIN, GROWTH * length):
+        try:
+            return begin_file(records, max(records.numbers()) + 1, state)
+        except OSError as error:
+            if not lacks_room(error):
+                raise
+            log.warning("the record log goes on in its old file, which stays long: %s", error)
+    os.truncate(records.path(scan.number), scan.end)
+    return Mark(state.commit, scan.number, scan.end)
+
+
+def begin_file(records: RecordLog, number: int, state: RecordState) -> Mark:
+    """Use a new file of the log with all records of a state."""
+    draft = records.draft(number, state.commit, state.changes())
+    records.install(draft)
+    return Mark(state.commit, number, draft.end)

@@ -110,8 +110,8 @@ class RecordLog:
         try:
             _write(fd, encode_head(number), 0)
             end = _write_frames(fd, number, HEAD_BYTES, base_frames(commit, changes))
-        except OSError:
-            path.unlink()
+        except BaseException:
+            path.unlink(missing_ok=True)
             raise
         finally:
             os.close(fd)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from anabranch.errors import DamagedRecordError, MetadataError, MissingDataError
 from anabranch.metadata import sqlite_rows
-from anabranch.metadata.log_renewal import GROWTH, LOG_BYTES_MIN
+from anabranch.metadata.log_renewal import begin_file, renew_at_start
 from anabranch.metadata.record_log import LOG_FOLDER, RecordLog
 from anabranch.metadata.record_log_format import LoggedChange, LogScan, RecordState
 from anabranch.metadata.sqlite_file import BUSY_TIMEOUT_S, SCHEMA_VERSION, delete_sessions
@@ -137,14 +137,10 @@ def repair_metadata(path: Path, *, may_begin: bool = True) -> tuple[MetadataFind
         for change in state.changes_from(database.state):
             sqlite_rows.write_change(connection, change)
         delete_sessions(connection)
-        if source is WholeCopy.LOG and scan is not None and scan.end <= _kept_bytes(state):
-            mark = Mark(state.commit, scan.number, scan.end)
-            os.truncate(records.path(scan.number), scan.end)
+        if source is WholeCopy.LOG and scan is not None:
+            mark = renew_at_start(records, scan)
         else:
-            number = max([database.mark.file, *records.numbers()]) + 1
-            draft = records.draft(number, state.commit, state.changes())
-            records.install(draft)
-            mark = Mark(state.commit, number, draft.end)
+            mark = begin_file(records, max([database.mark.file, *records.numbers()]) + 1, state)
         sqlite_rows.write_mark(connection, mark)
         connection.execute("COMMIT")
     records.clear(mark.file)
@@ -258,13 +254,6 @@ def _best_state(database: DatabaseView | None, scan: LogScan | None, source: Who
     if scan is not None and source is WholeCopy.BOTH:
         state.add_newer(scan.state)
     return state
-
-
-def _kept_bytes(state: RecordState) -> int:
-    """The log is written again at a start if it is longer than this."""
-    return max(
-        LOG_BYTES_MIN, GROWTH * sum(len(change.value) + len(change.path) for change in state.changes())
-    )
 
 
 def _rebuild(path: Path, state: RecordState) -> None:
