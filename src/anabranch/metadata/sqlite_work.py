@@ -142,10 +142,8 @@ class Work:
         return self.mark.commits + 1
 
     def _heal(self, path: str) -> RecordRow | None:
-        change = self._scan(path).records.get(path)
-        for newer in self.logged:
-            if newer.path == path and not newer.sequence:
-                change = newer
+        changes = [change for change in self.logged if change.path == path and not change.sequence]
+        change = changes[-1] if changes else self._scan(path).records.get(path)
         log.warning("the record %s is damaged in the metadata file; it is taken from the record log", path)
         if change is None or change.version == ABSENT:
             # The row of an ephemeral value, or of a record that was deleted.
@@ -157,18 +155,30 @@ class Work:
 
     def _logged_sequence(self, path: str) -> int:
         numbers = [change.version for change in self.logged if change.sequence and change.path == path]
+        if numbers:
+            return numbers[-1]
         kept = self._scan(path).sequences.get(path)
-        if kept is None and not numbers:
+        if kept is None:
             raise MetadataError(f"the sequence {path} is damaged and not in the record log")
-        return max([*numbers, 0 if kept is None else kept.version])
+        return kept.version
 
     def _scan(self, path: str) -> RecordState:
+        """The records of the log; DamagedRecordError if a change of `path` may be missing in it."""
         try:
-            return self.owner.records.scan(self.mark.file).state
+            scan = self.owner.records.scan(self.mark.file)
         except OSError as error:
             raise DamagedRecordError(
                 f"{path} is damaged, and the record log cannot be read: {error}"
             ) from error
+        damage = scan.damage
+        if damage is None and (scan.end, scan.state.commit) != (self.mark.ends, self.mark.commits):
+            damage = f"the frame at byte {scan.end} is damaged"
+        if damage is not None:
+            raise DamagedRecordError(
+                f"{path} is damaged in the metadata file, and so is the record log: {damage}; "
+                "stop all brokers and look with `anabranch store check`"
+            )
+        return scan.state
 
 
 def _size(records: RecordLog, mark: Mark) -> int | None:

@@ -247,26 +247,6 @@ async def test_a_broken_file_is_reported_with_its_remedy(tmp_path: Path) -> None
     await again.close()
 
 
-async def test_a_record_that_is_damaged_while_serving_is_healed_from_the_log(tmp_path: Path) -> None:
-    path = tmp_path / DATABASE
-    store = SqliteStore(path)
-    for name in ("/a", "/b", "/c"):
-        await store.put(name, b"1")
-    await store.put("/b", b"x" * 100_000)
-    number = await store.increment("/n")
-    connection = sqlite3.connect(path)
-    connection.execute("UPDATE node SET value = value || x'00'")
-    connection.execute("UPDATE sequence SET next = 0")
-    connection.commit()
-    connection.close()
-    assert await store.get("/a") == (b"1", 0)
-    assert await store.get("/b") == (b"x" * 100_000, 1)
-    assert await store.put("/c", b"2", expected=0) == 1
-    assert await store.increment("/n") == number + 1
-    await store.close()
-    assert not check_metadata(path)
-
-
 def leave_uncommitted(path: Path, change: LoggedChange) -> None:
     """Do as a process that dies between its write to the log and its commit."""
     connection = sqlite3.connect(path)
