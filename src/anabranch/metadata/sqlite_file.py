@@ -82,6 +82,13 @@ def delete_sessions(connection: sqlite3.Connection) -> None:
     connection.execute("DELETE FROM session")
 
 
+def boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
 def remedy(error: Exception) -> str:
     """The words to add to an error of a damaged file; none for other errors."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF

@@ -84,7 +84,7 @@ class ConnectionThread(threading.Thread):
         self._renewer = LogRenewer(
             path, self.records, lambda work: self.requests.put(Request(work, True, None))
         )
-        self._boot = _boot_id()
+        self._boot = sqlite_file.boot_id()
         self._session: int | None = None
         self._others = False
         self._check_at_s = 0.0
@@ -237,19 +237,22 @@ class ConnectionThread(threading.Thread):
                 connection.execute("DELETE FROM change WHERE id <= ?", (newest - CHANGES_KEPT,))
         work.log_changes(self.records)
         connection.execute("COMMIT")
+        if work.session is not None:
+            # The number of a session that is rolled back is given to another process.
+            self._session, self._check_at_s = work.session, 0.0
         if work.changed and newest == self._seen_change + len(work.changed):
             self._seen_change = newest
 
     def session(self, work: Work) -> int:
         """The session of this process; a new one for its first ephemeral value or after its lease ran out."""
-        if self._session is None or work.row("SELECT 1 FROM session WHERE id = ?", self._session) is None:
+        known = self._session if work.session is None else work.session
+        if known is None or work.row("SELECT 1 FROM session WHERE id = ?", known) is None:
             cursor = work.connection.execute(
                 "INSERT INTO session (boot, heard_s) VALUES (?, ?)", (self._boot, time.monotonic())
             )
-            self._session = cursor.lastrowid
-            self._check_at_s = 0.0
-        assert self._session is not None
-        return self._session
+            known = work.session = cursor.lastrowid
+        assert known is not None
+        return known
 
     def _renew(self, work: Work) -> None:
         """Renew the lease of this session, and end sessions whose lease ran out."""
@@ -290,10 +293,3 @@ class ConnectionThread(threading.Thread):
 def _roll_back(connection: sqlite3.Connection) -> None:
     if connection.in_transaction:
         connection.execute("ROLLBACK")
-
-
-def _boot_id() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""

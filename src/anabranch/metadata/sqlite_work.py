@@ -29,6 +29,8 @@ class Work:
         self.changed: list[str] = []
         self.logged: list[LoggedChange] = []
         self.mark = Mark()
+        self.session: int | None = None
+        """The session that this transaction began."""
         self._log_end: int | None = None
 
     def row(self, sql: str, *values: object) -> Any:

@@ -269,6 +269,22 @@ async def test_after_a_commit_that_failed_no_change_of_others_is_missed(
     await other.close()
 
 
+async def test_a_session_that_was_not_committed_does_not_end_the_session_of_another_process(
+    tmp_path: Path, disk: type[FullDisk]
+) -> None:
+    path = tmp_path / "metadata.db"
+    failing, other = (SqliteStore(path, lease_s=3600) for _ in range(2))
+    await failing.get("/lock/a")
+    disk.full = True
+    with pytest.raises(MetadataError, match="full"):
+        await failing.put("/lock/a", b"1", ephemeral=True)
+    disk.full = False
+    await other.put("/lock/b", b"2", ephemeral=True)
+    await failing.close()
+    assert await other.get("/lock/b") == (b"2", 0)
+    await other.close()
+
+
 async def test_a_session_outlives_a_time_in_which_the_full_disk_took_no_renewal(
     tmp_path: Path, disk: type[FullDisk]
 ) -> None:
