@@ -33,6 +33,7 @@ from anabranch.broker.cluster.routing import (
     BrokerRouter,
     PlaceRouter,
 )
+from anabranch.broker.cluster.unled_topics import UnledTopics
 from anabranch.broker.serving.context import LogContext, SubscriptionLimits
 from anabranch.broker.serving.served_log import RateMeter
 from anabranch.broker.wire.connection import ServerConnection
@@ -192,6 +193,7 @@ class Broker:
         await self._ownership.start()
         self._servers = await self._endpoint.listen(self.limits.door)
         self._tasks.spawn(self._sample_rates())
+        self._tasks.spawn(UnledTopics(self.logs, self.controllers).run())
         self._tasks.spawn(Trimming(self.stores, self.logs, self.clock, self._retention_of).run())
 
     async def stop(self) -> None:

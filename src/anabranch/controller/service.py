@@ -160,6 +160,12 @@ class ControllerService:
                 raise ServiceNotReadyError(f"{name} has no leader: its home, store {home}, has no owner now")
             await self._await_owner_change()
 
+    async def ensure_led(self, name: TopicName) -> None:
+        """Let the owner of the topic's home store lead the topic, if it rests."""
+        controller = await self.controller(name)
+        if not isinstance(controller, TopicController):
+            await controller.settled()
+
     async def lead(self, name: TopicName) -> TopicController:
         """The controller of a topic that this broker leads; NotLeaderError if another broker does."""
         return await self._led.lead(name.topic)
@@ -229,9 +235,7 @@ class ControllerService:
         while self.watches.watched(name):
             try:
                 await self._followed.look(name)
-                controller = await self.controller(name)
-                if not isinstance(controller, TopicController):
-                    await controller.settled()
+                await self.ensure_led(name)
                 return
             except TopicNotFoundError:
                 self.watches.offer(name, None)

@@ -131,6 +131,7 @@ class LocalSegments:
         found = self._logs.get(place.name)
         if found is None:
             return SegmentLoad()
+        found.observed_s = asyncio.get_running_loop().time()
         waiting = [sub.backlog_messages for sub in found.subscriptions.values() if sub.durable]
         messages_in, bytes_in, messages_out, bytes_out = found.rates()
         return SegmentLoad(
@@ -141,6 +142,7 @@ class LocalSegments:
             max(waiting, default=0),
             found.log.extent.size_bytes,
             found.troubles(),
+            found.clients,
         )
 
     def on_drained(self, topic: TopicName, drained: Callable[[Drained], None]) -> Callable[[], None]:

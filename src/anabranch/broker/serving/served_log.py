@@ -84,6 +84,8 @@ class ServedLog:
             splits=lambda: self.splits,
             report_drained=lambda subscription, ranges: report_drained(self, subscription, ranges),
         )
+        self.observed_s = asyncio.get_running_loop().time()
+        """When a leader last asked for the load; at first the time when the log was opened."""
         self._found_ordinal = log.extent.next_ordinal
         self._messages_out = 0
         self._bytes_out = 0
@@ -173,6 +175,12 @@ class ServedLog:
         self.producers.close(reason)
         for subscription in list(self.subscriptions.values()):
             subscription.close_consumers(moved=True)
+
+    @property
+    def clients(self) -> int:
+        """Attached or waiting producers, and consumers."""
+        consumers = sum(len(subscription.consumers) for subscription in self.subscriptions.values())
+        return consumers + len(self.producers.attached) + len(self.producers.waiting)
 
     @property
     def entries_in(self) -> int:

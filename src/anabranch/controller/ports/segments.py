@@ -30,6 +30,8 @@ class SegmentLoad:
     size_bytes: int = 0
     troubles: tuple[str, ...] = ()
     """Entries that cannot be read, damaged entries that were passed, a disk that is full."""
+    clients: int = 0
+    """Producers and consumers that are attached to the segment."""
 
 
 class Aim(NamedTuple):

@@ -52,6 +52,8 @@ class Scaling:
         """The last decisions, newest last, for operators."""
         self.history = LoadHistory()
         self.tally = Tally()
+        self.clients = 0
+        """Producers and consumers of the active segments, as of the last observation."""
         self.reload()
 
     def remember(self, tally: Tally, looks: Iterable[dict[str, Any]]) -> None:
@@ -93,6 +95,7 @@ class Scaling:
         await self.load_namespace()
         active = self._lead.layout.active
         loads = await together(self._lead.load(segment) for segment in active)
+        self.clients = sum(load.clients for load in loads if load is not None)
         now_s = self._lead.now_s()
         self._rates = {
             segment.id: SegmentRates(

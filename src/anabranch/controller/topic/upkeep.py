@@ -104,7 +104,8 @@ class Upkeep:
         """Observe load and consumers once, and carry out what auto-scaling decides."""
         loads = self._subscriptions.load_by_segment = await self._scaling.observe()
         decision = await self._changes.run(self._scale)
-        quiet = len(loads) == len(self._lead.layout.active) and not any(loads.values())
+        known = len(loads) == len(self._lead.layout.active)
+        quiet = known and not any(loads.values()) and not self._scaling.clients
         self._at_rest = quiet and isinstance(decision.action, Keep) and decision.look_again_s is None
         if decision.look_again_s is not None:
             self._look_within(max(decision.look_again_s, self._settings.auto_scale_settle_s))
