@@ -83,7 +83,11 @@ class LedTopics:
         found = self._controllers.get(name)
         if found is not None:
             return found
-        home = (await self._context.topics.load(name)).store
+        try:
+            home = (await self._context.topics.load(name)).store
+        except TopicNotFoundError:
+            self.resting.pop(name, None)
+            raise
         if not self.owns(home):
             raise NotLeaderError(f"{name} is not led here: its home is store {home}")
         return await self.lead_at(name, home)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -43,6 +43,15 @@ class _Survey:
     resting: dict[TopicName, RestingTopic] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class _Notices:
+    """The notices of changes since a survey began; what the survey read may be older."""
+
+    records: set[TopicName] = field(default_factory=set)
+    policies: set[str | None] = field(default_factory=set)
+    """Namespaces, or None for all."""
+
+
 class TopicRecovery:
     """The unfinished work of the topics that `led` may lead."""
 
@@ -57,6 +66,8 @@ class TopicRecovery:
         self._closed = False
         self._changed: set[TopicName] = set()
         """Topics whose record changed, and whose creation is checked after a pause."""
+        self._notices: list[_Notices] = []
+        """One for each survey whose topics do not rest yet."""
 
     async def ensure_defaults(self) -> None:
         """Create the default namespace if the metadata store is new."""
@@ -70,18 +81,31 @@ class TopicRecovery:
             self._undo_policies = topics.namespaces.watch(self._policies_changed)
         waiting: list[TopicName] = []
         for namespace in await self._read(topics.namespaces_with_topics):
-            found = await self._read(partial(self._survey, namespace, at_home))
-            for name in found.deleted:
-                await self.finish_deletion(name)
-            for name in found.unfinished:
-                await self._try_then_retry(self._resume, name)
-            for name, topic in found.resting.items():
-                self._led.rest(name, topic)
+            with self._noticing() as notices:
+                found = await self._read(partial(self._survey, namespace, at_home))
+                for name in found.deleted:
+                    await self.finish_deletion(name)
+                for name in found.unfinished:
+                    await self._try_then_retry(self._resume, name)
+                for name, topic in found.resting.items():
+                    if notices.policies & {None, namespace} or name in notices.records:
+                        found.waiting.append(name)
+                    else:
+                        self._led.rest(name, topic)
             waiting += found.waiting
             for name, lineage in await self._read(partial(topics.load_lineages, namespace)):
                 if lineage.garbage and at_home(lineage.store):
                     await self._try_then_retry(self._delete_storage, name)
         self._take_over_soon(waiting)
+
+    @contextmanager
+    def _noticing(self) -> Iterator[_Notices]:
+        notices = _Notices()
+        self._notices.append(notices)
+        try:
+            yield notices
+        finally:
+            self._notices = [kept for kept in self._notices if kept is not notices]
 
     async def _survey(self, namespace: str, at_home: Callable[[int], bool]) -> _Survey:
         topics, settings, found = self._context.topics, self._context.settings, _Survey()
@@ -116,6 +140,11 @@ class TopicRecovery:
 
     def _policies_changed(self, namespace: str | None) -> None:
         """Lead the resting topics of a namespace, or all: other limits may apply to them."""
+        for notices in self._notices:
+            notices.policies.add(namespace)
+        for controller in self._led:
+            if namespace in (None, controller.name.namespace_name):
+                controller.upkeep.policies_changed()
         names = list(self._led.resting)
         self._take_over_soon([name for name in names if namespace in (None, name.namespace_name)])
 
@@ -165,6 +194,8 @@ class TopicRecovery:
         return await self._delete_storage(name)
 
     def _record_changed(self, name: TopicName) -> None:
+        for notices in self._notices:
+            notices.records.add(name)
         if name not in self._led and name not in self._changed:
             self._changed.add(name)
             self._tasks.spawn(self._check_creation(name), f"check creation {name}")
@@ -177,6 +208,9 @@ class TopicRecovery:
 
     async def _finish_creation(self, name: TopicName) -> bool:
         record = None if name in self._led else await self._context.topics.find(name)
+        rested = self._led.resting.get(name)
+        if rested is not None and (record is None or record.deleted or record.store != rested.store):
+            del self._led.resting[name]
         if record is None or record.deleted or record.intent is None:
             return True
         return await self._resume(name)

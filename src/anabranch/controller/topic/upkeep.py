@@ -45,17 +45,22 @@ class Upkeep:
         self.looked: Callable[[], None] = lambda: None
         """Called after each look at the topic."""
         self._at_rest = False
+        self._policies_changed = False
         self._limits = Retention(None)
 
     @property
     def at_rest(self) -> bool:
         """Whether the last look found nothing to do, now or later, until a client comes."""
-        if not self._at_rest or self.troubles():
+        if not self._at_rest or self._policies_changed or self.troubles():
             return False
         try:
             return may_rest(self._lead.record, self._scaling.policy(), self._limits)
         except InvalidConfigurationError:
             return False
+
+    def policies_changed(self) -> None:
+        """Do not rest before another look: the one under way may have read the policies before."""
+        self._policies_changed = True
 
     def start(self) -> None:
         name = f"upkeep {self._lead.name}"
@@ -151,6 +156,7 @@ class Upkeep:
                 await self._do("garbage", self.collect_garbage)
             if self._look_at_s <= loop.time():
                 self._look_at_s = loop.time() + self._interval_s()
+                self._policies_changed = False
                 await self._do("pruning", self.prune)
                 await self._do("scaling", self.look)
                 self.looked()
