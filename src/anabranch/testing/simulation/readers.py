@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -17,7 +18,7 @@ from anabranch.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
 from anabranch.client.consume.queue_consumer import AsyncQueueConsumer
 from anabranch.client.consume.stream_consumer import AsyncStreamConsumer
 from anabranch.client.message import Message
-from anabranch.errors import AnabranchError, ConsumerBusyError
+from anabranch.errors import AnabranchError, ConsumerBusyError, OperationTimeoutError
 from anabranch.model.checkpoint import Checkpoint
 from anabranch.model.names import TopicName
 from anabranch.testing.cluster import Cluster
@@ -108,8 +109,8 @@ class Readers:
                     await asyncio.sleep(rng.uniform(0, 0.1))
                 try:
                     await consumer.acknowledge_cumulative(messages[-1])
-                except ConsumerBusyError:
-                    # Another consumer has got the segment; it receives the unconfirmed messages again.
+                except (ConsumerBusyError, OperationTimeoutError):
+                    # Another consumer may have got the segment; it receives the unconfirmed messages again.
                     handed.clear()
                     continue
                 if self._shape.ack_receipts:
@@ -133,12 +134,15 @@ class Readers:
                     await consumer.negative_acknowledge(message, delay=rng.uniform(0, 0.3))
                 if rng.random() < 0.3:
                     await asyncio.sleep(rng.uniform(0, 0.1))
-                await consumer.acknowledge(message for message, _ in noted[given_back:])
-                acknowledged += (uid for _, uid in noted[given_back:])
+                with suppress(OperationTimeoutError):
+                    await consumer.acknowledge(message for message, _ in noted[given_back:])
+                    acknowledged += (uid for _, uid in noted[given_back:])
                 if acknowledged and (self._shape.ack_receipts or rng.random() < 0.1):
-                    await consumer.flush_acks()
-                    self._history.acknowledge(QUEUE, acknowledged)
-                    acknowledged.clear()
+                    # Without an answer in time the acknowledgements go on, and a later call confirms them.
+                    with suppress(OperationTimeoutError):
+                        await consumer.flush_acks()
+                        self._history.acknowledge(QUEUE, acknowledged)
+                        acknowledged.clear()
 
     async def _checkpoint(self, process: SimProcess, rng: random.Random) -> None:
         """Read from the last checkpoint on and save one at random points; sometimes close and restore."""
