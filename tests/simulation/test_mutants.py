@@ -130,7 +130,7 @@ def forget_a_subscription_on_one_child(patch: pytest.MonkeyPatch) -> None:
 
 def forget_which_messages_of_an_entry_were_acknowledged(patch: pytest.MonkeyPatch) -> None:
     batching = Batching(max_delay=0.01, max_messages=50, max_bytes=100_000)
-    favour(patch, queue_consumers=2, ack_receipts=True, retention_s=1e6, batching=batching, pause_s=0.0)
+    favour(patch, queue_consumers=2, ack_receipts=True, retention_s=1e6, batching=batching, forgetful=True)
 
     def replay_whole_entries(acks: AckSet, steps: Iterable[Step]) -> None:
         cursors.replay(acks, (step for step in steps if not isinstance(step, PartAcked)))

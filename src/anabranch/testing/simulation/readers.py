@@ -134,6 +134,8 @@ class Readers:
                     await consumer.negative_acknowledge(message, delay=rng.uniform(0, 0.3))
                 if rng.random() < 0.3:
                     await asyncio.sleep(rng.uniform(0, 0.1))
+                if self._shape.forgetful:
+                    del noted[given_back : given_back + len(noted) // 3]
                 with suppress(OperationTimeoutError):
                     await consumer.acknowledge(message for message, _ in noted[given_back:])
                     acknowledged += (uid for _, uid in noted[given_back:])

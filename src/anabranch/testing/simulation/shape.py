@@ -94,6 +94,8 @@ class Shape:
     auto_scale: bool
     deaths: tuple[Death, ...]
     busy_s: float
+    forgetful: bool = False
+    """Whether queue consumers never acknowledge some messages; no seed draws it, a test may."""
 
 
 def draw(rng: random.Random, step: str | None) -> Shape:
