@@ -33,6 +33,8 @@ def broker(make_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
 def run(broker: BrokerProcess) -> Iterator[Callable[..., Command]]:
     """Starts a command of the command line; it is gone when the test ends."""
     started: list[Command] = []
+    # A shell starts background jobs with SIGINT ignored, and every child inherits it.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def start(*words: str, **pipes: Any) -> Command:
         command = [sys.executable, "-m", "anabranch.cli.main", *words, "--url", broker.url]
@@ -44,6 +46,7 @@ def run(broker: BrokerProcess) -> Iterator[Callable[..., Command]]:
     for process in started:
         process.kill()
         process.communicate()
+    signal.signal(signal.SIGINT, before)
 
 
 def next_line(process: Command) -> str:
