@@ -98,6 +98,8 @@ async def test_an_acceptor_without_a_free_descriptor_does_not_spin() -> None:
 def test_a_broker_without_a_free_descriptor_waits_for_one(make_broker: MakeBroker) -> None:
     broker = make_broker(handshake_timeout_s=HANDSHAKE_S).start()
     publish_and_consume(broker, "before")
+    # The HTTP port opens last: a broker that answers there has loaded all of its modules.
+    assert get(broker, "/admin/v2/brokers/health") == "ok"
     limit, most = resource.prlimit(broker.pid, resource.RLIMIT_NOFILE)
     # A broker accepts in order: when it serves the client, it has accepted the silent connections.
     with connections(broker.port, 5) as silent, Client(broker.url, operation_timeout=20) as client:
