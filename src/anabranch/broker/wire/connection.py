@@ -37,6 +37,7 @@ from anabranch.protocol.commands import NO_ID, Command, Send, encode
 from anabranch.protocol.connection import ServerMachine
 from anabranch.protocol.limits import check as check_limits
 from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.rights.callers import ANYONE
 from anabranch.transport.pump import Pump
 from anabranch.transport.turns import REQUEST_COMMANDS
 
@@ -91,6 +92,7 @@ class ServerConnection:
         self.hears_end_of_topic = False
         self.is_java_m1 = False
         self.is_peer = False
+        self.caller = ANYONE
         self._handlers = handlers
         self._connections = connections
         self._pump: Pump | None = None

@@ -166,7 +166,7 @@ class PeerHost:
         await self.tasks.stop()
 
 
-class Caller:
+class CallingPeer:
     """Carries the verbs of an echo to the host."""
 
     def __init__(self, peers: Peers, timeout_s: float = 5.0) -> None:
@@ -207,12 +207,12 @@ async def peers(host: PeerHost, secret: bytes) -> AsyncIterator[Peers]:
 
 
 @pytest.fixture
-def caller(peers: Peers) -> Caller:
-    return Caller(peers)
+def caller(peers: Peers) -> CallingPeer:
+    return CallingPeer(peers)
 
 
 @pytest.fixture
-def echo(caller: Caller) -> Echo:
+def echo(caller: CallingPeer) -> Echo:
     return ECHO.proxy(caller)
 
 
@@ -227,7 +227,7 @@ async def test_calls_are_answered_out_of_order_over_one_connection(host: PeerHos
 
 
 async def test_an_error_is_raised_as_its_own_class_and_a_bug_stays_where_it_is(
-    peers: Peers, echo: Echo, caller: Caller
+    peers: Peers, echo: Echo, caller: CallingPeer
 ) -> None:
     with pytest.raises(LayoutError, match="the layout says no"):
         await echo.fail("layout")
@@ -307,7 +307,7 @@ async def test_a_session_whose_result_is_too_large_is_ended(host: PeerHost, echo
 
 
 async def test_pushes_come_until_the_session_ends_and_none_when_the_connection_does(
-    host: PeerHost, echo: Echo, caller: Caller
+    host: PeerHost, echo: Echo, caller: CallingPeer
 ) -> None:
     one: list[str | None] = []
     two: list[str | None] = []
