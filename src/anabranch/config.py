@@ -10,6 +10,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from anabranch.config_authentication import AuthenticationConfig
+from anabranch.config_fields import check_choice, check_value, setting
 from anabranch.errors import InvalidConfigurationError
 from anabranch.model.policy import AutoScalePolicy, check_policy
 
@@ -18,199 +20,185 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 DAMAGED_ENTRIES = ("stop", "skip")
 
 
-def _setting(
-    default: Any,
-    about: str,
-    *,
-    pulsar: str | None = None,
-    low: float | None = None,
-    high: float | None = None,
-) -> Any:
-    """A field with its description for the default configuration file and its allowed values."""
-    return dataclasses.field(
-        default=default, metadata={"about": about, "pulsar": pulsar, "low": low, "high": high}
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig:
+class BrokerConfig(AuthenticationConfig):
     """All settings of one broker process."""
 
-    host: str = _setting(
+    host: str = setting(
         "127.0.0.1", "Address to listen on, for both ports. 0.0.0.0 listens everywhere.", pulsar="bindAddress"
     )
-    port: int = _setting(
+    port: int = setting(
         6650,
         "Port of the binary protocol. 0 picks a free one.",
         pulsar="brokerServicePort",
         low=0,
         high=65535,
     )
-    http_port: int = _setting(
+    http_port: int = setting(
         8080,
         "Port of the admin API and metrics. 0 picks a free one.",
         pulsar="webServicePort",
         low=0,
         high=65535,
     )
-    data: str = _setting("./anabranch-data", "Directory of all stored data; used by one broker at a time.")
-    workers: int = _setting(
+    data: str = setting("./anabranch-data", "Directory of all stored data; used by one broker at a time.")
+    workers: int = setting(
         1,
         "Broker processes on one data directory, to use several cores. A process that dies is replaced.",
         low=1,
         high=64,
     )
-    lease_s: float = _setting(
+    lease_s: float = setting(
         5.0,
         "A worker that is silent for this long is killed, and the other workers take over its stores.",
         low=0.2,
     )
-    cluster: str = _setting("standalone", "Name of the cluster in the admin API.", pulsar="clusterName")
-    advertised_host: str | None = _setting(
+    cluster: str = setting("standalone", "Name of the cluster in the admin API.", pulsar="clusterName")
+    advertised_host: str | None = setting(
         None,
         "Host name that clients connect to; the listen address if unset.",
         pulsar="advertisedAddress",
     )
-    max_message_bytes: int = _setting(
+    max_message_bytes: int = setting(
         5 * MIB, "Largest entry a producer may send.", pulsar="maxMessageSize", low=KIB, high=1024 * MIB
     )
-    keep_alive_s: float = _setting(
+    keep_alive_s: float = setting(
         30.0,
         "The broker pings a connection that is silent for this long, and closes it after twice as long.",
         pulsar="keepAliveIntervalSeconds",
         low=0.1,
     )
-    connections_max: int = _setting(
+    connections_max: int = setting(
         10_000,
         "Most connections at once; further connections are refused. Fewer if file descriptors are few.",
         pulsar="brokerMaxConnections",
         low=1,
     )
-    handshake_timeout_s: float = _setting(
+    handshake_timeout_s: float = setting(
         10.0,
         "A connection whose client has not sent CONNECT by then is closed.",
         low=0.1,
         high=15.0,
     )
-    http_connections_max: int = _setting(
+    http_connections_max: int = setting(
         1000,
         "Most HTTP connections at once; those without a whole request make room for new ones.",
         pulsar="maxHttpServerConnections",
         low=1,
     )
-    http_request_timeout_s: float = _setting(
+    http_request_timeout_s: float = setting(
         10.0,
         "An HTTP client has this long to send the head of a request, and as long again for its body.",
         low=0.1,
         high=300.0,
     )
-    deduplication: bool = _setting(
+    deduplication: bool = setting(
         True,
         "Store each (producer, sequence id) once, also when a producer sends it again to another segment.",
         pulsar="brokerDeduplicationEnabled",
     )
-    auto_create_topics: bool = _setting(
+    auto_create_topics: bool = setting(
         True, "Create a topic when a client first uses it.", pulsar="allowAutoTopicCreation"
     )
-    bucket_budget: int = _setting(
+    bucket_budget: int = setting(
         4,
         "Entry buckets of a new topic over all its segments; so many consumers can share it in key order.",
         pulsar="scalableTopicEntryBucketBudget",
         low=1,
         high=1024,
     )
-    auto_scale_interval_s: float = _setting(
+    auto_scale_interval_s: float = setting(
         60.0,
         "Interval between two decisions of auto-scaling for a topic.",
         pulsar="scalableTopicAutoScaleIntervalSeconds",
         low=0.05,
     )
-    load_report_interval_s: float = _setting(
+    load_report_interval_s: float = setting(
         10.0,
         "Period over which rates are averaged.",
         pulsar="scalableTopicLoadReportIntervalSeconds",
         low=0.05,
     )
-    consumer_grace_s: float = _setting(
+    consumer_grace_s: float = setting(
         60.0,
         "How long a stream consumer without a connection keeps its segments.",
         pulsar="scalableTopicConsumerSessionGracePeriodSeconds",
         low=0,
     )
-    segment_retention_s: float = _setting(
+    segment_retention_s: float = setting(
         604_800.0,
         "Messages stay for this long, and until every subscription acknowledged them. -1 is for ever.",
         low=-1,
     )
-    max_unacked_per_consumer: int = _setting(
+    max_unacked_per_consumer: int = setting(
         50_000,
         "Most unacknowledged messages of one shared consumer. 0 is no limit.",
         pulsar="maxUnackedMessagesPerConsumer",
         low=0,
     )
-    max_unacked_per_subscription: int = _setting(
+    max_unacked_per_subscription: int = setting(
         200_000,
         "Most unacknowledged messages of all consumers of a shared subscription. 0 is no limit.",
         pulsar="maxUnackedMessagesPerSubscription",
         low=0,
     )
-    dispatch_max_entries: int = _setting(
+    dispatch_max_entries: int = setting(
         100, "Most entries of one read for a subscription.", pulsar="dispatcherMaxReadBatchSize", low=1
     )
-    dispatch_max_bytes: int = _setting(
+    dispatch_max_bytes: int = setting(
         5 * MIB, "Most bytes of one read for a subscription.", pulsar="dispatcherMaxReadSizeBytes", low=1
     )
-    partial_frames_bytes_max: int = _setting(
+    partial_frames_bytes_max: int = setting(
         256 * MIB,
         "Bytes of incomplete frames of all connections; above this, the longest incomplete one is dropped.",
         low=MIB,
     )
-    unsent_bytes_max: int = _setting(
+    unsent_bytes_max: int = setting(
         256 * MIB,
         "Bytes for all connections whose clients read too slowly; above this, the slowest one is closed.",
         low=MIB,
     )
-    publish_pending_bytes_max: int = _setting(
+    publish_pending_bytes_max: int = setting(
         64 * MIB,
         "Bytes of one connection that wait for the disk; above this, reading from the connection pauses.",
         low=64 * KIB,
     )
-    publish_pending_total_bytes_max: int = _setting(
+    publish_pending_total_bytes_max: int = setting(
         256 * MIB,
         "Bytes of all connections that wait for the disk; above this, reading from busy ones pauses.",
         low=MIB,
     )
-    cache_bytes: int = _setting(64 * MIB, "Memory for recently written or read entries.", low=0)
-    journal_bytes_max: int = _setting(
+    cache_bytes: int = setting(64 * MIB, "Memory for recently written or read entries.", low=0)
+    journal_bytes_max: int = setting(
         256 * MIB, "Size of the journal at which a checkpoint starts the next journal file.", low=4 * KIB
     )
-    disk_reserve_bytes: int = _setting(
+    disk_reserve_bytes: int = setting(
         64 * MIB,
         "Publishing is refused while the disk has less room; a small disk keeps a sixteenth of itself.",
         low=0,
     )
-    damaged_entries: str = _setting(
+    damaged_entries: str = setting(
         "stop",
         "Delivery of damaged stored entries: stop there until an operator decides, or skip and count them.",
     )
-    topic_metrics: bool = _setting(
+    topic_metrics: bool = setting(
         True,
         "Metrics of each topic; without them, a broker with very many topics adds them up by namespace.",
         pulsar="exposeTopicLevelMetricsInPrometheus",
     )
-    log_level: str = _setting(
+    log_level: str = setting(
         "info", "Lowest level of log messages on standard error: debug, info, warning, error."
     )
     auto_scale: AutoScalePolicy = dataclasses.field(default_factory=AutoScalePolicy)
 
     def __post_init__(self) -> None:
         for field in plain_fields():
-            _check_value(field, getattr(self, field.name))
+            check_value(field, getattr(self, field.name))
         wrong = check_policy(self.auto_scale)
         if wrong:
             raise InvalidConfigurationError(f"the auto-scale settings cannot be used: {'; '.join(wrong)}")
-        _check_choice("log_level", self.log_level.lower(), LOG_LEVELS)
-        _check_choice("damaged_entries", self.damaged_entries, DAMAGED_ENTRIES)
+        check_choice("log_level", self.log_level.lower(), LOG_LEVELS)
+        check_choice("damaged_entries", self.damaged_entries, DAMAGED_ENTRIES)
         for name in ("host", "data", "cluster"):
             if not getattr(self, name):
                 raise InvalidConfigurationError(f"setting {name} must not be empty")
@@ -222,27 +210,7 @@ class BrokerConfig:
 
 
 def plain_fields() -> list[dataclasses.Field[Any]]:
-    """The fields of BrokerConfig outside the auto-scale policy."""
-    return [field for field in dataclasses.fields(BrokerConfig) if field.name != "auto_scale"]
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise InvalidConfigurationError(f"setting {name} must be one of {', '.join(choices)}, not {value!r}")
-
-
-def _check_value(field: dataclasses.Field[Any], value: object) -> None:
-    default = field.default
-    if default is None and value is None:
-        return
-    kind = str if default is None else type(default)
-    names = {str: "a text", bool: "true or false", int: "a whole number", float: "a number"}
-    right = isinstance(value, kind) or (kind is float and isinstance(value, int))
-    if not right or (kind is not bool and isinstance(value, bool)):
-        raise InvalidConfigurationError(f"setting {field.name} is {names[kind]}, not {value!r}")
-    low, high = field.metadata["low"], field.metadata["high"]
-    if isinstance(value, int | float) and not (
-        (low is None or value >= low) and (value <= high if high is not None else value < float("inf"))
-    ):
-        allowed = f"{low:g} to {high:g}" if high is not None else f"at least {low:g}"
-        raise InvalidConfigurationError(f"setting {field.name} must be {allowed}, not {value}")
+    """The fields of BrokerConfig outside the auto-scale policy, those of its bases last."""
+    own = BrokerConfig.__annotations__
+    fields = [field for field in dataclasses.fields(BrokerConfig) if field.name != "auto_scale"]
+    return sorted(fields, key=lambda field: field.name not in own)

@@ -94,3 +94,10 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     file.write_text("colour = 1")
     with pytest.raises(InvalidConfigurationError, match="unknown setting 'colour'"):
         load_config(file)
+
+
+def test_secrets_are_not_shown_in_the_representation_of_the_settings() -> None:
+    secret = "data:;base64,c2VjcmV0"
+    config = load_config(None, [f"tokenSecretKey={secret}", f"basicAuthConf={secret}"])
+    assert config.token_secret_key == config.basic_auth_file == secret
+    assert secret not in repr(config)
