@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from anabranch.config_authentication import AuthenticationConfig
+from anabranch.config_doors import DoorsConfig
 from anabranch.config_fields import check_choice, check_value, setting
 from anabranch.errors import InvalidConfigurationError
 from anabranch.model.policy import AutoScalePolicy, check_policy
@@ -21,7 +22,7 @@ DAMAGED_ENTRIES = ("stop", "skip")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig(AuthenticationConfig):
+class BrokerConfig(DoorsConfig, AuthenticationConfig):
     """All settings of one broker process."""
 
     host: str = setting(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from itertools import cycle
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -13,6 +15,10 @@ from tests.harness.cluster import Brokers
 
 ORDERS = "/admin/v2/scalable/public/default/orders"
 CLASSIC = "/admin/v2/persistent/public/default/classic"
+USUAL_HEADERS = MappingProxyType(
+    {"host": "127.0.0.1:8080", "accept": "*/*", "content-type": "application/json"}
+)
+"""The headers of Pulsar's tools."""
 
 
 class AdminAnswer(NamedTuple):
@@ -54,9 +60,15 @@ class Admin:
         return self(method, path), self(method, path)
 
     async def ask(
-        self, method: str, path: str, body: object = None, *, at: int | None = None, accept: str = "*/*"
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        at: int | None = None,
+        headers: Mapping[str, str | None] = MappingProxyType({}),
     ) -> AdminAnswer:
-        """Call the broker `at`, or the one whose turn it is."""
+        """Call the broker `at`, or the one whose turn it is; a header of None is not sent."""
         app = self._apps[next(self._turns) if at is None else at]
         raw, _, query = path.partition("?")
         scope = {
@@ -65,8 +77,12 @@ class Admin:
             "path": unquote(raw),
             "raw_path": raw.encode(),
             "query_string": query.encode(),
-            "headers": [(b"host", b"broker:8080"), (b"accept", accept.encode())],
-            "server": ("broker", 8080),
+            "headers": [
+                (name.encode(), value.encode())
+                for name, value in {**USUAL_HEADERS, **headers}.items()
+                if value is not None
+            ],
+            "server": ("127.0.0.1", 8080),
             "scheme": "http",
             "root_path": "",
         }
@@ -82,5 +98,5 @@ class Admin:
             sent.append(message)
 
         await app(scope, receive, send)
-        headers = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
-        return AdminAnswer(sent[0]["status"], headers, b"".join(part.get("body", b"") for part in sent[1:]))
+        answered = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+        return AdminAnswer(sent[0]["status"], answered, b"".join(part.get("body", b"") for part in sent[1:]))

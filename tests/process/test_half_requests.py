@@ -15,15 +15,15 @@ from tests.process.sockets import all_end, connections
 
 MakeBroker = Callable[..., BrokerProcess]
 
-WHOLE = b"GET /admin/v2/clusters HTTP/1.1\r\nHost: broker\r\n\r\n"
-HALF_HEAD = b"GET /admin/v2/clusters HTTP/1.1\r\nHost: broker\r\nX-Half:"
+WHOLE = b"GET /admin/v2/clusters HTTP/1.1\r\nHost: localhost\r\n\r\n"
+HALF_HEAD = b"GET /admin/v2/clusters HTTP/1.1\r\nHost: localhost\r\nX-Half:"
 HALF_BODY = (
-    b"POST /admin/v2/scalable/public/default/t/split/0 HTTP/1.1\r\nHost: broker\r\n"
-    b'Content-Length: 1000\r\n\r\n{"half":'
+    b"POST /admin/v2/scalable/public/default/t/split/0 HTTP/1.1\r\nHost: localhost\r\n"
+    b'Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"half":'
 )
 CHUNKED = (
-    b"PUT /admin/v2/scalable/public/default/t HTTP/1.1\r\nHost: broker\r\n"
-    b'Transfer-Encoding: chunked\r\n\r\n5\r\n{"hal'
+    b"PUT /admin/v2/scalable/public/default/t HTTP/1.1\r\nHost: localhost\r\n"
+    b'Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"hal'
 )
 
 
@@ -97,7 +97,7 @@ def test_a_client_that_does_not_take_its_answers_is_dropped(make_broker: MakeBro
     check_calls(broker)
     time.sleep(0.5)
     before = broker.open_files()
-    request = b"GET /metrics HTTP/1.1\r\nHost: broker\r\n\r\n"
+    request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with socket.socket() as never_reads:
         never_reads.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         never_reads.connect(("127.0.0.1", broker.http_port))

@@ -30,6 +30,7 @@ from anabranch.spark.source_reader import BatchReader
 from anabranch.spark.writer import outgoing_rows, write_batches
 from anabranch.testing.process import BrokerProcess
 
+JSON = {"Content-Type": "application/json"}
 KEYS = 61
 ORDERS = TopicName.parse("topic://public/default/orders")
 SCHEMA = StructType([StructField(name, COLUMNS[name]) for name in ("key", "value", "segment", "position")])
@@ -166,11 +167,11 @@ def test_a_classic_topic_is_read_and_written_through_its_synthetic_layout(broker
 
 def test_unused_partitions_are_empty_and_not_missing(broker: BrokerProcess) -> None:
     url = f"{broker.http_url}/admin/v2/persistent/public/default/classic/partitions"
-    urlopen(Request(url, b"3", method="PUT"), timeout=10).close()
+    urlopen(Request(url, b"3", JSON, method="PUT"), timeout=10).close()
     classic = "persistent://public/default/classic"
     check(read(broker, subscribe=classic), 0)
     write(broker, iter([batch(0, 100)]), topic=classic)
-    urlopen(Request(url, b"5", method="POST"), timeout=10).close()
+    urlopen(Request(url, b"5", JSON, method="POST"), timeout=10).close()
     check(read(broker, subscribe=classic), 100)
 
 

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from anabranch.admin import brokers, scalable, scalable_subscriptions, segments, tenants, topics
+from anabranch.admin.browsers import AllowedHosts, guarded
 from anabranch.admin.calls import reason
 from anabranch.admin.http_connection import HEAD_BYTES_MAX, AdminConnection
 from anabranch.admin.logs import serve_logs
@@ -53,7 +54,7 @@ def create_app(broker: Broker) -> Any:
             scope["path"] = scope["raw_path"].decode("ascii", "replace")
         await app(scope, receive, send)
 
-    return keep_escapes
+    return guarded(keep_escapes, AllowedHosts.of(broker.config, socket.gethostname()))
 
 
 async def _refuse(request: Request, error: Exception) -> Response:

@@ -187,7 +187,7 @@ async def test_both_formats_are_valid_and_have_the_same_samples(
     orders: Admin, accept: str, content_type: str
 ) -> None:
     await orders.ask("PUT", f"{ORDERS}/subscriptions/billing")
-    answer = await orders.ask("GET", "/metrics", accept=accept)
+    answer = await orders.ask("GET", "/metrics", headers={"accept": accept})
     assert answer.headers["content-type"].startswith(content_type)
     samples = samples_in(answer.body.decode())
     assert series(samples, "anabranch_messages_in_total", topic=TOPIC) == 0
@@ -271,7 +271,7 @@ async def test_one_scrape_shows_all_workers(admin: Admin) -> None:
     for number in range(8):
         await admin.ask("PUT", f"/admin/v2/scalable/public/default/t{number}")
     for at in (0, 1):
-        answer = await admin.ask("GET", "/metrics", at=at, accept=OPENMETRICS)
+        answer = await admin.ask("GET", "/metrics", at=at, headers={"accept": OPENMETRICS})
         samples = samples_in(answer.body.decode())
         for worker in (0, 1):
             assert series(samples, "anabranch_worker_up", worker=worker) == 1
