@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass
 
 from anabranch.config_fields import setting
+from anabranch.errors import InvalidConfigurationError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,4 +20,23 @@ class DoorsConfig:
     http_allowed_hosts: str = setting(
         "",
         "More host names of the HTTP port, by commas: name, *.domain, or * for all; others are refused.",
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only processes of this machine reach the address; names other than localhost are open."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def check_open_door(host: str, *, authentication: bool, allowed: bool) -> None:
+    """Refuse to serve every client of a network unless the operator has said so."""
+    if authentication or allowed or is_loopback(host):
+        return
+    raise InvalidConfigurationError(
+        f"other machines reach {host}, and without authentication any of them may do anything; switch "
+        "authentication on (authenticationEnabled, see docs/security.md), or listen on 127.0.0.1, or allow "
+        "it with --allow-unauthenticated"
     )

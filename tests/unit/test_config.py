@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from anabranch.config import BrokerConfig
+from anabranch.config_doors import check_open_door, is_loopback
 from anabranch.config_files import default_text, load_config
 from anabranch.errors import InvalidConfigurationError
 
@@ -101,3 +102,17 @@ def test_secrets_are_not_shown_in_the_representation_of_the_settings() -> None:
     config = load_config(None, [f"tokenSecretKey={secret}", f"basicAuthConf={secret}"])
     assert config.token_secret_key == config.basic_auth_file == secret
     assert secret not in repr(config)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "[::1]", "localhost"])
+def test_a_loopback_address_needs_no_authentication(host: str) -> None:
+    assert is_loopback(host)
+    check_open_door(host, authentication=False, allowed=False)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "broker.example", "localhost.example"])
+def test_an_open_address_needs_authentication_or_permission(host: str) -> None:
+    with pytest.raises(InvalidConfigurationError, match="--allow-unauthenticated"):
+        check_open_door(host, authentication=False, allowed=False)
+    check_open_door(host, authentication=True, allowed=False)
+    check_open_door(host, authentication=False, allowed=True)

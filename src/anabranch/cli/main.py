@@ -104,17 +104,26 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--workers", type=int, metavar="N", help="how many processes share the work (1)")
     parser.add_argument("--config", metavar="FILE", help="read settings from this TOML file first")
     parser.add_argument(
+        "--allow-unauthenticated",
+        action="store_true",
+        default=None,
+        help="serve without authentication although other machines reach the address",
+    )
+    parser.add_argument(
         "--set", metavar="KEY=VALUE", action="append", default=[], help="change one setting; may be repeated"
     )
     parser.set_defaults(run=_serve)
 
 
 def _serve(arguments: argparse.Namespace) -> int:
+    from anabranch.config_doors import check_open_door
     from anabranch.config_files import load_config
 
-    given = {name: getattr(arguments, name) for name in ("host", "port", "http_port", "data", "workers")}
+    names = ("host", "port", "http_port", "data", "workers", "allow_unauthenticated")
+    given = {name: getattr(arguments, name) for name in names}
     sets = [f"{name}={value}" for name, value in given.items() if value is not None]
     config = load_config(arguments.config, [*arguments.set, *sets])
+    check_open_door(config.host, authentication=config.authentication, allowed=config.allow_unauthenticated)
     if config.workers > 1:
         from anabranch.supervisor import run as supervise
 
