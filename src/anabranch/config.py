@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from anabranch.config_authentication import AuthenticationConfig
+from anabranch.config_authorization import AuthorizationConfig
 from anabranch.config_doors import DoorsConfig
 from anabranch.config_fields import check_choice, check_value, setting
 from anabranch.errors import InvalidConfigurationError
@@ -22,7 +23,7 @@ DAMAGED_ENTRIES = ("stop", "skip")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig(DoorsConfig, AuthenticationConfig):
+class BrokerConfig(DoorsConfig, AuthenticationConfig, AuthorizationConfig):
     """All settings of one broker process."""
 
     host: str = setting(
@@ -200,6 +201,10 @@ class BrokerConfig(DoorsConfig, AuthenticationConfig):
             raise InvalidConfigurationError(f"the auto-scale settings cannot be used: {'; '.join(wrong)}")
         check_choice("log_level", self.log_level.lower(), LOG_LEVELS)
         check_choice("damaged_entries", self.damaged_entries, DAMAGED_ENTRIES)
+        if self.authorization and not self.authentication:
+            raise InvalidConfigurationError(
+                "authorization needs proven roles: set authentication = true too, or authorization = false"
+            )
         for name in ("host", "data", "cluster"):
             if not getattr(self, name):
                 raise InvalidConfigurationError(f"setting {name} must not be empty")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from anabranch.config import BrokerConfig
+from anabranch.config_authorization import split_roles
 from anabranch.config_doors import check_open_door, is_loopback
 from anabranch.config_files import default_text, load_config
 from anabranch.errors import InvalidConfigurationError
@@ -116,3 +117,13 @@ def test_an_open_address_needs_authentication_or_permission(host: str) -> None:
         check_open_door(host, authentication=False, allowed=False)
     check_open_door(host, authentication=True, allowed=False)
     check_open_door(host, authentication=False, allowed=True)
+
+
+def test_rights_need_proven_roles() -> None:
+    with pytest.raises(InvalidConfigurationError, match="authentication = true"):
+        load_config(sets=["authorizationEnabled=true"])
+    config = load_config(
+        sets=["authenticationEnabled=true", "authorizationEnabled=true", "superUserRoles=root, ops,"]
+    )
+    assert config.authorization
+    assert split_roles(config.superuser_roles) == {"root", "ops"}

@@ -1,0 +1,38 @@
+"""The settings of authorisation: a part of `BrokerConfig`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from anabranch.config_fields import setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuthorizationConfig:
+    """Which roles have rights that no tenant and no namespace grants."""
+
+    authorization: bool = setting(
+        False,
+        "Whether roles need rights. Then a role may do only what it was granted; it needs authentication.",
+        pulsar="authorizationEnabled",
+    )
+    superuser_roles: str = setting(
+        "",
+        "Roles that may do everything, separated by commas.",
+        pulsar="superUserRoles",
+    )
+    proxy_roles: str = setting(
+        "",
+        "Roles of proxies, separated by commas: each request needs the rights of the proxy and of its client.",
+        pulsar="proxyRoles",
+    )
+    role_wildcards: bool = setting(
+        False,
+        "Whether a grant to prefix* or *suffix is one to every role whose name begins or ends so.",
+        pulsar="authorizationAllowWildcardsMatching",
+    )
+
+
+def split_roles(text: str) -> frozenset[str]:
+    """The roles in a setting, which separates them by commas."""
+    return frozenset(role for part in text.split(",") if (role := part.strip()))
