@@ -23,7 +23,7 @@ class AuthorizationConfig:
     )
     proxy_roles: str = setting(
         "",
-        "Roles of proxies, separated by commas: each request needs the rights of the proxy and of its client.",
+        "Roles of proxies, separated by commas. A request needs the rights of both the proxy and its client.",
         pulsar="proxyRoles",
     )
     role_wildcards: bool = setting(
