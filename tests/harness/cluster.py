@@ -22,6 +22,7 @@ from anabranch.metadata.memory import MemoryStore, MemoryTree
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import Command
+from anabranch.rights.callers import Caller
 from anabranch.testing.faults import SimClock
 from anabranch.testing.network import SimNetwork
 from anabranch.testing.simloop import SimLoop
@@ -152,6 +153,14 @@ class Brokers:
     async def connect(self, number: int = 0, version: str = "Anabranch-Test") -> WireClient:
         """Return a client that sends single commands to this broker."""
         return await WireClient.dial(host_of(number), PORT, version)
+
+    async def connect_as(self, role: str, number: int = 0, version: str = "Anabranch-Test") -> WireClient:
+        """Return a client as `connect` does, whose connection speaks for this role without a proof."""
+        before = set(self.living[number].connections)
+        client = await self.connect(number, version)
+        (connection,) = set(self.living[number].connections) - before
+        connection.caller = Caller(role, method="test")
+        return client
 
     def client(self, *numbers: int, **options: Any) -> AsyncClient:
         """Return a client of ours that knows the addresses of these brokers, of all by default."""

@@ -133,6 +133,8 @@ class ConsumerRecord(Record, frozen=True, kw_only=True, rename="camel"):
     """In a checkpoint group: sealed segments read to the end; None if the client does not report them."""
     instance: int | None = None
     """Distinguishes consumers of one name; None if the client sends no instance."""
+    principal: str = ""
+    """The role that the name belongs to; empty without authentication."""
 
 
 class AimRecord(Record, frozen=True, kw_only=True, rename="camel"):

@@ -71,13 +71,13 @@ def inherit(
 
 
 class Known:
-    """The inherited ids of one producer, prepared for `is_duplicate`."""
+    """The inherited ids of one producer, which may have several names, prepared for `is_duplicate`."""
 
     __slots__ = ("_ends", "_sequences", "_starts", "highest", "lowest")
 
-    def __init__(self, pieces: Sequence[Piece], producer: str) -> None:
+    def __init__(self, pieces: Sequence[Piece], *producer: str) -> None:
         self._starts = [piece.range.start for piece in pieces]
-        self._sequences = [piece.sequences.get(producer, UNKNOWN) for piece in pieces]
+        self._sequences = [highest_of(producer, piece.sequences) for piece in pieces]
         self._ends = [piece.range.end for piece in pieces]
         gapless = all(left.range.touches(right.range) for left, right in pairwise(pieces))
         self.highest = max(self._sequences, default=UNKNOWN)
@@ -89,6 +89,11 @@ class Known:
             return sequence <= self.lowest
         at = bisect_right(self._starts, slot) - 1
         return at >= 0 and slot <= self._ends[at] and sequence <= self._sequences[at]
+
+
+def highest_of(names: Iterable[str], sequences: Mapping[str, int]) -> int:
+    """The highest sequence id that is known under one of these names."""
+    return max((sequences.get(name, UNKNOWN) for name in names), default=UNKNOWN)
 
 
 def _filled(pieces: Iterable[Piece], whole: HashRange) -> list[Piece]:

@@ -27,6 +27,8 @@ class ConsumerOptions:
     """The registered consumer that attaches; None for a consumer that never registered."""
     generation: int = 0
     """The generation of the assignment that the member attaches with."""
+    principal: str = ""
+    """The role of the consumer; empty without authentication."""
 
 
 class ServedConsumer(Receiver):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from google.protobuf.message import Message
 
@@ -85,6 +85,13 @@ class SubscriptionLimits:
         )
 
 
+class TopicEpoch(NamedTuple):
+    """The last exclusive producer of a topic: its number, -1 before the first, and its role."""
+
+    number: int = -1
+    principal: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class LogContext:
     """The clock, the limits, the tasks and the stored epochs that all logs of a broker share."""
@@ -96,10 +103,10 @@ class LogContext:
     limits: SubscriptionLimits
     rate_window_s: float
     deduplicate: bool
-    epoch_of: Callable[[TopicName], Awaitable[int]]
-    """The number of the last exclusive producer of a topic, -1 when there was none."""
-    next_epoch: Callable[[TopicName], Awaitable[int]]
-    """Count one more exclusive producer, durably."""
+    epoch_of: Callable[[TopicName], Awaitable[TopicEpoch]]
+    """The last exclusive producer of a topic."""
+    next_epoch: Callable[[TopicName, str], Awaitable[TopicEpoch]]
+    """Count one more exclusive producer, of this role, durably."""
     dispatch_times: TimeHistogram = field(default_factory=TimeHistogram)
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from anabranch.broker.serving.context import ClientLink, LogContext
+from anabranch.broker.serving.context import ClientLink, LogContext, TopicEpoch
 from anabranch.broker.serving.producer import ServedProducer
 from anabranch.errors import (
     ProducerBusyError,
@@ -19,12 +19,26 @@ from anabranch.errors import (
     StorageFullError,
     TopicTerminatedError,
 )
-from anabranch.ledger.storage import SegmentLog
-from anabranch.model.inheritance import Known, Pieces
+from anabranch.ledger.storage import SegmentLog, StoredSequences
+from anabranch.model.inheritance import Known, highest_of
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.rights.names import has_stored, is_foreign, roles_have_stored, stored_names
 
 ProducerStep = Literal["join", "own", "wait", "fence"]
+
+
+class KnownSequences(NamedTuple):
+    """The sequence ids that a log remembers of one producer."""
+
+    own: int
+    inherited: Known
+
+
+def known_sequences(stored: StoredSequences, name: str, principal: str) -> KnownSequences:
+    """The sequence ids of a role's producer; those of other roles under the same name do not count."""
+    names = stored_names(name, principal)
+    return KnownSequences(highest_of(names, stored.own), Known(stored.inherited, *names))
 
 
 class LogProducers:
@@ -35,7 +49,6 @@ class LogProducers:
         self.waiting: dict[str, ServedProducer] = {}
         """Producers that wait for all others to leave, first come first served."""
         self.exclusive: ServedProducer | None = None
-        self.topic_epoch: int | None = None
         self.sealing = False
         """Whether a seal is under way; no producer may attach, but a seal that fails is undone."""
         self.closed: str | None = None
@@ -44,8 +57,14 @@ class LogProducers:
         self._log = log
         self._context = context
         self._admission = asyncio.Lock()
+        self._last_exclusive: TopicEpoch | None = None
         self._messages_left = 0
         self._bytes_left = 0
+
+    @property
+    def topic_epoch(self) -> int | None:
+        """The number of the last exclusive producer; None before any producer attached."""
+        return None if self._last_exclusive is None else self._last_exclusive.number
 
     @property
     def idle(self) -> bool:
@@ -68,58 +87,63 @@ class LogProducers:
         disk is full.
         """
         self._check_open()
-        await self._detach_dead(producer.name, producer.link)
+        await self._detach_dead(producer.bound_name, producer.link)
         async with self._admission:
             self._check_open()
+            self._check_name(producer)
             self._take_name(producer)
             if not fresh_name:
                 # Entries of an earlier producer of this name must be stored or refused before they count.
                 await self._log.flush()
-            known = self._log.sequences.own.get(producer.name, -1)
-            if self.topic_epoch is None:
-                self.topic_epoch = await self._context.epoch_of(self._name)
-            stored_epoch = self.topic_epoch
+            if self._last_exclusive is None:
+                self._last_exclusive = await self._context.epoch_of(self._name)
+            stored = self._last_exclusive
             self._check_open()
-            if topic_epoch is not None and topic_epoch < stored_epoch:
+            if topic_epoch is not None and topic_epoch < stored.number:
                 raise ProducerFencedError(f"{self._name} has a newer exclusive producer")
-            exclusive, waiting = self.exclusive is not None, len(self.waiting)
             step = next_step(
-                producer.options.mode, producers=len(self.attached), exclusive=exclusive, waiting=waiting
+                producer.options.mode,
+                producers=len(self.attached),
+                exclusive=self.exclusive is not None,
+                waiting=len(self.waiting),
+                foreign=any(_is_foreign(other, producer) for other in self._all()),
             )
-            self._prepare(producer, known)
+            self._prepare(producer)
             if step == "wait":
-                self.waiting[producer.name] = producer
+                self.waiting[producer.bound_name] = producer
                 return False
             if step == "fence":
                 self._close_all()
             if step != "join":
-                await self._own(producer, keep_epoch=topic_epoch == stored_epoch)
-            self.attached[producer.name] = producer
+                await self._own(producer, keep_epoch=topic_epoch == stored.number)
+            self.attached[producer.bound_name] = producer
             return True
 
-    def _prepare(self, producer: ServedProducer, known: int) -> None:
+    def _prepare(self, producer: ServedProducer) -> None:
         producer.leave = partial(self.detach, producer)
         if self._context.deduplicate:
-            producer.recognise(known)
-            producer.inherit(Known(self._log.sequences.inherited, producer.name))
+            known = known_sequences(self._log.sequences, producer.name, producer.options.principal)
+            producer.recognise(known.own)
+            producer.inherit(known.inherited)
 
     def detach(self, producer: ServedProducer) -> None:
         """Forget a producer; the entries that it sent are stored and answered all the same."""
-        if self.attached.get(producer.name) is producer:
-            del self.attached[producer.name]
+        if self.attached.get(producer.bound_name) is producer:
+            del self.attached[producer.bound_name]
             self._messages_left += producer.messages_in
             self._bytes_left += producer.bytes_in
-        elif self.waiting.get(producer.name) is producer:
-            del self.waiting[producer.name]
+        elif self.waiting.get(producer.bound_name) is producer:
+            del self.waiting[producer.bound_name]
         if self.exclusive is producer:
             self.exclusive = None
         if self.waiting and not self.attached and not self._sealed:
             self._context.spawn(self._promote())
 
-    def inherit(self, pieces: Pieces) -> None:
-        """Recognise the messages that the segments before this one have stored."""
+    def inherit(self) -> None:
+        """Recognise the messages that the segments before this one have stored, as the log knows them."""
         for producer in self._all():
-            producer.inherit(Known(pieces, producer.name))
+            known = known_sequences(self._log.sequences, producer.name, producer.options.principal)
+            producer.inherit(known.inherited)
 
     async def seal(self) -> None:
         """Seal the log once no producer can attach; the entries taken before are stored and answered."""
@@ -168,9 +192,21 @@ class LogProducers:
         if holder is not None and holder.link is not asking and not await holder.link.alive():
             self.detach(holder)
 
+    def _check_name(self, producer: ServedProducer) -> None:
+        """ProducerBusyError if the name is new to this role, and another role uses or has used it."""
+        name, principal, sequences = producer.name, producer.options.principal, self._log.sequences
+        known = (sequences.own, *(piece.sequences for piece in sequences.inherited))
+        if not principal or has_stored(name, principal, known):
+            return
+        attached = any(one.name == name and _is_foreign(one, producer) for one in self._all())
+        if attached or roles_have_stored(name, known):
+            raise ProducerBusyError(
+                f"the producer name {producer.name} belongs to another role on {self._name}; choose another"
+            )
+
     def _take_name(self, producer: ServedProducer) -> None:
         """Free the name if its holder is the same producer before it connected again."""
-        holder = self._holder(producer.name)
+        holder = self._holder(producer.bound_name)
         if holder is None:
             return
         same = holder.link is producer.link and holder.id == producer.id
@@ -179,8 +215,10 @@ class LogProducers:
         self.detach(holder)
 
     async def _own(self, producer: ServedProducer, *, keep_epoch: bool) -> None:
-        if not keep_epoch:
-            self.topic_epoch = await self._context.next_epoch(self._name)
+        last, principal = self._last_exclusive, producer.options.principal
+        if not keep_epoch or last is None or is_foreign(last.principal, principal):
+            # A role that comes with the epoch of another role would hide that the other one lost its access.
+            self._last_exclusive = await self._context.next_epoch(self._name, principal)
         self.exclusive = producer
 
     def _close_all(self) -> None:
@@ -195,13 +233,18 @@ class LogProducers:
             if self.attached or not self.waiting or self._sealed:
                 return
             producer = self.waiting.pop(next(iter(self.waiting)))
-            self.attached[producer.name] = producer
+            self.attached[producer.bound_name] = producer
             await self._own(producer, keep_epoch=False)
             producer.promoted()
 
 
-def next_step(mode: int, *, producers: int, exclusive: bool, waiting: int) -> ProducerStep:
-    """The step that lets a producer with this access mode in; ProducerBusyError or ProducerFencedError."""
+def next_step(
+    mode: int, *, producers: int, exclusive: bool, waiting: int, foreign: bool = False
+) -> ProducerStep:
+    """The step that lets a producer with this access mode in; ProducerBusyError or ProducerFencedError.
+
+    `foreign` says that producers of other roles are connected or wait. A role fences only its own producers.
+    """
     alone = not producers and not waiting
     if mode == pb.Shared:
         if exclusive or waiting:
@@ -213,7 +256,13 @@ def next_step(mode: int, *, producers: int, exclusive: bool, waiting: int) -> Pr
         return "own"
     if mode == pb.WaitForExclusive:
         return "own" if alone else "wait"
+    if foreign:
+        raise ProducerFencedError("producers of another role are connected, which this role may not fence")
     return "own" if alone else "fence"
+
+
+def _is_foreign(other: ServedProducer, asking: ServedProducer) -> bool:
+    return is_foreign(other.options.principal, asking.options.principal)
 
 
 async def _all_idle(producers: Sequence[ServedProducer]) -> None:

@@ -30,6 +30,7 @@ from anabranch.protocol.hot_frames import encode_receipt
 from anabranch.protocol.outer import read_slot
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.wire_errors import code_for
+from anabranch.rights.names import bound_name
 
 ENTRY_OVERHEAD_BYTES = 256
 """Bytes that a waiting entry counts beside its own, so that many small entries are bounded too."""
@@ -52,6 +53,8 @@ class ProducerOptions:
     rules: EntryRules = ANY_CLASSIC_ENTRY
     metadata: Mapping[str, str] = field(default_factory=dict)
     connected_at_ms: int = 0
+    principal: str = ""
+    """The role that the name belongs to; empty without authentication."""
 
 
 class ServedProducer:
@@ -69,6 +72,8 @@ class ServedProducer:
         self.link = link
         self.id = producer_id
         self.name = name
+        self.bound_name = bound_name(name, options.principal)
+        """The name for the log and for other producers: that of another role is another name."""
         self.pushed = -1
         """Highest sequence id given to the log."""
         self.persisted = -1
@@ -136,7 +141,7 @@ class ServedProducer:
             return
         try:
             if self._dedup and 0 <= last <= SEQUENCE_MAX:
-                self._log.append(entry, count, now_ms, self._stored, self.name, last)
+                self._log.append(entry, count, now_ms, self._stored, self.bound_name, last)
                 self.pushed = last
             else:
                 self._log.append(entry, count, now_ms, self._stored)

@@ -162,7 +162,7 @@ class ServedLog:
     async def inherit(self, pieces: Pieces) -> None:
         """Recognise the messages that the segments before this one have stored, from now on and durably."""
         await self.log.inherit(pieces)
-        self.producers.inherit(pieces)
+        self.producers.inherit()
 
     async def seal(self) -> None:
         """Take no more entries, for ever; the entries taken before are stored and answered."""

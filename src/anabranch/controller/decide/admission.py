@@ -14,6 +14,7 @@ from anabranch.errors import ConsumerBusyError
 from anabranch.metadata.records import ConsumerRecord, InitialPosition, SubscriptionKind, SubscriptionRecord
 from anabranch.model.drains import union
 from anabranch.model.ranges import HashRange
+from anabranch.rights.names import is_foreign
 
 ReadMode = Literal["nothing", "whole", "buckets"]
 ReaderState = Literal["reads", "finishes", "gone"]
@@ -29,6 +30,8 @@ class RosterEntry:
     mode: ReadMode = "nothing"
     generation: int = 0
     """Of the member's newest assignment when the roster was made: the token that the member attaches with."""
+    principal: str = ""
+    """The role of the member; empty without authentication."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +54,14 @@ class Roster:
     def reads(self, name: str) -> bool:
         return any(member.name == name and member.mode != "nothing" for member in self.members)
 
-    def admits(self, name: str, generation: int, *, by_buckets: bool) -> bool:
+    def admits(self, name: str, generation: int, *, by_buckets: bool, principal: str = "") -> bool:
         """Whether the owner may let a member with this token attach without asking the leader."""
         mode = "buckets" if by_buckets else "whole"
         return any(
-            member.name == name and member.generation == generation and member.mode == mode
+            member.name == name
+            and member.generation == generation
+            and member.mode == mode
+            and not is_foreign(member.principal, principal)
             for member in self.members
         )
 
@@ -80,6 +86,8 @@ class AttachRequest:
     """Of the consumer's assignment; None if its client sends none."""
     opened_in: int | None = None
     """The incarnation of the topic in which it opened the subscription, which is not recreated there."""
+    principal: str = ""
+    """The role of the consumer; empty without authentication."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +114,8 @@ def admit(record: SubscriptionRecord, request: AttachRequest) -> Admission:
             )
         return Admission()
     member = record.consumers[name]
+    if is_foreign(member.principal, request.principal):
+        raise ConsumerBusyError(f"the consumer name {name} belongs to another role; register another name")
     if generation is not None and generation != member.generation:
         raise ConsumerBusyError(
             f"generation {generation} of consumer {name} is over; it has generation {member.generation}"
@@ -134,7 +144,7 @@ def roster(record: SubscriptionRecord, segment_id: int) -> Roster:
     return Roster(
         record.generation,
         tuple(
-            RosterEntry(name, member.joined, _mode(member, segment_id), member.generation)
+            RosterEntry(name, member.joined, _mode(member, segment_id), member.generation, member.principal)
             for name, member in sorted(record.consumers.items())
         ),
     )

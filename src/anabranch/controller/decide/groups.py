@@ -22,6 +22,7 @@ from anabranch.model.hashing import bucket_ranges
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.model.ranges import HashRange
+from anabranch.rights.names import is_foreign
 
 Load = Mapping[int, float]
 
@@ -44,11 +45,17 @@ class RegistrationRequest:
     """Rises each time the same instance registers on another connection."""
     opened_in: int | None = None
     """The incarnation of the topic in which it opened the subscription, which is not recreated there."""
+    principal: str = ""
+    """The role that the consumer's name belongs to; empty without authentication."""
 
     def returns(self, former: RegistrationRequest) -> bool:
         """Whether the consumer of the `former` request has come back with this one, and not the reverse."""
         same = self.instance is not None and self.instance == former.instance
         return same and self.attempt >= former.attempt
+
+    def is_foreign_to(self, former: RegistrationRequest) -> bool:
+        """Whether the name of the `former` request belongs to another role."""
+        return is_foreign(former.principal, self.principal)
 
 
 PLAIN_REQUEST = RegistrationRequest()
@@ -64,7 +71,11 @@ def join(
     """The group with one more consumer, or with a new description of a member."""
     known = record.consumers.get(name, ConsumerRecord())
     member = msgspec.structs.replace(
-        known, whole=request.whole, finished=request.finished, instance=request.instance
+        known,
+        whole=request.whole,
+        finished=request.finished,
+        instance=request.instance,
+        principal=request.principal,
     )
     if record.consumers.get(name) == member:
         return record

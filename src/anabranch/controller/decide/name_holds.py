@@ -91,9 +91,16 @@ class NameHolds:
         return any(hold.connected for hold in self._by_token.values())
 
     def check_free(self, sub: str, name: str, request: RegistrationRequest) -> None:
-        """ConsumerBusyError while the connection of another consumer holds the name."""
+        """ConsumerBusyError while another consumer's connection or another role holds the name."""
         hold = self.named(sub, name)
-        if hold is not None and hold.connected and not request.returns(hold.request):
+        if hold is None:
+            return
+        if request.is_foreign_to(hold.request):
+            # The hold also lasts through the grace period; its consumer's address is no business of the role.
+            raise ConsumerBusyError(
+                f"the consumer name {name} belongs to another role; choose another consumer name"
+            )
+        if hold.connected and not request.returns(hold.request):
             raise ConsumerBusyError(
                 f"consumer {name} is connected already, from {hold.request.address or 'elsewhere'}; "
                 "close it, or choose another consumer name"

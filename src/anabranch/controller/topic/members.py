@@ -103,7 +103,8 @@ class Members:
                 self.gone(hold.token)
         for name in sorted(members):
             if self.holds.named(sub, name) is None:
-                request = RegistrationRequest(instance=members[name].instance)
+                member = members[name]
+                request = RegistrationRequest(instance=member.instance, principal=member.principal)
                 self._handle(ConsumerJoined(sub, name, next(self._tokens), request, connected=False))
 
     def push(self, token: int, assignment: Assignment) -> None:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from anabranch.broker.serving.entry_checks import EntryRules
+from anabranch.broker.serving.log_producers import known_sequences
 from anabranch.broker.serving.producer import ProducerOptions, ServedProducer
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.broker.wire.command_handler import CommandHandler
@@ -14,7 +15,7 @@ from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.handlers.attach import close_once_begun, metadata_of, open_log
 from anabranch.broker.wire.services import Services
 from anabranch.errors import ServiceNotReadyError
-from anabranch.model.inheritance import UNKNOWN, Known
+from anabranch.model.inheritance import UNKNOWN
 from anabranch.model.names import TopicName, validate_client_name, validate_subscription
 from anabranch.model.ranges import FULL
 from anabranch.protocol.frames import deliverable_bytes
@@ -79,6 +80,7 @@ def _make_producer(
         rules=_rules_for(connection, segment),
         metadata=metadata,
         connected_at_ms=services.clock.wall_ms(),
+        principal=connection.caller.principal,
     )
     name = command.producer_name or services.make_producer_name()
     return ServedProducer(connection, command.producer_id, name, segment.log, options)
@@ -124,8 +126,8 @@ def _success(
 ) -> pb.CommandProducerSuccess:
     own = inherited = UNKNOWN
     if connection.services.config.deduplication:
-        own = segment.log.sequences.own.get(name, UNKNOWN)
-        inherited = Known(segment.log.sequences.inherited, name).highest
+        known = known_sequences(segment.log.sequences, name, connection.caller.principal)
+        own, inherited = known.own, known.inherited.highest
     return pb.CommandProducerSuccess(
         request_id=command.request_id,
         producer_name=name,

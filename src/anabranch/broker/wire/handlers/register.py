@@ -98,6 +98,7 @@ def _request(connection: ServerConnection, command: pb.CommandScalableTopicSubsc
         instance=command.instance if command.HasField("instance") else None,
         attempt=command.consumer_id,
         opened_in=command.opened_in if command.HasField("opened_in") else None,
+        principal=connection.caller.principal,
     )
 
 

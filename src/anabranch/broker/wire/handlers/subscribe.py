@@ -12,7 +12,6 @@ from anabranch.broker.wire import java_m1
 from anabranch.broker.wire.command_handler import CommandHandler
 from anabranch.broker.wire.connection import Attached, ServerConnection
 from anabranch.broker.wire.handlers.attach import metadata_of, open_log
-from anabranch.broker.wire.services import Services
 from anabranch.controller.decide.admission import Admission, AttachRequest
 from anabranch.errors import AnabranchError, ConsumerBusyError, NotAllowedError, ServiceNotReadyError
 from anabranch.metadata.records import InitialPosition, SubscriptionKind
@@ -20,6 +19,7 @@ from anabranch.model.names import TopicName, validate_client_name, validate_subs
 from anabranch.protocol.commands import NO_ID
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import START_INDEX
+from anabranch.rights.names import is_foreign
 
 
 async def subscribe(connection: ServerConnection, command: pb.CommandSubscribe) -> None:
@@ -47,7 +47,7 @@ async def _subscribe(connection: ServerConnection, command: pb.CommandSubscribe)
     segment = await open_log(services, name, create=command.force_topic_creation)
     admission = Admission()
     if name.segment is not None and command.durable:
-        admission = _admit_by_roster(segment, command) or await _admit(services, name, command)
+        admission = _admit_by_roster(connection, segment, command) or await _admit(connection, name, command)
     if command.HasField("schema"):
         await services.schemas.register(name, command.schema, services.clock.wall_ms())
     subscription = await segment.subscription(
@@ -88,6 +88,7 @@ def _make_consumer(
         connected_at_ms=services.clock.wall_ms(),
         member=admission.member,
         generation=admission.generation,
+        principal=connection.caller.principal,
     )
     return ServedConsumer(connection, command.consumer_id, command.consumer_name, options)
 
@@ -104,6 +105,7 @@ async def _attach(connection: ServerConnection, command: pb.CommandSubscribe, at
                 raise ConsumerBusyError(
                     f"{segment.name} was assigned to another consumer while {consumer.name} attached"
                 )
+            _check_name(subscription, consumer, command)
             subscription.add(consumer, command.subType, command.keySharedMeta)
     except AnabranchError:
         segment.forget_unused(subscription)
@@ -111,7 +113,23 @@ async def _attach(connection: ServerConnection, command: pb.CommandSubscribe, at
     connection.consumers[consumer.id] = attached
 
 
-def _admit_by_roster(segment: ServedLog, command: pb.CommandSubscribe) -> Admission | None:
+def _check_name(subscription: Subscription, consumer: ServedConsumer, command: pb.CommandSubscribe) -> None:
+    """ConsumerBusyError if another role's consumer has the name: readers are chosen by name.
+
+    In a Shared subscription names decide nothing, and several consumers may have the same.
+    """
+    if command.subType != pb.CommandSubscribe.Shared and any(
+        holder.name == consumer.name and is_foreign(holder.options.principal, consumer.options.principal)
+        for holder in subscription.consumers
+    ):
+        raise ConsumerBusyError(
+            f"the consumer name {consumer.name} belongs to another role; choose another consumer name"
+        )
+
+
+def _admit_by_roster(
+    connection: ServerConnection, segment: ServedLog, command: pb.CommandSubscribe
+) -> Admission | None:
     """Admit a member whose assignment is in this owner's roster; None if the leader has to be asked."""
     known = segment.subscriptions.get(command.subscription)
     roster = None if known is None else known.admitting
@@ -120,15 +138,17 @@ def _admit_by_roster(segment: ServedLog, command: pb.CommandSubscribe) -> Admiss
     if command.HasField("opened_in") and command.opened_in != roster.incarnation:
         return None
     by_buckets = command.subType == pb.CommandSubscribe.Key_Shared
-    if not roster.admits(command.consumer_name, command.generation, by_buckets=by_buckets):
+    principal = connection.caller.principal
+    name, generation = command.consumer_name, command.generation
+    if not roster.admits(name, generation, by_buckets=by_buckets, principal=principal):
         return None
     return Admission(command.consumer_name, command.generation, incarnation=roster.incarnation)
 
 
-async def _admit(services: Services, name: TopicName, command: pb.CommandSubscribe) -> Admission:
+async def _admit(connection: ServerConnection, name: TopicName, command: pb.CommandSubscribe) -> Admission:
     """Ask the leader, which makes a durable subscription on all segments of the topic or on none."""
     assert name.segment is not None
-    controller = await services.controllers.controller(name.topic)
+    controller = await connection.services.controllers.controller(name.topic)
     request = AttachRequest(
         segment_id=name.segment.id,
         consumer_name=command.consumer_name,
@@ -136,6 +156,7 @@ async def _admit(services: Services, name: TopicName, command: pb.CommandSubscri
         start=_start_name(command),
         generation=command.generation if command.HasField("generation") else None,
         opened_in=command.opened_in if command.HasField("opened_in") else None,
+        principal=connection.caller.principal,
     )
     return await controller.admit(command.subscription, request)
 
