@@ -31,6 +31,8 @@ ALLOWED = (
     "admin/server.py",
     "client/blocking/",
     "client/entropy.py",
+    "credentials/fetching.py",
+    "credentials/places.py",
     "ledger/os_disk.py",
     "ledger/os_files.py",
     "metadata/log_renewal.py",

@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from anabranch.client.options import Batching, DeadLetter
     from anabranch.client.produce.producer import AsyncProducer
     from anabranch.client.schema import Schema
+    from anabranch.credentials.authentication import (
+        Authentication,
+        AuthenticationBasic,
+        AuthenticationTLS,
+        AuthenticationToken,
+    )
+    from anabranch.credentials.oauth2 import AuthenticationOauth2
     from anabranch.errors import AnabranchError
     from anabranch.model.checkpoint import Checkpoint
     from anabranch.model.ids import MessageId
@@ -33,6 +40,11 @@ _HOME = {
     "AsyncProducer": "anabranch.client.produce.producer",
     "AsyncQueueConsumer": "anabranch.client.consume.queue_consumer",
     "AsyncStreamConsumer": "anabranch.client.consume.stream_consumer",
+    "Authentication": "anabranch.credentials.authentication",
+    "AuthenticationBasic": "anabranch.credentials.authentication",
+    "AuthenticationOauth2": "anabranch.credentials.oauth2",
+    "AuthenticationTLS": "anabranch.credentials.authentication",
+    "AuthenticationToken": "anabranch.credentials.authentication",
     "Backoff": "anabranch.aio",
     "Batching": "anabranch.client.options",
     "Checkpoint": "anabranch.model.checkpoint",
@@ -54,6 +66,11 @@ __all__ = [
     "AsyncProducer",
     "AsyncQueueConsumer",
     "AsyncStreamConsumer",
+    "Authentication",
+    "AuthenticationBasic",
+    "AuthenticationOauth2",
+    "AuthenticationTLS",
+    "AuthenticationToken",
     "Backoff",
     "Batching",
     "Checkpoint",

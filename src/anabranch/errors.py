@@ -124,6 +124,12 @@ class AuthenticationError(AnabranchError, PermissionError):
     """The credentials were refused."""
 
 
+class CredentialsUnavailableError(AuthenticationError):
+    """The issuer of the credentials cannot be reached or is out of order; it may answer later."""
+
+    retryable = True
+
+
 class AuthorizationError(AnabranchError, PermissionError):
     """The role lacks the right for this operation."""
 

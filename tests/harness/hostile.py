@@ -121,6 +121,7 @@ class HostileBroker:
     def __init__(self, lies: Answers) -> None:
         self._answers = {**HONEST, **lies}
         self.connections = 0
+        self._links: list[_Link] = []
 
     async def start(self) -> None:
         await asyncio.get_running_loop().create_server(lambda: _Link(self), HOST, PORT)
@@ -128,8 +129,26 @@ class HostileBroker:
     def answer(self, command: Any) -> bytes:
         """The bytes that answer a command; empty for one that needs none."""
         make = self._answers.get(type(command))
-        answers = () if make is None else make(command)
-        return b"".join(part if isinstance(part, bytes) else commands.encode(part) for part in answers)
+        return _bytes(() if make is None else make(command))
+
+    def opened(self, link: _Link) -> None:
+        self.connections += 1
+        self._links.append(link)
+
+    def push(self, *parts: Message | bytes) -> None:
+        """Send commands on every connection without being asked."""
+        for link in self._links:
+            link.write(_bytes(parts))
+
+    def drop(self) -> None:
+        """Close every connection."""
+        links, self._links = self._links, []
+        for link in links:
+            link.close()
+
+
+def _bytes(parts: Answer) -> bytes:
+    return b"".join(part if isinstance(part, bytes) else commands.encode(part) for part in parts)
 
 
 class _Link(asyncio.Protocol):
@@ -142,7 +161,13 @@ class _Link(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
-        self._broker.connections += 1
+        self._broker.opened(self)
+
+    def write(self, data: bytes) -> None:
+        self._transport.write(data)
+
+    def close(self) -> None:
+        self._transport.close()
 
     def data_received(self, data: bytes) -> None:
         for command in self._cutter.read(data):

@@ -17,17 +17,17 @@ from anabranch.client.consume.attachment import (
     QueueOptions,
     StreamOptions,
 )
+from anabranch.client.consume.bulk_reading import BulkReading
 from anabranch.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
 from anabranch.client.consume.queue_consumer import AsyncQueueConsumer
-from anabranch.client.consume.segment_reader import SegmentReader, SegmentTails
 from anabranch.client.consume.stream_consumer import AsyncStreamConsumer
-from anabranch.client.net.client_life import ClientLife
-from anabranch.client.net.connection_pool import ConnectionPool
+from anabranch.client.net.connection_pool import ConnectionPool, PoolTimes
 from anabranch.client.net.layout_watch import TopicLayout, look_up_layout
 from anabranch.client.options import (
     MEMORY_LIMIT,
     AccessMode,
     Batching,
+    ClientArguments,
     CompressionName,
     ConsumerArguments,
     DeadLetter,
@@ -40,12 +40,14 @@ from anabranch.client.options import (
     parse_service_url,
     parse_topic,
     positive,
+    refuse_unknown,
     seconds,
 )
 from anabranch.client.produce.memory import Memory, PublishContext
 from anabranch.client.produce.producer import AsyncProducer
 from anabranch.client.schema import Codec, Schema, V
-from anabranch.clock import Clock, SystemClock
+from anabranch.clock import SystemClock
+from anabranch.credentials.asking import checked_authentication
 from anabranch.errors import InvalidConfigurationError
 from anabranch.model.checkpoint import Checkpoint
 from anabranch.model.names import validate_subscription
@@ -53,7 +55,7 @@ from anabranch.model.names import validate_subscription
 BYTES: Codec[Any] = Schema.bytes()
 
 
-class AsyncClient(ClientLife):
+class AsyncClient(BulkReading):
     """Talks to one cluster; use it with `async with`, or close it yourself."""
 
     def __init__(
@@ -64,24 +66,27 @@ class AsyncClient(ClientLife):
         connect_timeout: Seconds = 10.0,
         keep_alive_interval: Seconds = 30.0,
         memory_limit: int = MEMORY_LIMIT,
-        clock: Clock | None = None,
-        rng: Random | None = None,
+        **more: Unpack[ClientArguments],
     ) -> None:
         """Check the arguments; nothing is connected yet.
 
         `operation_timeout` bounds each call that has no timeout of its own, `memory_limit` the bytes of
-        messages that wait to be stored, over all producers. `clock` and `rng` are for simulation.
+        messages that wait to be stored, over all producers. ClientArguments describes the others.
         """
+        refuse_unknown(more, ClientArguments)
         pool = ConnectionPool(
             parse_service_url(service_url),
-            operation_timeout_s=seconds("operation_timeout", operation_timeout),
-            connect_timeout_s=seconds("connect_timeout", connect_timeout),
-            keep_alive_s=seconds("keep_alive_interval", keep_alive_interval),
-            rng=rng or Random(),
+            PoolTimes(
+                connect_s=seconds("connect_timeout", connect_timeout),
+                operation_s=seconds("operation_timeout", operation_timeout),
+                keep_alive_s=seconds("keep_alive_interval", keep_alive_interval),
+            ),
+            authentication=checked_authentication(more.get("authentication")),
+            rng=more.get("rng") or Random(),
         )
         super().__init__(service_url, pool)
         self._memory = Memory(positive("memory_limit", memory_limit))
-        self._clock = clock or SystemClock()
+        self._clock = more.get("clock") or SystemClock()
 
     async def __aexit__(self, kind: object, *error: object) -> None:
         # A coroutine that is destroyed can wait for nothing.
@@ -264,18 +269,6 @@ class AsyncClient(ClientLife):
         """The layout of a topic now, for tools and bulk readers."""
         pool, name = self._connections(), parse_topic(topic)
         return await pool.retry(lambda: look_up_layout(pool, name, create=create), f"looking up {name}")
-
-    def read_segment(self, segment_topic: str, start: int, stop: int) -> SegmentReader:
-        """Whole entries of one segment by message index, for bulk readers."""
-        reader = SegmentReader(self._connections(), segment_topic, start, stop)
-        self._readers[reader] = None
-        return reader
-
-    def tails(self) -> SegmentTails:
-        """Answers which messages segments hold now, for bulk readers that ask often."""
-        tails = SegmentTails(self._connections())
-        self._readers[tails] = None
-        return tails
 
     async def close(self, timeout: Seconds | None = None) -> None:
         """Complete pending sends and acknowledgements, close all producers, then all consumers.

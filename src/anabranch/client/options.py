@@ -7,8 +7,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Literal, TypedDict, get_args
+from random import Random
+from typing import Any, Literal, TypedDict, get_args, get_type_hints
 
+from anabranch.clock import Clock
+from anabranch.credentials.authentication import Authentication
 from anabranch.errors import InvalidConfigurationError, InvalidNameError, InvalidServiceUrlError
 from anabranch.model.limits import check_properties
 from anabranch.model.names import TopicName, validate_client_name, validate_subscription
@@ -33,6 +36,17 @@ class ConsumerArguments(TypedDict, total=False):
     "skip", the default, acknowledges it. "fail" raises BadEntryError from one receive and leaves the entry to
     the caller. "dead_letter" sends its bytes to the topic of `dead_letter` and acknowledges it.
     """
+
+
+class ClientArguments(TypedDict, total=False):
+    """More arguments of a client."""
+
+    authentication: Authentication | None
+    """Proves the client's role, such as an AuthenticationToken; the client asks it for each connection and
+    closes it. None connects without credentials."""
+    clock: Clock | None
+    """For simulation, as `rng`."""
+    rng: Random | None
 
 
 CompressionName = Literal["lz4", "zlib", "zstd", "snappy"]
@@ -120,6 +134,12 @@ def checked_arguments(given: ConsumerArguments, dead_letter: DeadLetter | None =
     if bad_entries == "dead_letter" and dead_letter is None:
         raise InvalidConfigurationError('bad_entries="dead_letter" needs a queue consumer with a dead_letter')
     return {"properties": kept_pairs("properties", given.get("properties")), "bad_entries": bad_entries}
+
+
+def refuse_unknown(given: Mapping[str, object], known: type) -> None:
+    """Raise TypeError, as Python does, for a keyword that the TypedDict `known` does not have."""
+    for name in given.keys() - get_type_hints(known).keys():
+        raise TypeError(f"unexpected keyword argument {name!r}")
 
 
 def seconds(name: str, value: Seconds, *, zero: bool = False) -> float:

@@ -166,7 +166,10 @@ class ServerMachine(_Machine):
 
 
 class ClientMachine(_Machine):
-    """The client's end; `start` gives the CONNECT, and `receive` raises the error in the broker's answer."""
+    """The client's end; `start` gives the CONNECT, and `receive` raises the error in the broker's answer.
+
+    An AUTH_CHALLENGE goes to the owner, also before the handshake is done: fresh credentials take time.
+    """
 
     _handled_here = frozenset((pb.CommandPing, pb.CommandPong, pb.CommandConnected, pb.CommandAuthChallenge))
 
@@ -197,15 +200,17 @@ class ClientMachine(_Machine):
                 auth_method_name=self._auth_method,
                 auth_data=self._auth_data or None,
                 feature_flags=pb.FeatureFlags(
-                    supports_broker_entry_metadata=True, supports_scalable_topics=True
+                    supports_auth_refresh=True,
+                    supports_broker_entry_metadata=True,
+                    supports_scalable_topics=True,
                 ),
             )
         )
 
     def _shake_hands(self, command: Command, now: float) -> bool:
         if isinstance(command, pb.CommandAuthChallenge):
-            self._answer_challenge()
-            return False
+            self._count_challenge()
+            return True
         if isinstance(command, pb.CommandError):
             raise exception_for(command.error, command.message)
         if not isinstance(command, pb.CommandConnected):
@@ -219,19 +224,18 @@ class ClientMachine(_Machine):
         self._establish(now, self.max_message_bytes)
         return True
 
-    def _answer_challenge(self) -> None:
-        """Send the same credentials again; a broker asks when they expire, or in several rounds."""
+    def _count_challenge(self) -> None:
         self._auth_rounds = 0 if self.established else self._auth_rounds + 1
         if self._auth_rounds > _AUTH_ROUNDS_MAX:
             raise RemoteProtocolError(f"the peer asked for credentials {self._auth_rounds} times")
-        response = pb.AuthData(auth_method_name=self._auth_method, auth_data=self._auth_data)
-        self._output.append(
-            encode(
-                pb.CommandAuthResponse(
-                    client_version=self._client_version,
-                    response=response,
-                    protocol_version=PROTOCOL_VERSION,
-                )
+
+    def auth_response(self, auth_data: bytes) -> bytes:
+        """The AUTH_RESPONSE frame that answers a challenge."""
+        return encode(
+            pb.CommandAuthResponse(
+                client_version=self._client_version,
+                response=pb.AuthData(auth_method_name=self._auth_method, auth_data=auth_data),
+                protocol_version=PROTOCOL_VERSION,
             )
         )
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from anabranch.errors import AuthenticationError, RemoteProtocolError, ServiceNotReadyError
-from anabranch.protocol.commands import NO_ID, Command, Send, encode
+from anabranch.protocol.commands import NO_ID, Command, CommandCutter, Send, encode
 from anabranch.protocol.connection import CLIENT_VERSION, SERVER_VERSION, ClientMachine, ServerMachine
 from anabranch.protocol.frames import FrameCutter
 from anabranch.protocol.hot_frames import encode_send
@@ -124,25 +124,36 @@ def test_an_error_after_the_handshake_belongs_to_a_request() -> None:
     assert client.receive(encode(error), 2.0) == [error]
 
 
-def test_credentials_are_shown_at_connect_and_when_asked_for() -> None:
+def test_credentials_are_shown_at_connect_and_a_challenge_goes_to_the_owner() -> None:
     client = ClientMachine(now=0.0, auth_method="token", auth_data=b"secret")
     ((command, _),) = FrameCutter().feed(client.start())
     assert b"secret" in command
-    challenge = encode(pb.CommandAuthChallenge(server_version="x"))
-    assert client.receive(challenge, 0.0) == []
-    (answer,) = client.take_output()
-    assert b"secret" in answer
-    for _ in range(9):
-        client.receive(challenge, 0.0)
+    asked = pb.CommandAuthChallenge(server_version="x")
+    challenge = encode(asked)
+    for _ in range(10):
+        assert client.receive(challenge, 0.0) == [asked]
+    assert client.take_output() == []
     with pytest.raises(RemoteProtocolError, match="credentials"):
         client.receive(challenge, 0.0)
 
 
-def test_a_refresh_of_credentials_is_answered_at_any_time() -> None:
+def test_a_refresh_of_credentials_may_come_at_any_time() -> None:
     client, _ = connected()
     for _ in range(20):
-        assert client.receive(encode(pb.CommandAuthChallenge()), 2.0) == []
-    assert len(client.take_output()) == 20
+        assert client.receive(encode(pb.CommandAuthChallenge()), 2.0) == [pb.CommandAuthChallenge()]
+
+
+def test_the_answer_to_a_challenge_has_the_method_and_the_new_credentials() -> None:
+    client = ClientMachine(now=0.0, auth_method="token", auth_data=b"old")
+    (answer,) = CommandCutter().read(client.auth_response(b"new"))
+    assert isinstance(answer, pb.CommandAuthResponse)
+    assert answer.response == pb.AuthData(auth_method_name="token", auth_data=b"new")
+
+
+def test_connect_says_that_the_client_answers_challenges() -> None:
+    (connect,) = CommandCutter().read(ClientMachine(now=0.0).start())
+    assert isinstance(connect, pb.CommandConnect)
+    assert connect.feature_flags.supports_auth_refresh
 
 
 def test_ping_is_answered_in_any_state() -> None:

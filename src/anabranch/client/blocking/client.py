@@ -7,8 +7,7 @@ import functools
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Iterable
-from random import Random
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 from weakref import WeakSet
 
 from anabranch.client.api import AsyncClient
@@ -17,8 +16,7 @@ from anabranch.client.blocking.portal import END_S, Handle, Portal
 from anabranch.client.blocking.producer import Producer
 from anabranch.client.net.closing import Deadline, close_all
 from anabranch.client.net.layout_watch import TopicLayout
-from anabranch.client.options import MEMORY_LIMIT, Seconds, log, optional_seconds
-from anabranch.clock import Clock
+from anabranch.client.options import MEMORY_LIMIT, ClientArguments, Seconds, log, optional_seconds
 
 P = ParamSpec("P")
 A = TypeVar("A")
@@ -59,8 +57,7 @@ class Client(Handle):
         connect_timeout: Seconds = 10.0,
         keep_alive_interval: Seconds = 30.0,
         memory_limit: int = MEMORY_LIMIT,
-        clock: Clock | None = None,
-        rng: Random | None = None,
+        **more: Unpack[ClientArguments],
     ) -> None:
         """Check the arguments; nothing is connected, and no thread started, before the first call."""
         super().__init__(Portal())
@@ -70,8 +67,7 @@ class Client(Handle):
             connect_timeout=connect_timeout,
             keep_alive_interval=keep_alive_interval,
             memory_limit=memory_limit,
-            clock=clock,
-            rng=rng,
+            **more,
         )
         self.service_url = service_url
         self._producers: WeakSet[Producer[Any]] = WeakSet()

@@ -60,7 +60,11 @@ class BrokerConnection:
     """One established connection, shared by all producers, consumers and watches at that broker."""
 
     def __init__(
-        self, address: Address, machine: ClientMachine, gone: Callable[[BrokerConnection], None]
+        self,
+        address: Address,
+        machine: ClientMachine,
+        gone: Callable[[BrokerConnection], None],
+        challenged: Callable[[BrokerConnection, bytes], None],
     ) -> None:
         self.address = address
         self.machine = machine
@@ -78,6 +82,7 @@ class BrokerConnection:
         """Callbacks, each called once when the connection takes bytes again."""
         self._requests: dict[int, asyncio.Future[Any]] = {}
         self._gone = gone
+        self._challenged = challenged  # Gets the challenge of a broker that asks for credentials.
         self._handlers: dict[type, Callable[[Any], None]] = {
             pb.CommandSuccess: self._answer,
             pb.CommandProducerSuccess: self._producer_success,
@@ -92,6 +97,7 @@ class BrokerConnection:
             pb.CommandReachedEndOfTopic: self._reached_end,
             pb.CommandScalableTopicUpdate: self._layout,
             pb.CommandScalableTopicAssignmentUpdate: self._assignment,
+            pb.CommandAuthChallenge: self._challenge,
         }
 
     @property
@@ -163,6 +169,8 @@ class BrokerConnection:
 
     def commands(self, pump: Pump, commands: list[Command]) -> None:
         """Pass each command of the broker to its receiver; an error of a receiver ends the connection."""
+        # A challenge comes before the handshake is done.
+        self.pump = pump
         try:
             for command in commands:
                 kind = type(command)
@@ -257,6 +265,9 @@ class BrokerConnection:
             consumer.connection_lost()
         elif consumer is not None:
             consumer.closed_by_broker()
+
+    def _challenge(self, command: pb.CommandAuthChallenge) -> None:
+        self._challenged(self, command.challenge.auth_data)
 
     def _reached_end(self, command: pb.CommandReachedEndOfTopic) -> None:
         consumer = self.consumers.get(command.consumer_id)

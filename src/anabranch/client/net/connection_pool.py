@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from itertools import count
 from random import Random
 from typing import TypeVar
@@ -14,11 +15,14 @@ from typing import TypeVar
 from anabranch.aio import AttemptCancelled, Backoff, SharedAttempts, is_transient, retry
 from anabranch.client.net.closing import Deadline, farewell, took_too_long
 from anabranch.client.net.connection import Address, BrokerConnection, address_of
+from anabranch.client.net.credentials import Credentials
 from anabranch.client.net.trouble import BrokerTrouble
 from anabranch.client.options import log
+from anabranch.credentials.authentication import Authentication
 from anabranch.errors import (
     AlreadyClosedError,
     AnabranchError,
+    AuthenticationError,
     ConnectError,
     NotConnectedError,
     OperationTimeoutError,
@@ -56,32 +60,41 @@ class GrowingTimeouts:
         self._expired[address] = self._expired.get(address, 0) + 1
 
 
+@dataclass(frozen=True, slots=True)
+class PoolTimes:
+    """The time limits of one client."""
+
+    connect_s: float = 10.0
+    operation_s: float = 30.0
+    keep_alive_s: float = 30.0
+
+
 class ConnectionPool:
     """All connections of one client, and the ids that must be unique on each of them."""
 
     def __init__(
         self,
         hosts: tuple[Address, ...],
+        times: PoolTimes,
         *,
-        connect_timeout_s: float = 10.0,
-        operation_timeout_s: float = 30.0,
-        keep_alive_s: float = 30.0,
+        authentication: Authentication | None = None,
         rng: Random,
     ) -> None:
-        self.operation_timeout_s = operation_timeout_s
+        self.operation_timeout_s = times.operation_s
         self.rng = rng
         self.next_id: Callable[[], int] = count(1).__next__
         """The next request, producer, consumer or session id; one counter makes all of them unique."""
         self.hosts = hosts
         self._next_host = rng.randrange(len(hosts))
-        self._keep_alive_s = keep_alive_s
+        self._keep_alive_s = times.keep_alive_s
+        self._credentials = Credentials(authentication, times.connect_s, rng)
         self.connections: dict[Address, BrokerConnection] = {}
         """The open connections that are used for new requests."""
         self._dialing: SharedAttempts[Address, BrokerConnection] = SharedAttempts()
         self._silent: dict[BrokerConnection, None] = {}
         """Connections that did not answer a look-up: still in use, but not for anything new."""
-        self._handshakes = GrowingTimeouts(connect_timeout_s)
-        self._look_ups = GrowingTimeouts(operation_timeout_s)
+        self._handshakes = GrowingTimeouts(times.connect_s)
+        self._look_ups = GrowingTimeouts(times.operation_s)
         self._trouble = BrokerTrouble()
         self._violations: dict[Address, int] = {}
         """Connections in a row that ended because the broker at an address broke the protocol."""
@@ -177,9 +190,9 @@ class ConnectionPool:
         if violations:
             # Connecting succeeds each time, so no other pause would keep this from going on at full speed.
             await asyncio.sleep(RECONNECT.delay(violations - 1, self.rng))
-        machine = ClientMachine(now=asyncio.get_running_loop().time(), keep_alive_s=self._keep_alive_s)
-        connection = BrokerConnection(address, machine, self._forget)
         try:
+            machine = await self._new_machine(host)
+            connection = BrokerConnection(address, machine, self._forget, self._credentials.answer)
             timeout_s = self._handshakes.timeout_s(address)
             await dial(host, port, lambda: machine, connection, timeout_s=timeout_s)
         except OperationTimeoutError as error:
@@ -187,6 +200,8 @@ class ConnectionPool:
             self._trouble.failed(address, "cannot reach", error)
             raise ConnectError(str(error)) from error
         except AnabranchError as error:
+            if isinstance(error, AuthenticationError):
+                self._credentials.refused()
             self._trouble.failed(address, "cannot connect to", error)
             raise
         self._handshakes.answered(address)
@@ -195,6 +210,15 @@ class ConnectionPool:
             self._trouble.returned(address)
         log.debug("connected to %s:%d (%s)", host, port, machine.server_version)
         return connection
+
+    async def _new_machine(self, host: str) -> ClientMachine:
+        auth_data = await self._credentials.fresh(host)
+        return ClientMachine(
+            now=asyncio.get_running_loop().time(),
+            keep_alive_s=self._keep_alive_s,
+            auth_method=self._credentials.method,
+            auth_data=auth_data,
+        )
 
     def _forget(self, connection: BrokerConnection) -> None:
         address = connection.address
@@ -220,6 +244,7 @@ class ConnectionPool:
         open_now = [*self.connections.values(), *self._silent]
         try:
             await self._dialing.stop()
+            await self._credentials.close()
             for connection in open_now:
                 connection.close()
             if open_now:

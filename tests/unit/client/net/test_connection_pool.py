@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from anabranch.client.net.connection import address_of
-from anabranch.client.net.connection_pool import ConnectionPool
+from anabranch.client.net.connection_pool import ConnectionPool, PoolTimes
 from anabranch.errors import (
     AlreadyClosedError,
     ConnectError,
@@ -21,9 +21,8 @@ from tests.harness.cluster import HOST, PORT, TOPIC, Brokers
 
 
 def pool(brokers: Brokers, *hosts: tuple[str, int]) -> ConnectionPool:
-    return ConnectionPool(
-        hosts or ((HOST, PORT),), operation_timeout_s=5.0, connect_timeout_s=2.0, rng=brokers.rng
-    )
+    times = PoolTimes(operation_s=5.0, connect_s=2.0)
+    return ConnectionPool(hosts or ((HOST, PORT),), times, rng=brokers.rng)
 
 
 async def test_all_callers_share_one_connection(brokers: Brokers) -> None:
@@ -114,7 +113,7 @@ async def test_a_host_that_never_answers_is_left_for_the_next_soon(brokers: Brok
 
 async def test_timeouts_grow_for_a_broker_that_may_only_be_slow(brokers: Brokers) -> None:
     await start_mute(brokers, "mute")
-    connections = ConnectionPool((("mute", PORT),), connect_timeout_s=3.0, rng=brokers.rng)
+    connections = ConnectionPool((("mute", PORT),), PoolTimes(connect_s=3.0), rng=brokers.rng)
     waits = []
     for _ in range(4):
         began = brokers.loop.time()
