@@ -177,11 +177,11 @@ async def test_opening_waits_for_an_issuer_that_is_out_of_order(
 async def test_the_client_closes_its_credentials(loop: SimLoop, broker: RefusingBroker) -> None:
     closed = []
 
-    class Closed(AuthenticationToken):
+    class ClosedCredentials(AuthenticationToken):
         async def close(self) -> None:
             closed.append(self)
 
-    async with client_with(loop, Closed("token")) as client:
+    async with client_with(loop, ClosedCredentials("token")) as client:
         await client.layout(NAME)
         assert not closed
     assert len(closed) == 1
