@@ -1,0 +1,20 @@
+"""Proxies: roles that speak for their clients. Pulsar's rule. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from anabranch.rights.callers import Caller
+
+
+def fault_of_proxy(caller: Caller, proxies: Collection[str]) -> str:
+    """The reason why `role` cannot speak for `original`; empty if it can, or if it speaks for itself."""
+    if caller.role not in proxies:
+        if caller.original in ("", caller.role):
+            return ""
+        return f"{caller.role!r} is no proxy, so it cannot speak for another role"
+    if not caller.original:
+        return f"the proxy {caller.role!r} does not name the role of its client"
+    if caller.original in proxies:
+        return f"the proxy {caller.role!r} cannot speak for another proxy"
+    return ""
