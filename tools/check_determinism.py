@@ -16,6 +16,7 @@ SOURCE = Path("src/anabranch")
 ALLOWED = (
     "clock.py",
     "failpoints.py",
+    "listening.py",
     "locks.py",
     "config_files.py",
     "descriptors.py",
@@ -41,7 +42,9 @@ ALLOWED = (
     "metadata/sqlite.py",
     "metadata/sqlite_file.py",
     "metadata/sqlite_thread.py",
+    "security/tls.py",
     "transport/accepting.py",
+    "transport/tls.py",
 )
 
 BANNED_MODULES = {

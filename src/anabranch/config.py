@@ -13,7 +13,8 @@ from typing import Any
 from anabranch.config_authentication import AuthenticationConfig
 from anabranch.config_authorization import AuthorizationConfig
 from anabranch.config_doors import DoorsConfig
-from anabranch.config_fields import check_choice, check_value, setting
+from anabranch.config_fields import OFF, check_choice, check_value, port_setting, setting
+from anabranch.config_tls import TlsConfig
 from anabranch.errors import InvalidConfigurationError
 from anabranch.model.policy import AutoScalePolicy, check_policy
 
@@ -23,26 +24,14 @@ DAMAGED_ENTRIES = ("stop", "skip")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig(DoorsConfig, AuthenticationConfig, AuthorizationConfig):
+class BrokerConfig(TlsConfig, DoorsConfig, AuthenticationConfig, AuthorizationConfig):
     """All settings of one broker process."""
 
     host: str = setting(
         "127.0.0.1", "Address to listen on, for both ports. 0.0.0.0 listens everywhere.", pulsar="bindAddress"
     )
-    port: int = setting(
-        6650,
-        "Port of the binary protocol. 0 picks a free one.",
-        pulsar="brokerServicePort",
-        low=0,
-        high=65535,
-    )
-    http_port: int = setting(
-        8080,
-        "Port of the admin API and metrics. 0 picks a free one.",
-        pulsar="webServicePort",
-        low=0,
-        high=65535,
-    )
+    port: int = port_setting(6650, "Port of the binary protocol.", pulsar="brokerServicePort")
+    http_port: int = port_setting(8080, "Port of the admin API and metrics.", pulsar="webServicePort")
     data: str = setting("./anabranch-data", "Directory of all stored data; used by one broker at a time.")
     workers: int = setting(
         1,
@@ -208,6 +197,9 @@ class BrokerConfig(DoorsConfig, AuthenticationConfig, AuthorizationConfig):
         for name in ("host", "data", "cluster"):
             if not getattr(self, name):
                 raise InvalidConfigurationError(f"setting {name} must not be empty")
+        if (self.port, self.tls_port).count(OFF) == 2 or (self.http_port, self.https_port).count(OFF) == 2:
+            raise InvalidConfigurationError("switch on port or tls_port, and http_port or https_port")
+        self.check_tls()
 
     def url_of(self, scheme: str, port: int) -> str:
         """The URL at which clients reach a port of this process."""

@@ -7,6 +7,9 @@ from typing import Any
 
 from anabranch.errors import InvalidConfigurationError
 
+OFF = -1
+"""The number of a port that is switched off."""
+
 
 def setting(
     default: Any,
@@ -20,6 +23,13 @@ def setting(
     return dataclasses.field(
         default=default, metadata={"about": about, "pulsar": pulsar, "low": low, "high": high}
     )
+
+
+def port_setting(default: int, about: str, *, pulsar: str) -> Any:
+    """A field for a port; an empty text means OFF, as in Pulsar."""
+    about = f"{about} 0 picks a free one; -1 or an empty text is none."
+    metadata = {"about": about, "pulsar": pulsar, "low": OFF, "high": 65535, "empty": OFF}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def secret_setting(about: str, *, pulsar: str) -> Any:

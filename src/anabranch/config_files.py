@@ -96,6 +96,8 @@ def _build(given: Mapping[str, object]) -> BrokerConfig:
         if table:
             policy[field] = coerce(field, value)
         else:
+            if value == "" and _FIELDS[name].metadata.get("empty") is not None:
+                value = _FIELDS[name].metadata.get("empty")
             is_float = isinstance(_FIELDS[name].default, float)
             plain[name] = float(value) if is_float and isinstance(value, int) else value
     return BrokerConfig(**plain, auto_scale=dataclasses.replace(AutoScalePolicy(), **policy))
@@ -108,6 +110,8 @@ def _parse(name: str, text: str) -> object:
     """The value of a setting written on the command line, in the type of its default."""
     table, _, field = name.rpartition(".")
     default = getattr(AutoScalePolicy(), field) if table else _FIELDS[name].default
+    if not text and not table and _FIELDS[name].metadata.get("empty") is not None:
+        return text
     if isinstance(default, bool):
         if text.lower() not in ("true", "false"):
             raise InvalidConfigurationError(f"setting {name} is true or false, not {text!r}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import errno
 import gc
 import importlib
 import logging
@@ -17,7 +16,7 @@ import random
 import signal
 import socket
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -26,27 +25,27 @@ from typing import Any
 from anabranch import descriptors, locks
 from anabranch.admin.logs import serve_logs
 from anabranch.aio import new_event_loop
-from anabranch.broker.broker import Broker, BrokerEnvironment, Endpoint
+from anabranch.broker.broker import Broker, BrokerEnvironment
+from anabranch.broker.cluster.endpoint import Endpoint, PeerTls
 from anabranch.clock import SystemClock
 from anabranch.config import BrokerConfig
 from anabranch.data.directory import METADATA_FILE, STORES, open_data
-from anabranch.errors import ConflictError
 from anabranch.failpoints import Failpoints, NoFailpoints, ProcessFailpoints
 from anabranch.ledger.file_storage import FileStorage
 from anabranch.ledger.limits import StorageLimits
 from anabranch.ledger.os_disk import LOCK_FILE, OsDisk
+from anabranch.listening import OPTIONS, Listeners, bind
 from anabranch.metadata import sqlite_check
 from anabranch.metadata.metadata_reserve import MetadataReserve
 from anabranch.metadata.sqlite import SqliteStore
+from anabranch.security.tls import BrokerTls, peer_context, server_context
 from anabranch.timings import Timings
-from anabranch.transport.accepting import Acceptor
+from anabranch.transport.accepting import Acceptor, TlsHandshake
 from anabranch.transport.door import Door
 from anabranch.transport.pump import Pump
 
 log = logging.getLogger(__name__)
 
-BACKLOG = 1024
-"""Connections that wait to be accepted; a client beyond them has to try again after a second."""
 POLL_S = 0.01
 """How often a worker reads changes of other workers from the metadata store: it sees them within 20 ms."""
 
@@ -63,9 +62,7 @@ class Worker:
     """One broker process: its number, its listening sockets, and its link to the process that started it."""
 
     id: int
-    listeners: Sequence[socket.socket]
-    http_listeners: Sequence[socket.socket]
-    """The first listener of each kind has the address at which clients reach this process and no other."""
+    listeners: Listeners
     ready: Callable[[], None]
     parent: socket.socket | None = None
     """Readable once the process that started this one has ended."""
@@ -77,11 +74,10 @@ def run(config: BrokerConfig) -> int:
     lock = open_data(config.data)
     try:
         prepare_metadata(config)
-        listener = listen(config.host, config.port, "--port")
-        http_listener = listen(config.host, config.http_port, "--http-port")
-        urls = f"{url_of('pulsar', config, listener)} {url_of('http', config, http_listener)}"
-        ready = partial(print, "ready", urls, flush=True)
-        return run_worker(config, Worker(0, [listener], [http_listener], ready))
+        check_files(config)
+        listeners = bind(config)
+        ready = partial(print, "ready", listeners.service_urls(config), flush=True)
+        return run_worker(config, Worker(0, listeners, ready))
     finally:
         os.close(lock)
 
@@ -98,6 +94,13 @@ def run_worker(config: BrokerConfig, worker: Worker) -> int:
     sys.setswitchinterval(SWITCH_S)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(serve(config, worker, shares.files_per_store))
+
+
+def check_files(config: BrokerConfig) -> None:
+    """Read the files that settings name before a process listens; raises InvalidConfigurationError."""
+    if config.has_tls:
+        server_context(config)
+        peer_context(config)
 
 
 def set_up_logging(config: BrokerConfig, prefix: str = "") -> None:
@@ -119,26 +122,6 @@ def prepare_metadata(config: BrokerConfig) -> None:
     sqlite_check.prepare(file, may_begin=not has_stores)
 
 
-def listen(host: str, port: int, option: str) -> socket.socket:
-    """A listening socket; connections wait in its backlog until they are accepted."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise ConflictError(
-                f"port {port} on {host} is in use; stop the process that has it, or choose another with "
-                f"{option} (0 picks a free one)"
-            ) from error
-        raise
-    listener.setblocking(False)
-    return listener
-
-
-def url_of(scheme: str, config: BrokerConfig, listener: socket.socket) -> str:
-    return config.url_of(scheme, listener.getsockname()[1])
-
-
 async def serve(config: BrokerConfig, worker: Worker, files_per_store: int) -> int:
     """Run one broker; returns the exit code, which is 1 when it stopped because a disk failed."""
     stopping = asyncio.Event()
@@ -148,11 +131,14 @@ async def serve(config: BrokerConfig, worker: Worker, files_per_store: int) -> i
     if worker.parent is not None:
         loop.add_reader(worker.parent, stopping.set)
     store = _metadata_store(config)
-    broker = _make_broker(config, worker, store, files_per_store)
+    tls = BrokerTls.load(config, SystemClock()) if config.has_tls else None
+    broker = _make_broker(config, worker, store, files_per_store, tls)
     beside = [
         asyncio.ensure_future(_stop_when_failed(broker, stopping)),
         asyncio.ensure_future(_collect_garbage(broker)),
     ]
+    if tls is not None:
+        beside.append(asyncio.ensure_future(tls.follow(config.tls_refresh_s)))
     try:
         if await _unless(stopping, broker.start()):
             worker.ready()
@@ -161,13 +147,13 @@ async def serve(config: BrokerConfig, worker: Worker, files_per_store: int) -> i
             gc.collect()
             gc.freeze()
             gc.set_threshold(10_000, 20, 100)
-            await _serve_http(broker, worker.http_listeners, stopping)
+            await _serve_http(broker, worker.listeners, stopping, tls)
     finally:
         for task in beside:
             task.cancel()
         if worker.parent is not None:
             loop.remove_reader(worker.parent)
-        for listener in worker.http_listeners:
+        for listener in (*worker.listeners.of("http"), *worker.listeners.of("https")):
             listener.close()
         await broker.stop()
         await store.close()
@@ -228,7 +214,9 @@ def cache_of_each_store(config: BrokerConfig) -> int:
     return config.cache_bytes // stores_of(config)
 
 
-def _make_broker(config: BrokerConfig, worker: Worker, store: SqliteStore, files_per_store: int) -> Broker:
+def _make_broker(
+    config: BrokerConfig, worker: Worker, store: SqliteStore, files_per_store: int, tls: BrokerTls | None
+) -> Broker:
     clock = SystemClock()
     timings = Timings()
     limits = StorageLimits(
@@ -243,17 +231,12 @@ def _make_broker(config: BrokerConfig, worker: Worker, store: SqliteStore, files
             timings=timings,
         )
 
-    async def accept(door: Door[Pump]) -> list[Acceptor[Pump]]:
-        return [Acceptor(listener, door) for listener in worker.listeners]
-
     text = os.environ.get("ANABRANCH_FAILPOINTS", "")
     failpoints: Failpoints = ProcessFailpoints.from_text(text) if text else NoFailpoints()
-    url = url_of("pulsar", config, worker.listeners[0])
-    http_url = url_of("http", config, worker.http_listeners[0])
     broker = Broker(
         config,
         BrokerEnvironment(storage_of, store, clock, random.Random(), failpoints, timings),
-        Endpoint(url, http_url, accept),
+        _endpoint(config, worker.listeners, tls),
         id=worker.id,
     )
     # Before the broker listens: other workers may call its logs before its HTTP stack is loaded.
@@ -261,11 +244,35 @@ def _make_broker(config: BrokerConfig, worker: Worker, store: SqliteStore, files
     return broker
 
 
-async def _serve_http(broker: Broker, listeners: Sequence[socket.socket], stopping: asyncio.Event) -> None:
+def _endpoint(config: BrokerConfig, listeners: Listeners, tls: BrokerTls | None) -> Endpoint:
+    async def accept(door: Door[Pump]) -> list[Acceptor[Pump]]:
+        made = [Acceptor(listener, door) for listener in listeners.of("pulsar")]
+        if tls is not None:
+            handshake = TlsHandshake(tls.server, config.handshake_timeout_s)
+            made += [Acceptor(listener, door, handshake) for listener in listeners.of("pulsar+ssl")]
+        return made
+
+    urls = {scheme: listeners.own_url(config, scheme) for scheme in OPTIONS}
+    return Endpoint(
+        urls["pulsar"],
+        urls["http"],
+        accept,
+        url_tls=urls["pulsar+ssl"],
+        http_url_tls=urls["https"],
+        peer_tls=None if tls is None else PeerTls(tls.peers, preferred=config.broker_client_tls),
+    )
+
+
+async def _serve_http(
+    broker: Broker, listeners: Listeners, stopping: asyncio.Event, tls: BrokerTls | None
+) -> None:
     # The HTTP stack takes longer to import than all other modules together. Its sockets listen already, so
     # early requests wait in the backlog, and a thread imports it while the event loop serves.
     server_module = await asyncio.to_thread(importlib.import_module, "anabranch.admin.server")
-    server = server_module.AdminServer(broker, listeners)
+    server = server_module.AdminServer(broker, listeners.of("http"))
+    if tls is not None:
+        handshake = TlsHandshake(tls.server, broker.config.http_request_timeout_s)
+        server.listen_tls(listeners.of("https"), handshake)
     await server.start()
     try:
         await stopping.wait()

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from anabranch import node
 from anabranch.config import BrokerConfig
 from anabranch.data.directory import open_data
-from anabranch.errors import AnabranchError, ConflictError
+from anabranch.errors import AnabranchError
+from anabranch.listening import Listeners, bind_workers
 
 log = logging.getLogger(__name__)
 
@@ -46,28 +47,13 @@ def run(config: BrokerConfig) -> int:
     node.set_up_logging(config, "supervisor ")
     # Workers inherit the lock, so the directory stays locked until the last worker has ended.
     lock = open_data(config.data)
+    node.check_files(config)
     node.prepare_metadata(config)
     with contextlib.ExitStack() as sockets:
         sockets.callback(os.close, lock)
-        shared = sockets.enter_context(node.listen(config.host, config.port, "--port"))
-        shared_http = sockets.enter_context(node.listen(config.host, config.http_port, "--http-port"))
-        workers = []
-        for number in range(config.workers):
-            own = sockets.enter_context(_own_listener(config, config.port, number))
-            own_http = sockets.enter_context(_own_listener(config, config.http_port, number))
-            workers.append(WorkerProcess(number, [own, shared], [own_http, shared_http]))
-        urls = f"{node.url_of('pulsar', config, shared)} {node.url_of('http', config, shared_http)}"
+        workers = [WorkerProcess(*pair) for pair in enumerate(bind_workers(config, sockets))]
+        urls = workers[0].listeners.service_urls(config)
         return Supervisor(config, workers, lambda: print(f"ready {urls}", flush=True)).run()
-
-
-def _own_listener(config: BrokerConfig, port: int, number: int) -> socket.socket:
-    """The listener of one worker: on a port after the shared one, or on any free port."""
-    if port:
-        try:
-            return node.listen(config.host, port + 1 + number, "--port")
-        except (ConflictError, OverflowError):
-            log.warning("port %d is not free; worker %d listens on another port", port + 1 + number, number)
-    return node.listen(config.host, 0, "--port")
 
 
 @dataclass(slots=True)
@@ -75,8 +61,7 @@ class WorkerProcess:
     """One worker, over all of its processes."""
 
     number: int
-    listeners: list[socket.socket]
-    http_listeners: list[socket.socket]
+    listeners: Listeners
     pid: int = 0
     channel: socket.socket | None = None
     """The worker writes READY to it, and stops when the supervisor's end is closed."""
@@ -146,7 +131,7 @@ class Supervisor:
         due = [w.start_at_s for w in stopped] if self._stop_at_s is None else [self._stop_at_s]
         timeout_s = max(0.0, min(due) - time.monotonic()) if due else None
         channels = {w.channel: w for w in self._workers if w.channel is not None and not w.ready}
-        unserved = [one for w in stopped for one in (w.listeners[0], w.http_listeners[0])]
+        unserved = [one for w in stopped for one in w.listeners.own]
         found, _, _ = select.select([awake, *channels, *unserved], [], [], timeout_s)
         for one in found:
             if one is awake:
@@ -196,8 +181,8 @@ class Supervisor:
         for other in self._workers:
             self._close_channel(other)
             if other is not worker:
-                other.listeners[0].close()
-                other.http_listeners[0].close()
+                for listener in other.listeners.own:
+                    listener.close()
         if worker.starts > 1 and not os.environ.get("ANABRANCH_FAILPOINTS", "").startswith("@"):
             # A failpoint of a test applies to the first process only; failpoints in a file count themselves.
             os.environ.pop("ANABRANCH_FAILPOINTS", None)
@@ -208,7 +193,7 @@ class Supervisor:
 
         code = 1
         try:
-            started = node.Worker(worker.number, worker.listeners, worker.http_listeners, ready, parent)
+            started = node.Worker(worker.number, worker.listeners, ready, parent)
             code = node.run_worker(self._config, started)
         except KeyboardInterrupt:
             code = 0

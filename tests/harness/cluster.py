@@ -11,7 +11,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from anabranch import AsyncClient, AsyncProducer, AsyncStreamConsumer, Checkpoint, Message
-from anabranch.broker.broker import Broker, BrokerEnvironment, Endpoint
+from anabranch.broker.broker import Broker, BrokerEnvironment
+from anabranch.broker.cluster.endpoint import Endpoint
 from anabranch.client.consume.segment_reader import RawEntry, SegmentReader
 from anabranch.config import BrokerConfig
 from anabranch.controller.topic.controller import TopicController

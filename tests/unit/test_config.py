@@ -70,7 +70,7 @@ def test_auto_scale_settings_have_pulsars_names_too() -> None:
     [
         ("prot=1", "did you mean port"),
         ("port", "key=value"),
-        ("port=70000", "0 to 65535"),
+        ("port=70000", "-1 to 65535"),
         ("port=high", "is a number"),
         ("port=1.5", "whole number"),
         ("deduplication=yes", "true or false"),

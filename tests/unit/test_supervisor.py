@@ -7,6 +7,7 @@ import signal
 import socket
 
 from anabranch.config import BrokerConfig
+from anabranch.listening import Listeners
 from anabranch.supervisor import Supervisor, WorkerProcess
 
 
@@ -15,7 +16,7 @@ def test_a_signal_between_the_end_of_a_worker_and_its_reaping_stops_the_supervis
     if not ended:
         os._exit(0)
     os.waitpid(ended, 0)
-    worker = WorkerProcess(0, [], [], pid=ended)
+    worker = WorkerProcess(0, Listeners(), pid=ended)
     supervisor = Supervisor(BrokerConfig(workers=1), [worker], lambda: None)
     supervisor.note_signal(signal.SIGTERM, None)
     supervisor.worker_ended(worker, 0)
@@ -27,7 +28,7 @@ def test_a_signal_between_the_end_of_a_worker_and_its_reaping_stops_the_supervis
 def test_a_worker_that_gets_a_signal_before_it_runs_exits_with_0() -> None:
     supervisor = Supervisor(BrokerConfig(workers=1), [], lambda: None)
     supervisor.note_signal(signal.SIGTERM, None)
-    worker = WorkerProcess(0, [], [])
+    worker = WorkerProcess(0, Listeners())
     handlers = [(number, signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGINT)]
     parent, child = socket.socketpair()
     with parent, child:

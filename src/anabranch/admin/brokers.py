@@ -27,7 +27,7 @@ async def brokers(call: Call) -> list[str]:
     if "cluster" in call.parts and call.part("cluster") != call.broker.config.cluster:
         raise NotFoundError(f"there is no cluster {call.part('cluster')!r}")
     living = sorted(call.broker.directory.brokers.items())
-    return [urlsplit(broker.http_url).netloc for _, broker in living]
+    return [urlsplit(broker.web_url).netloc for _, broker in living]
 
 
 async def workers(call: Call) -> Any:
@@ -36,8 +36,10 @@ async def workers(call: Call) -> Any:
     shown: list[dict[str, object]] = [
         {
             "id": broker.id,
-            "serviceUrl": broker.url,
-            "webServiceUrl": broker.http_url,
+            "serviceUrl": broker.url or None,
+            "webServiceUrl": broker.http_url or None,
+            "serviceUrlTls": broker.url_tls or None,
+            "webServiceUrlTls": broker.http_url_tls or None,
             "stores": [store for store in sorted(directory.stores) if directory.owner_of(store) == broker],
         }
         for _, broker in sorted(directory.brokers.items())
@@ -50,8 +52,9 @@ async def workers(call: Call) -> Any:
 
 async def leader(call: Call) -> Any:
     """The first broker: Pulsar's tools ask for a leader of all brokers, which this cluster does not have."""
-    first = min(call.broker.directory.brokers.values(), key=lambda broker: broker.id, default=call.broker)
-    return {"brokerId": urlsplit(first.http_url).netloc, "serviceUrl": first.http_url}
+    living = call.broker.directory.brokers.values()
+    first = min(living, key=lambda broker: broker.id, default=call.broker.record)
+    return {"brokerId": urlsplit(first.web_url).netloc, "serviceUrl": first.web_url}
 
 
 async def lookup(call: Call) -> Any:
@@ -60,14 +63,14 @@ async def lookup(call: Call) -> Any:
         raise NotFoundError(f"unknown scheme {domain!r}; use one of {', '.join(DOMAINS)}")
     # As in Pulsar, a lookup answers for topics that do not exist, too.
     owner = await call.broker.owner_of(TopicName.parse(f"{domain}://{call.namespace()}/{call.part('topic')}"))
-    url, http_url = (owner or call.broker).url, (owner or call.broker).http_url
+    broker = owner or call.broker.record
     return {
-        "brokerUrl": url,
-        "brokerUrlTls": None,
-        "httpUrl": http_url,
-        "httpUrlTls": None,
-        "nativeUrl": url,
-        "brokerId": urlsplit(http_url).netloc,
+        "brokerUrl": broker.url or None,
+        "brokerUrlTls": broker.url_tls or None,
+        "httpUrl": broker.http_url or None,
+        "httpUrlTls": broker.http_url_tls or None,
+        "nativeUrl": broker.url or None,
+        "brokerId": urlsplit(broker.web_url).netloc,
     }
 
 

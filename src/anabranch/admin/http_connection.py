@@ -15,6 +15,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from anabranch.transport.certificates import peer_certificate
 from anabranch.transport.door import Door
 
 HEAD_BYTES_MAX: Final = 16 * 2**10
@@ -58,6 +59,8 @@ class AdminConnection(H11Protocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        # Each request finds it in its scope, as `scope["state"]["certificate"]`.
+        self.app_state["certificate"] = peer_certificate(transport)
         if self._aborted:
             transport.abort()
         self._expect(Part.HEAD)

@@ -95,7 +95,7 @@ class Logs:
         return _last_id(await self._log(place))
 
     async def stats(self, place: Place) -> Json:
-        dedup, owner = self._broker.config.deduplication, urlsplit(self._broker.http_url).netloc
+        dedup, owner = self._broker.config.deduplication, urlsplit(self._broker.record.web_url).netloc
         return stats.topic_stats(await self._log(place), deduplication=dedup, owner=owner)
 
     async def internal_stats(self, place: Place) -> Json:

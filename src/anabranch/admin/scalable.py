@@ -174,7 +174,10 @@ async def stats(call: Call) -> Any:
     for id_, segment in record.segments.items():
         if str(id_) in about:
             owner = call.broker.directory.owner_of(segment.store)
-            about[str(id_)] |= {"store": segment.store, "ownerBroker": None if owner is None else owner.url}
+            about[str(id_)] |= {
+                "store": segment.store,
+                "ownerBroker": None if owner is None else owner.url or owner.url_tls,
+            }
     return shown
 
 

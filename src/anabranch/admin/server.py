@@ -23,7 +23,7 @@ from anabranch.admin.logs import serve_logs
 from anabranch.admin.metrics import routes as metrics
 from anabranch.admin.metrics.scrape import Scraper
 from anabranch.broker.broker import Broker
-from anabranch.transport.accepting import Acceptor
+from anabranch.transport.accepting import Acceptor, TlsHandshake
 from anabranch.transport.door import Door
 
 STOP_TIMEOUT_S = 5.0
@@ -67,7 +67,7 @@ class AdminServer:
     """One HTTP server on the event loop of the broker."""
 
     def __init__(self, broker: Broker, listeners: Sequence[socket.socket]) -> None:
-        self._listeners = list(listeners)
+        self._listeners: list[tuple[socket.socket, TlsHandshake | None]] = [(one, None) for one in listeners]
         self._config = uvicorn.Config(
             create_app(broker),
             loop="none",
@@ -89,11 +89,17 @@ class AdminServer:
     def _make_connection(self) -> AdminConnection:
         return AdminConnection(self._config, self._server.server_state, self._door, self._part_timeout_s)
 
+    def listen_tls(self, listeners: Sequence[socket.socket], tls: TlsHandshake) -> None:
+        """Serve these listeners over TLS; call it before `start`."""
+        self._listeners += [(one, tls) for one in listeners]
+
     async def start(self) -> None:
         # `Server.serve` would install signal handlers, poll ten times a second and accept without the door.
         self._config.load()
         self._server.lifespan = self._config.lifespan_class(self._config)
-        self._server.servers = [cast(asyncio.Server, Acceptor(one, self._door)) for one in self._listeners]
+        self._server.servers = [
+            cast(asyncio.Server, Acceptor(one, self._door, tls)) for one, tls in self._listeners
+        ]
         self._server.started = True
 
     async def stop(self) -> None:
@@ -102,4 +108,4 @@ class AdminServer:
             self._door.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(2 * STOP_TIMEOUT_S):
-                    await self._server.shutdown(sockets=self._listeners)
+                    await self._server.shutdown(sockets=[one for one, _ in self._listeners])

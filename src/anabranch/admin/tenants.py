@@ -34,7 +34,14 @@ async def list_clusters(call: Call) -> list[str]:
 async def get_cluster(call: Call) -> Any:
     if call.part("cluster") != call.broker.config.cluster:
         raise NotFoundError(f"there is no cluster {call.part('cluster')!r}")
-    return {"brokerServiceUrl": call.broker.url, "serviceUrl": call.broker.http_url}
+    me = call.broker.record
+    urls = {
+        "brokerServiceUrl": me.url,
+        "brokerServiceUrlTls": me.url_tls,
+        "serviceUrl": me.http_url,
+        "serviceUrlTls": me.http_url_tls,
+    }
+    return {name: url for name, url in urls.items() if url}
 
 
 async def list_tenants(call: Call) -> list[str]:

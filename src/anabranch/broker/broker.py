@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from anabranch.broker.catalog.trimming import Trimming
 from anabranch.broker.cluster.broker_lease import BrokerLease
 from anabranch.broker.cluster.directory import Directory
 from anabranch.broker.cluster.drain_events import DrainEvents, DrainMessenger
+from anabranch.broker.cluster.endpoint import Endpoint
 from anabranch.broker.cluster.local_segments import LocalSegments
 from anabranch.broker.cluster.ownership import Ownership, OwnershipOptions
 from anabranch.broker.cluster.peers import ClusterSecret, Peers, Target
@@ -55,7 +56,7 @@ from anabranch.metadata.store import MetadataStore
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import TopicName
 from anabranch.timings import Timings
-from anabranch.transport.door import Door, Listener
+from anabranch.transport.door import Listener
 from anabranch.transport.fair_pump import FairPump, SharedLimits
 from anabranch.transport.pump import Pump
 
@@ -80,17 +81,6 @@ class BrokerEnvironment:
     rng: random.Random
     failpoints: Failpoints
     timings: Timings = field(default_factory=Timings)
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """The addresses of a broker, and how it accepts connections."""
-
-    url: str
-    """The address at which clients reach this broker and no other."""
-    http_url: str
-    listen: Callable[[Door[Pump]], Awaitable[Sequence[Listener]]]
-    """Accept connections from now on, through the given door."""
 
 
 class Broker:
@@ -128,12 +118,12 @@ class Broker:
         )
         self.segments = LocalSegments(self.logs, drains)
         self._secret = ClusterSecret(environment.store, environment.rng)
-        self._peers = Peers(self._secret)
+        self._peers = Peers(self._secret, endpoint.peer_tls)
         self._targets = {LEADER_TARGET: Target(LEADER, self._local_leader)}
         self.controllers = self._make_controllers(environment)
         drains.otherwise = DrainMessenger(self._tasks, self.controllers.controller).send
-        me = BrokerRecord(id=id, url=self.url, http_url=self.http_url, generation=-1)
-        lease = BrokerLease(self.directory, environment.store, me)
+        self.record = endpoint.record(id)
+        lease = BrokerLease(self.directory, environment.store, self.record)
         self._ownership = self._make_ownership(lease, environment)
         self._services = self._make_services(lease, environment)
 
@@ -226,10 +216,10 @@ class Broker:
         router = PlaceRouter(target, local, self.stores.is_open, self.directory, self._peers)
         return port.proxy(router, **members)
 
-    def serve_each(self, target: str, port: Port[P], local: P) -> Callable[[str], P]:
-        """Let other brokers call `local`; returns a function that gives the port at the broker of a URL."""
+    def serve_each(self, target: str, port: Port[P], local: P) -> Callable[[BrokerRecord], P]:
+        """Let other brokers call `local`; returns a function that gives the port at another broker."""
         self._targets[target] = Target.of(port, local)
-        return lambda url: port.proxy(BrokerRouter(self._peers, url, target))
+        return lambda broker: port.proxy(BrokerRouter(self._peers, self._peers.url_of(broker), target))
 
     async def owner_of(self, name: TopicName) -> BrokerRecord | None:
         """The broker that serves or leads a topic; None when any broker will do."""
@@ -239,7 +229,7 @@ class Broker:
         return await self.controllers.lead(TopicName.parse(name))
 
     def _brokers_changed(self) -> None:
-        self._peers.keep([broker.url for broker in self.directory.brokers.values()])
+        self._peers.keep([self._peers.url_of(broker) for broker in self.directory.brokers.values()])
 
     async def _leave_store(self, store: int) -> None:
         """Stop leading the topics of a store and disconnect the clients of its logs."""

@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from anabranch.broker.broker import Broker, BrokerEnvironment, Endpoint
+from anabranch.broker.broker import Broker, BrokerEnvironment
+from anabranch.broker.cluster.endpoint import Endpoint
 from anabranch.client.api import AsyncClient
 from anabranch.config import BrokerConfig
 from anabranch.controller.ports.leader import TopicLeader

@@ -11,6 +11,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from anabranch.config_fields import OFF
+
 START_TIMEOUT_S = 30.0
 
 
@@ -31,8 +33,9 @@ class BrokerProcess:
         """A command that runs the broker, for instance in another namespace."""
         self.data_here = data
         """The data directory as this process reaches it."""
-        self.port = 0
-        self.http_port = 0
+        self.port = int(str(self.settings.pop("port", 0)))
+        self.http_port = int(str(self.settings.pop("http_port", 0)))
+        self.tls_port = self.https_port = OFF
         self.started_in_s = 0.0
         self._process: subprocess.Popen[str] | None = None
         self._log = data.parent / f"{data.name}.log"
@@ -44,6 +47,14 @@ class BrokerProcess:
     @property
     def http_url(self) -> str:
         return f"http://127.0.0.1:{self.http_port}"
+
+    @property
+    def tls_url(self) -> str:
+        return f"pulsar+ssl://127.0.0.1:{self.tls_port}"
+
+    @property
+    def https_url(self) -> str:
+        return f"https://127.0.0.1:{self.https_port}"
 
     @property
     def pid(self) -> int:
@@ -76,10 +87,18 @@ class BrokerProcess:
             )
         line = self._ready_line(began + START_TIMEOUT_S)
         self.started_in_s = time.monotonic() - began
-        _, url, http_url = line.split()
-        self.port = int(url.rsplit(":", 1)[1])
-        self.http_port = int(http_url.rsplit(":", 1)[1])
+        self._take_ports(line.split()[1:])
         return self
+
+    def _take_ports(self, urls: Sequence[str]) -> None:
+        ports = {url.partition(":")[0]: int(url.rpartition(":")[2]) for url in urls}
+        self.port = ports.get("pulsar", OFF)
+        self.http_port = ports.get("http", OFF)
+        self.tls_port = ports.get("pulsar+ssl", OFF)
+        self.https_port = ports.get("https", OFF)
+        for setting, port in (("tls_port", self.tls_port), ("https_port", self.https_port)):
+            if port != OFF:
+                self.settings[setting] = port
 
     def _ready_line(self, deadline: float) -> str:
         assert self._process is not None

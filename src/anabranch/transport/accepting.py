@@ -9,7 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from anabranch.aio import TaskRegistry
@@ -24,15 +27,36 @@ ACCEPTS_PER_TURN = 32
 RETRY_S = 0.2
 """Pause of an acceptor that got no descriptor or no memory for a connection."""
 
+TLS_END_S = 5.0
+"""How long a closing TLS connection waits for the other end's goodbye."""
+
 P = TypeVar("P", bound=Any)
+
+
+@dataclass(frozen=True, slots=True)
+class TlsHandshake:
+    """How an acceptor begins TLS on a new connection."""
+
+    context: Callable[[], ssl.SSLContext]
+    timeout_s: float
+    """A client that has not finished the handshake by then is dropped."""
+
+    def options(self) -> dict[str, Any]:
+        """Arguments for the event loop."""
+        return {
+            "ssl": self.context(),
+            "ssl_handshake_timeout": self.timeout_s,
+            "ssl_shutdown_timeout": TLS_END_S,
+        }
 
 
 class Acceptor(Generic[P]):
     """One listening socket, which several processes may share."""
 
-    def __init__(self, listener: socket.socket, door: Door[P]) -> None:
+    def __init__(self, listener: socket.socket, door: Door[P], tls: TlsHandshake | None = None) -> None:
         self._listener = listener
         self._door = door
+        self._tls = tls
         self._loop = asyncio.get_running_loop()
         self._tasks = TaskRegistry()
         self._timer: asyncio.TimerHandle | None = None
@@ -87,11 +111,28 @@ class Acceptor(Generic[P]):
         try:
             with suppress(OSError):
                 accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            # The place for TLS: `ssl` and `ssl_handshake_timeout`. Until that handshake is done too, the
-            # connection waits at the door.
-            await self._loop.connect_accepted_socket(lambda: connection, accepted)
+            if self._tls is None:
+                await self._loop.connect_accepted_socket(lambda: connection, accepted)
+            else:
+                await self._shake_hands(connection, accepted, self._tls)
         except BaseException as error:
             self._door.leave(connection)
             accepted.close()
             if not isinstance(error, OSError):
                 raise
+
+    async def _shake_hands(self, connection: P, accepted: socket.socket, tls: TlsHandshake) -> None:
+        """Do the TLS handshake; until it is done, the connection waits at the door and may be dropped."""
+        task = asyncio.current_task()
+        assert task is not None
+        if not self._door.shakes_hands(connection, task.cancel):
+            raise ConnectionAbortedError("the port is full")
+        client = accepted.getpeername()[:2]
+        try:
+            await self._loop.connect_accepted_socket(lambda: connection, accepted, **tls.options())
+            self._door.has_shaken_hands(connection)
+        except OSError as error:
+            self._log.warning(
+                "%s closed the connection of %s:%d in its TLS handshake: %s", self._door.name, *client, error
+            )
+            raise

@@ -42,6 +42,8 @@ class Door(Generic[V]):
         self._open: dict[V, None] = {}
         self._waiting: dict[V, None] = {}
         """Open connections whose clients have not sent what they want; the longest waiting one first."""
+        self._shaking: dict[V, Callable[[], object]] = {}
+        """How to end the TLS handshake of a connection, which has no transport to abort before."""
         self.dropped = 0
         self.refused = 0
         self._log = Seldom(_logger)
@@ -63,15 +65,26 @@ class Door(Generic[V]):
         self._open[visitor] = self._waiting[visitor] = None
         return visitor
 
+    def shakes_hands(self, visitor: V, give_up: Callable[[], object]) -> bool:
+        """Note that a TLS handshake begins; False if the connection was closed already."""
+        if visitor not in self._open:
+            return False
+        self._shaking[visitor] = give_up
+        return True
+
+    def has_shaken_hands(self, visitor: V) -> None:
+        self._shaking.pop(visitor, None)
+
     def make_room(self) -> bool:
         """Close the connection that has waited longest; False if no connection waits."""
         visitor = next(iter(self._waiting), None)
         if visitor is None:
             return False
-        self.leave(visitor)
         self.dropped += 1
         self._report()
-        visitor.abort(TooManyRequestsError(f"{self.name} is full, and this connection was silent longest"))
+        self._drop(
+            visitor, TooManyRequestsError(f"{self.name} is full, and this connection was silent longest")
+        )
         return True
 
     def settle(self, visitor: V) -> None:
@@ -86,13 +99,20 @@ class Door(Generic[V]):
     def leave(self, visitor: V) -> None:
         """Forget a connection that is closed; an unknown one is fine."""
         self._open.pop(visitor, None)
+        self._shaking.pop(visitor, None)
         self._waiting.pop(visitor, None)
 
     def clear(self) -> None:
         """Close all connections that wait."""
         for visitor in list(self._waiting):
-            self.leave(visitor)
-            visitor.abort()
+            self._drop(visitor, None)
+
+    def _drop(self, visitor: V, error: Exception | None) -> None:
+        give_up = self._shaking.pop(visitor, None)
+        self.leave(visitor)
+        visitor.abort(error)
+        if give_up is not None:
+            give_up()
 
     def _report(self) -> None:
         self._log.warning(

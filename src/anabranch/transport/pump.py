@@ -52,6 +52,7 @@ class Pump(asyncio.BaseProtocol):
         """Called whenever the pump becomes writable again."""
         self.peer = ""
         """Address of the peer, for logs and errors."""
+        self.is_tls = False
         self.closed = False
         self.handled = 0
         """Commands in the last read; the handler adds to it for costly ones."""
@@ -131,6 +132,10 @@ class Pump(asyncio.BaseProtocol):
     def unsent_bytes(self) -> int:
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
+    def get_extra_info(self, name: str) -> Any:
+        """As of the transport: `peercert`, `ssl_object`, `peername`; None before there is one."""
+        return None if self._transport is None else self._transport.get_extra_info(name)
+
     def close(self, error: Exception | None = None) -> None:
         """Send the bytes written before, then close; the handler gets `error` as the reason."""
         if self._closing:
@@ -157,6 +162,7 @@ class Pump(asyncio.BaseProtocol):
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
         self.peer = _address(transport.get_extra_info("peername"))
+        self.is_tls = transport.get_extra_info("ssl_object") is not None
         if self._closing:
             self._transport.abort()
             return

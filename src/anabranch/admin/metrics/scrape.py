@@ -20,6 +20,7 @@ from anabranch.admin.metrics.topics import collect_topics
 from anabranch.broker.broker import Broker
 from anabranch.broker.cluster.remote_calls import Port
 from anabranch.errors import AnabranchError, NotFoundError
+from anabranch.metadata.records import BrokerRecord
 
 TARGET: Final = "metrics"
 
@@ -76,7 +77,9 @@ class Scraper:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._local = LocalMetrics(broker)
-        self._others: Callable[[str], WorkerMetrics] = broker.serve_each(TARGET, METRICS, self._local)
+        self._others: Callable[[BrokerRecord], WorkerMetrics] = broker.serve_each(
+            TARGET, METRICS, self._local
+        )
         self._numbers = count()
 
     async def scrape(self, accept: str) -> AsyncIterator[bytes]:
@@ -92,15 +95,15 @@ class Scraper:
 
     async def _ask_others(self, accept: str) -> Mapping[int, Sequence[TextPart] | None]:
         """The parts of each other worker; None for a worker that did not answer."""
-        urls = {id_: broker.url for id_, broker in self._broker.directory.brokers.items()}
-        ids = sorted({*urls, *range(self._broker.config.workers)} - {self._broker.id})
-        found = await asyncio.gather(*(self._ask(urls.get(id_), accept) for id_ in ids))
+        living = self._broker.directory.brokers
+        ids = sorted({*living, *range(self._broker.config.workers)} - {self._broker.id})
+        found = await asyncio.gather(*(self._ask(living.get(id_), accept) for id_ in ids))
         return dict(zip(ids, found, strict=True))
 
-    async def _ask(self, url: str | None, accept: str) -> Sequence[TextPart] | None:
-        if url is None:
+    async def _ask(self, broker: BrokerRecord | None, accept: str) -> Sequence[TextPart] | None:
+        if broker is None:
             return None
-        other, scrape = self._others(url), f"{self._broker.id}-{next(self._numbers)}"
+        other, scrape = self._others(broker), f"{self._broker.id}-{next(self._numbers)}"
         parts: list[TextPart] = []
         try:
             async with asyncio.timeout(WORKER_S):

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from anabranch.aio import AttemptCancelled, SharedAttempts
+from anabranch.broker.cluster.endpoint import PeerTls
 from anabranch.broker.cluster.peer_link import PeerLink
 from anabranch.broker.cluster.remote_calls import Port, VerbCall
 from anabranch.errors import (
@@ -26,9 +27,11 @@ from anabranch.errors import (
     OperationTimeoutError,
     VersionConflictError,
 )
+from anabranch.metadata.records import BrokerRecord
 from anabranch.metadata.store import ABSENT, MetadataStore
 from anabranch.protocol.connection import ClientMachine
 from anabranch.transport.dialing import dial
+from anabranch.transport.tls import TLS_SCHEME
 
 _logger = logging.getLogger(__name__)
 
@@ -115,11 +118,16 @@ class RemoteSession:
 class Peers:
     """The connections of this broker to others."""
 
-    def __init__(self, secret: ClusterSecret) -> None:
+    def __init__(self, secret: ClusterSecret, tls: PeerTls | None = None) -> None:
         self._secret = secret
+        self._tls = tls
         self._links: dict[str, PeerLink] = {}
         self._dialing: SharedAttempts[str, PeerLink] = SharedAttempts()
         self._closed = False
+
+    def url_of(self, broker: BrokerRecord) -> str:
+        """The address at which this broker calls another."""
+        return broker.peer_url(tls=self._tls is not None and self._tls.preferred)
 
     async def call(self, url: str, target: str, call: VerbCall, *, timeout_s: float = CALL_S) -> Any:
         """The result of a verb; raises the error of the other broker, or that it could not be reached."""
@@ -184,7 +192,8 @@ class Peers:
             auth_method=PEER_AUTHENTICATION,
             auth_data=self._secret.value,
         )
-        await dial(parts.hostname, parts.port, lambda: machine, link, timeout_s=CONNECT_S)
+        tls = self._tls.context() if self._tls is not None and parts.scheme == TLS_SCHEME else None
+        await dial(parts.hostname, parts.port, lambda: machine, link, timeout_s=CONNECT_S, tls=tls)
         if not link.is_open or self._closed:
             link.hang_up()
             raise ConnectError(f"{url} closed the connection at once")

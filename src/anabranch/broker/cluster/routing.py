@@ -45,7 +45,7 @@ class PlaceRouter:
         owner = self._directory.owner_of(place.store)
         if owner is None:
             raise ServiceNotReadyError(f"{place.name} is in store {place.store}, which has no owner now")
-        return await self._peers.call(owner.url, self._target, call)
+        return await self._peers.call(self._peers.url_of(owner), self._target, call)
 
     def notify(self, call: VerbCall) -> None:
         raise LocalProtocolError(f"{call.verb.name} of {self._target} has to be answered")
@@ -122,4 +122,4 @@ class BrokerLeaders:
         owner = self._directory.owner_of(store)
         if owner is None or self.owns(store) or owner.id == self._me:
             return None
-        return LEADER.proxy(_RemoteLeader(self._peers, owner.url, name))
+        return LEADER.proxy(_RemoteLeader(self._peers, self._peers.url_of(owner), name))

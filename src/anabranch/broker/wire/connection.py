@@ -91,7 +91,7 @@ class ServerConnection:
         self.wants_entry_metadata = False
         self.hears_end_of_topic = False
         self.is_java_m1 = False
-        self.is_peer = False
+        self.is_peer = self.is_tls = False
         self.caller = ANYONE
         self._handlers = handlers
         self._connections = connections
@@ -109,7 +109,7 @@ class ServerConnection:
         self._pump = self._pauses.pump = pump
         self.write = pump.write
         self.write_many = pump.write_many
-        self.address = pump.peer
+        self.address, self.is_tls = pump.peer, pump.is_tls
         self.client_version = machine.peer_version
         self.peer_is_ours = self.wants_entry_metadata = machine.peer_is_ours
         self.hears_end_of_topic = machine.peer_hears_end_of_topic

@@ -66,7 +66,8 @@ class LayoutSession:
         if layout is None:
             return
         services = self._connection.services
-        dag = dag_of(layout, services.controllers.home(self._name), services.directory)
+        home = services.controllers.home(self._name)
+        dag = dag_of(layout, home, services.directory, tls=self._connection.is_tls)
         if self._sent != dag:
             self._sent = dag
             self.send(dag)
@@ -130,19 +131,28 @@ def close_layout(connection: ServerConnection, command: pb.CommandScalableTopicC
     connection.pushes.end_session((_LAYOUT, command.session_id))
 
 
-def dag_of(layout: Layout, home: int | None, directory: Directory) -> pb.ScalableTopicDAG:
-    """Encode a layout, the brokers that serve its segments, and its leader: the owner of the store `home`."""
-    urls = {store: owner.url for store in directory.stores if (owner := directory.owner_of(store))}
+def dag_of(
+    layout: Layout, home: int | None, directory: Directory, *, tls: bool = False
+) -> pb.ScalableTopicDAG:
+    """Encode a layout, the brokers that serve its segments, and its leader: the owner of the store `home`.
+
+    A client that came by `tls` gets no plain address of the leader, because some clients would go there.
+    """
+    owners = {store: owner for store in directory.stores if (owner := directory.owner_of(store))}
+    leader = None if home is None else owners.get(home)
     segments = [layout.segments[id_] for id_ in sorted(layout.segments)]
     return pb.ScalableTopicDAG(
         epoch=layout.epoch,
         segments=[_segment(segment) for segment in segments],
         segment_brokers=[
-            pb.SegmentBrokerAddress(segment_id=segment.id, broker_url=urls[segment.store])
+            pb.SegmentBrokerAddress(
+                segment_id=segment.id, broker_url=owner.url, broker_url_tls=owner.url_tls or None
+            )
             for segment in segments
-            if segment.store in urls
+            if (owner := owners.get(segment.store))
         ],
-        controller_broker_url=None if home is None else urls.get(home),
+        controller_broker_url=None if leader is None or tls else leader.url or None,
+        controller_broker_url_tls=None if leader is None else leader.url_tls or None,
     )
 
 

@@ -22,11 +22,13 @@ _NAME_EXTRA_BYTES = 4
 async def look_up(connection: ServerConnection, command: pb.CommandLookupTopic) -> None:
     """Answer with the broker that serves a topic, or that would make or refuse one that does not exist."""
     owner = await owner_of(connection.services, TopicName.parse(command.topic))
+    broker = owner or connection.services.lease.me
     connection.send(
         pb.CommandLookupTopicResponse(
             request_id=command.request_id,
             response=pb.CommandLookupTopicResponse.Connect,
-            brokerServiceUrl=(owner or connection.services.lease.me).url,
+            brokerServiceUrl=broker.url or None,
+            brokerServiceUrlTls=broker.url_tls or None,
             authoritative=True,
             proxy_through_service_url=False,
         )

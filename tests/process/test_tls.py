@@ -1,0 +1,64 @@
+"""Brokers with TLS ports: real handshakes, right and wrong ones, in one process and in two workers."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import ssl
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from anabranch.protocol.commands import encode
+from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.testing.certificates import Authority, tls_settings
+from anabranch.transport.tls import ClientTls
+from tests.process.conftest import MakeBroker
+
+CONNECT = encode(pb.CommandConnect(client_version="test", protocol_version=21))
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
+def connect(port: int, context: ssl.SSLContext) -> bytes:
+    """Send CONNECT over TLS; return the first bytes of the answer, or nothing if the broker refused."""
+    with (
+        suppress(OSError),
+        socket.create_connection(("127.0.0.1", port), timeout=30) as plain,
+        context.wrap_socket(plain, server_hostname="127.0.0.1") as tls,
+    ):
+        tls.sendall(CONNECT)
+        return tls.recv(2**16)
+    return b""
+
+
+def health(port: int, context: ssl.SSLContext) -> bytes:
+    connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=30)
+    connection.request("GET", "/admin/v2/brokers/health")
+    try:
+        return connection.getresponse().read()
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_both_ports_serve_tls_and_ask_for_a_certificate_of_the_client(
+    make_broker: MakeBroker, authority: Authority, tmp_path: Path, workers: int
+) -> None:
+    settings = tls_settings(authority.server(), authority.file)
+    broker = make_broker(workers=workers, tls_require_client_certificate="true", **settings).start()
+    pair = authority.client("app")
+    known = ClientTls(authority.file, pair.certificate, pair.key).context()
+    assert connect(broker.tls_port, known)
+    assert health(broker.https_port, known) == b"ok"
+    unknown = ClientTls(authority.file).context()
+    assert not connect(broker.tls_port, unknown)
+    strange = Authority(tmp_path).client("app", file="strange")
+    stranger = ClientTls(authority.file, strange.certificate, strange.key).context()
+    assert not connect(broker.tls_port, stranger)
+    assert broker.stop() == 0
+    assert "Traceback" not in broker.log_text
