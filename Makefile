@@ -12,7 +12,7 @@ CLIENTS ?= 2000
 export PYTHONDONTWRITEBYTECODE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install format check test sim process flips fuzz slow interop bench demo proto clean
+.PHONY: help install format check test sim process flips fuzz slow interop bench demo proto chromium clean
 
 help:  ## Show the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -47,7 +47,12 @@ test: $(STAMP)  ## Unit, property, conformance, simulation and Spark tests, JOBS
 sim: $(STAMP)  ## Whole-cluster simulation, SEEDS=n runs
 	$(BIN)/python -m anabranch.testing.simulation.run --seeds $(SEEDS)
 
-process: $(STAMP)  ## Real broker processes, killed at every step of every operation
+chromium:  ## Install Chromium, for the tests with web pages (Debian, as root); ANABRANCH_CHROMIUM names another
+	@command -v $${ANABRANCH_CHROMIUM:-chromium} > /dev/null || { echo "==> installing Chromium"; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium \
+		> /dev/null; } || echo "Chromium could not be installed; the tests with web pages will fail"
+
+process: $(STAMP) chromium  ## Real broker processes, killed at every step of every operation
 	$(BIN)/python -m pytest tests/process
 
 flips: $(STAMP)  ## Flip random bits in stores and metadata, FLIPS=n of them, and judge what is left
