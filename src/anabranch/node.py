@@ -38,6 +38,7 @@ from anabranch.listening import OPTIONS, Listeners, bind
 from anabranch.metadata import sqlite_check
 from anabranch.metadata.metadata_reserve import MetadataReserve
 from anabranch.metadata.sqlite import SqliteStore
+from anabranch.security.configured import make_audit, make_gate
 from anabranch.security.tls import BrokerTls, peer_context, server_context
 from anabranch.timings import Timings
 from anabranch.transport.accepting import Acceptor, TlsHandshake
@@ -233,9 +234,10 @@ def _make_broker(
 
     text = os.environ.get("ANABRANCH_FAILPOINTS", "")
     failpoints: Failpoints = ProcessFailpoints.from_text(text) if text else NoFailpoints()
+    gate = make_gate(config, clock, make_audit(config, clock, worker.id))
     broker = Broker(
         config,
-        BrokerEnvironment(storage_of, store, clock, random.Random(), failpoints, timings),
+        BrokerEnvironment(storage_of, store, clock, random.Random(), failpoints, timings, gate),
         _endpoint(config, worker.listeners, tls),
         id=worker.id,
     )

@@ -52,7 +52,7 @@ NOW_MS: Final = 1_700_000_000_000
 KINDS: Final = tuple(
     getattr(pb, field.message_type.name) for field in pb.BaseCommand.DESCRIPTOR.fields if field.message_type
 )
-SERVED: Final = tuple(sorted(set(HANDLERS) - {pb.CommandConnect}, key=lambda kind: kind.DESCRIPTOR.name))
+SERVED: Final = tuple(sorted(HANDLERS, key=lambda kind: kind.DESCRIPTOR.name))
 """The commands that a broker serves on an open connection; it ignores others, or closes the connection."""
 _SIGNED_64: Final = (FieldDescriptor.TYPE_INT64, FieldDescriptor.TYPE_SINT64, FieldDescriptor.TYPE_SFIXED64)
 _SIGNED_32: Final = (FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_SINT32, FieldDescriptor.TYPE_SFIXED32)

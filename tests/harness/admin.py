@@ -51,9 +51,9 @@ class Admin:
         """The broker of a brokers that has one."""
         return self.brokers[0]
 
-    def __call__(self, method: str, path: str, body: object = None) -> AdminAnswer:
-        """Call from a test that is not asynchronous."""
-        return self.loop.run(self.ask(method, path, body))
+    def __call__(self, method: str, path: str, body: object = None, **options: Any) -> AdminAnswer:
+        """Call from a test that is not asynchronous; the options are those of `ask`."""
+        return self.loop.run(self.ask(method, path, body, **options))
 
     def both(self, method: str, path: str) -> tuple[AdminAnswer, AdminAnswer]:
         """Make the same call at each of two brokers."""

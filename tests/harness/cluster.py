@@ -23,7 +23,9 @@ from anabranch.metadata.memory import MemoryStore, MemoryTree
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import Command
+from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.rights.callers import Caller
+from anabranch.security.configured import make_gate
 from anabranch.testing.faults import SimClock
 from anabranch.testing.network import SimNetwork
 from anabranch.testing.simloop import SimLoop
@@ -32,6 +34,7 @@ from anabranch.testing.simtransport import Mode
 from anabranch.transport.dialing import listen
 from anabranch.transport.door import Door
 from anabranch.transport.pump import Pump, PumpHandler
+from tests.harness.security import KeptAudit
 from tests.harness.wire import WireClient
 
 TOPIC = "topic://public/default/orders"
@@ -66,6 +69,7 @@ class Brokers:
         self.clock = SimClock(loop)
         self.rng = loop.random("test")
         self.tree = MemoryTree()
+        self.audit = KeptAudit()
         self.storages: dict[int, SegmentStorage] = {}
         self.stores: dict[int, MemoryStore] = {}
         self.processes: dict[int, SimProcess] = {}
@@ -103,9 +107,10 @@ class Brokers:
 
             return [await listen(config.host, config.port, muffled)]
 
+        gate = make_gate(config, self.clock, self.audit)
         broker = Broker(
             config,
-            BrokerEnvironment(self._storage_of, store, self.clock, rng, NoFailpoints()),
+            BrokerEnvironment(self._storage_of, store, self.clock, rng, NoFailpoints(), gate=gate),
             Endpoint(config.url_of("pulsar", config.port), config.url_of("http", config.http_port), accept),
             id=number,
         )
@@ -151,9 +156,13 @@ class Brokers:
         for link in self.network.links():
             self.network.set_mode(link, Mode.OPEN)
 
-    async def connect(self, number: int = 0, version: str = "Anabranch-Test") -> WireClient:
-        """Return a client that sends single commands to this broker."""
-        return await WireClient.dial(host_of(number), PORT, version)
+    async def connect(
+        self, number: int = 0, version: str = "Anabranch-Test", **credentials: Any
+    ) -> WireClient:
+        """Return a client that sends single commands to this broker, with `token` or other credentials."""
+        if token := credentials.pop("token", ""):
+            credentials = {"auth_method": "token", "auth_data": token.encode()}
+        return await WireClient.dial(host_of(number), PORT, version, **credentials)
 
     async def connect_as(self, role: str, number: int = 0, version: str = "Anabranch-Test") -> WireClient:
         """Return a client as `connect` does, whose connection speaks for this role without a proof."""
@@ -255,7 +264,9 @@ class Muffler:
 
     def commands(self, pump: Pump, commands: list[Command]) -> None:
         heard = [command for command in commands if type(command) not in self._brokers.ignored]
-        if heard and not self._brokers.silent:
+        if self._brokers.silent:
+            heard = [command for command in heard if isinstance(command, pb.CommandConnect)]
+        if heard:
             self._handler.commands(pump, heard)
 
     def closed(self, pump: Pump, error: Exception | None) -> None:

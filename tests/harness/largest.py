@@ -14,7 +14,7 @@ from anabranch.protocol.pb import pulsar_pb2 as pb
 def command_with(field: str, *, above: bool = False) -> Any:
     """A command that is empty but for this field of the table, which has its limit, or one more than that."""
     name, _, inner = field.partition(".")
-    for kind in HANDLERS:
+    for kind in (*HANDLERS, pb.CommandConnect):
         command = kind()
         found = _find(command, name)
         if found is not None:

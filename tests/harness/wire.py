@@ -30,11 +30,14 @@ class WireClient:
     """One connection; `inbox` keeps the commands of the broker until a test takes them."""
 
     @classmethod
-    async def dial(cls, host: str, port: int, version: str = "Anabranch-Test") -> WireClient:
+    async def dial(
+        cls, host: str, port: int, version: str = "Anabranch-Test", **credentials: Any
+    ) -> WireClient:
         """Return a client whose handshake with this broker is done."""
         loop = asyncio.get_running_loop()
         client = cls()
-        await dial(host, port, lambda: ClientMachine(version, now=loop.time()), client, timeout_s=PATIENCE_S)
+        machine = ClientMachine(version, now=loop.time(), **credentials)
+        await dial(host, port, lambda: machine, client, timeout_s=PATIENCE_S)
         await client.expect(pb.CommandConnected)
         return client
 

@@ -25,10 +25,13 @@ from anabranch.errors import AnabranchError, InvalidConfigurationError, InvalidN
 from anabranch.metadata.records import TopicRecord
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import Domain, TopicName
+from anabranch.rights.callers import ANYONE, Caller
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+CALLER = "anabranch.caller"
+"""The key of the caller in the scope of a request (`callers`)."""
 BODY_BYTES_MAX = 1024 * 1024
 NUMBER_MAX = 2**63 - 1
 """The largest number that fits into all records and files."""
@@ -97,6 +100,7 @@ class Call:
         self.topics: TopicStore = self.broker.records
         self.logs: Logs = request.app.state.logs
         """The logs of all brokers."""
+        self.caller: Caller = request.scope.get(CALLER, ANYONE)
         self.repeatable = True
         """Cleared by a handler before a step that would have a further effect if it were repeated."""
         self._seen: dict[str, Any] = {}

@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from anabranch.admin import brokers, scalable, scalable_subscriptions, segments, tenants, topics
 from anabranch.admin.browsers import AllowedHosts, guarded
+from anabranch.admin.callers import authenticated
 from anabranch.admin.calls import reason
 from anabranch.admin.http_connection import HEAD_BYTES_MAX, AdminConnection
 from anabranch.admin.logs import serve_logs
@@ -46,13 +47,14 @@ def create_app(broker: Broker) -> Any:
     app.state.broker = broker
     app.state.logs = serve_logs(broker)
     app.state.scraper = Scraper(broker)
+    asked = authenticated(app, broker)
 
     async def keep_escapes(scope: Any, receive: Any, send: Any) -> None:
         # A topic name may contain an escaped slash, so routes match the escaped path, and `Call.part` decodes
         # each part.
         if scope["type"] == "http" and scope.get("raw_path"):
             scope["path"] = scope["raw_path"].decode("ascii", "replace")
-        await app(scope, receive, send)
+        await asked(scope, receive, send)
 
     return guarded(keep_escapes, AllowedHosts.of(broker.config, socket.gethostname()))
 

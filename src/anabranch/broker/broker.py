@@ -40,6 +40,7 @@ from anabranch.broker.serving.served_log import RateMeter
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.handlers import HANDLERS
 from anabranch.broker.wire.handlers.lookup import owner_of
+from anabranch.broker.wire.handshake import Handshake
 from anabranch.broker.wire.liveness import FEATURES, ListeningMachine
 from anabranch.broker.wire.publish_room import PublishRoom
 from anabranch.broker.wire.services import Services
@@ -55,6 +56,7 @@ from anabranch.metadata.records import BrokerRecord
 from anabranch.metadata.store import MetadataStore
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import TopicName
+from anabranch.security.gate import Gate
 from anabranch.timings import Timings
 from anabranch.transport.door import Listener
 from anabranch.transport.fair_pump import FairPump, SharedLimits
@@ -81,6 +83,7 @@ class BrokerEnvironment:
     rng: random.Random
     failpoints: Failpoints
     timings: Timings = field(default_factory=Timings)
+    gate: Gate = field(default_factory=Gate)
 
 
 class Broker:
@@ -104,7 +107,7 @@ class Broker:
         self.records = TopicStore(environment.store)
         self._message_bytes_max = config.max_message_bytes
         self.stores = Stores(environment.storage_of, self._store_failed)
-        self.clock, self.timings = environment.clock, environment.timings
+        self.clock, self.timings, self.gate = environment.clock, environment.timings, environment.gate
         self._endpoint = endpoint
         self.url, self.http_url = endpoint.url, endpoint.http_url
         self._servers: Sequence[Listener] = ()
@@ -167,6 +170,7 @@ class Broker:
             directory=self.directory,
             lease=lease,
             secret=self._secret,
+            gate=self.gate,
             limits=self.limits,
             room=PublishRoom(self.config, self.connections),
             targets=self._targets,
@@ -263,7 +267,8 @@ class Broker:
             max_message_bytes=self._message_bytes_max,
             features=FEATURES,
         )
-        return FairPump(machine, ServerConnection(self._services, HANDLERS, self.connections), self.limits)
+        connection = ServerConnection(self._services, HANDLERS, self.connections)
+        return FairPump(machine, Handshake(connection), self.limits)
 
     async def _sample_rates(self) -> None:
         loop = asyncio.get_running_loop()

@@ -116,6 +116,9 @@ class _Machine:
 class ServerMachine(_Machine):
     """The broker's end: CONNECT must come first, and no other byte extends the time for the handshake."""
 
+    admits_all = True
+    """Whether the machine answers every CONNECT by itself; else the owner calls `admit`, within the time for
+    the handshake, and keeps the commands behind CONNECT until then."""
     _handled_here = frozenset((pb.CommandPing, pb.CommandPong, pb.CommandConnect))
 
     def __init__(
@@ -137,6 +140,7 @@ class ServerMachine(_Machine):
         """Whether the client understands REACHED_END_OF_TOPIC; others drop the connection on it."""
         self._cutter.command_bytes_max = COMMAND_BYTES_MAX
         self._max_message_bytes = max_message_bytes
+        self._peer_protocol: int | None = None
         self._features = features or pb.FeatureFlags(supports_scalable_topics=True)
 
     def trust_peer(self) -> None:
@@ -145,24 +149,31 @@ class ServerMachine(_Machine):
 
     def _shake_hands(self, command: Command, now: float) -> bool:
         if not isinstance(command, pb.CommandConnect):
-            raise RemoteProtocolError(f"the peer sent {_name(command)} before CONNECT")
-        if self.established:
+            if self._peer_protocol is None:
+                raise RemoteProtocolError(f"the peer sent {_name(command)} before CONNECT")
+            return True
+        if self._peer_protocol is not None:
             raise RemoteProtocolError("the peer sent CONNECT twice")
+        self._peer_protocol = command.protocol_version
         self.peer_version = command.client_version
         self.peer_is_ours = command.client_version.startswith(OUR_CLIENTS)
         self.peer_hears_end_of_topic = command.client_version.startswith(_HEARS_END_OF_TOPIC)
+        if self.admits_all:
+            self._output.append(self.admit(now))
+        return True
+
+    def admit(self, now: float) -> bytes:
+        """Finish the handshake; the CONNECTED frame, which has to be sent."""
+        assert self._peer_protocol is not None
         self._establish(now, self._max_message_bytes)
-        self._output.append(
-            encode(
-                pb.CommandConnected(
-                    server_version=SERVER_VERSION,
-                    protocol_version=min(PROTOCOL_VERSION, command.protocol_version),
-                    max_message_size=self._max_message_bytes,
-                    feature_flags=self._features,
-                )
+        return encode(
+            pb.CommandConnected(
+                server_version=SERVER_VERSION,
+                protocol_version=min(PROTOCOL_VERSION, self._peer_protocol),
+                max_message_size=self._max_message_bytes,
+                feature_flags=self._features,
             )
         )
-        return True
 
 
 class ClientMachine(_Machine):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Final
+
+ROLE_CHARACTERS_MAX: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,3 +30,8 @@ class Caller:
 
 ANYONE = Caller()
 """The caller of a broker without authentication; it may do everything."""
+
+
+def is_role(text: str) -> bool:
+    """Whether a text may be a role: not empty, not too long, and without control characters."""
+    return 0 < len(text) <= ROLE_CHARACTERS_MAX and text.isprintable() and text == text.strip()

@@ -34,7 +34,7 @@ class PumpHandler(Protocol):
     """The owner of a pump; all calls come from the event loop."""
 
     def connected(self, pump: Pump) -> None:
-        """The handshake is done; called once, before the first command."""
+        """The peer has sent CONNECT or CONNECTED; called once, before the first command."""
 
     def commands(self, pump: Pump, commands: list[Command]) -> None:
         """The commands of one read, in order; the first command of all is CONNECT or CONNECTED."""
@@ -187,7 +187,7 @@ class Pump(asyncio.BaseProtocol):
             if output and not self._blocked:
                 self.write_many(output)
             if commands:
-                if not self._established and machine.established:
+                if not self._established:
                     self._established = True
                     self.handler.connected(self)
                 self.handler.commands(self, commands)

@@ -16,7 +16,13 @@ from anabranch.protocol.limits import CHECKED_WHEN_USED, COMMAND_BYTES_MAX, LIMI
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.harness.largest import command_with
 
-ACCEPTED: list[type[Message]] = [*HANDLERS, pb.CommandSend, pb.CommandPing, pb.CommandPong]
+ACCEPTED: list[type[Message]] = [
+    *HANDLERS,
+    pb.CommandConnect,
+    pb.CommandSend,
+    pb.CommandPing,
+    pb.CommandPong,
+]
 FIELDS = sorted(LIMITS)
 
 

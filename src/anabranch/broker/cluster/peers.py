@@ -23,6 +23,7 @@ from anabranch.broker.cluster.remote_calls import Port, VerbCall
 from anabranch.errors import (
     AlreadyClosedError,
     AnabranchError,
+    AuthenticationError,
     ConnectError,
     OperationTimeoutError,
     VersionConflictError,
@@ -193,7 +194,10 @@ class Peers:
             auth_data=self._secret.value,
         )
         tls = self._tls.context() if self._tls is not None and parts.scheme == TLS_SCHEME else None
-        await dial(parts.hostname, parts.port, lambda: machine, link, timeout_s=CONNECT_S, tls=tls)
+        try:
+            await dial(parts.hostname, parts.port, lambda: machine, link, timeout_s=CONNECT_S, tls=tls)
+        except AuthenticationError:
+            raise ConnectError(f"{url} does not accept the secret of this broker") from None
         if not link.is_open or self._closed:
             link.hang_up()
             raise ConnectError(f"{url} closed the connection at once")

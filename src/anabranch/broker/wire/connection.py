@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import Message
 
-from anabranch.broker.cluster.peers import PEER_VERSION
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.producer import ServedProducer
 from anabranch.broker.serving.served_log import ServedLog
@@ -115,8 +114,7 @@ class ServerConnection:
         self.hears_end_of_topic = machine.peer_hears_end_of_topic
         self.is_java_m1 = is_java_m1(machine.peer_version)
         pump.on_writable = self._writable_again
-        claims_broker = machine.peer_version == PEER_VERSION
-        if len(self._connections) >= self.services.config.connections_max and not claims_broker:
+        if len(self._connections) >= self.services.config.connections_max and not self.is_peer:
             refused = TooManyRequestsError(
                 f"{len(self._connections)} connections are open; close some, or raise connections_max"
             )
@@ -214,12 +212,6 @@ class ServerConnection:
         if opening or producer_id in self._former:
             return
         self._close_for(f"{self.address} sent for the unknown producer {producer_id}")
-
-    def trust_peer(self) -> None:
-        """Note that a broker of this cluster is at the other end; it may send large commands."""
-        self.is_peer = True
-        assert self._pump is not None and isinstance(self._pump.machine, ServerMachine)  # noqa: PT018
-        self._pump.machine.trust_peer()
 
     @property
     def writable(self) -> bool:

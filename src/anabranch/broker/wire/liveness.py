@@ -21,8 +21,9 @@ _PING = encode(pb.CommandPing())
 
 
 class ListeningMachine(ServerMachine):
-    """A server machine that resolves `heard` when its peer sends anything."""
+    """A server machine that resolves `heard` when its peer sends anything, and admits proven callers only."""
 
+    admits_all = False
     heard: asyncio.Future[None] | None = None
 
     def receive(self, data: bytes, now: float) -> list[Command]:

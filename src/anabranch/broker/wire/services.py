@@ -18,6 +18,7 @@ from anabranch.clock import Clock
 from anabranch.config import BrokerConfig
 from anabranch.controller.service import ControllerService
 from anabranch.metadata.topics import TopicStore
+from anabranch.security.gate import Gate
 from anabranch.transport.fair_pump import SharedLimits
 
 REQUESTS_MAX = 1000
@@ -41,6 +42,7 @@ class Services:
     directory: Directory
     lease: BrokerLease
     secret: ClusterSecret
+    gate: Gate
     limits: SharedLimits
     room: PublishRoom
     targets: Targets

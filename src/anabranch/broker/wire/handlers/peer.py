@@ -1,34 +1,18 @@
-"""Calls of other brokers of the cluster, and the authentication of a broker at this one."""
+"""Calls of other brokers of the cluster, which the handshake has recognised by their secret."""
 
 from __future__ import annotations
 
 import inspect
-import logging
 from functools import partial
 from typing import Any
 
-from anabranch.broker.cluster.peers import PEER_AUTHENTICATION, PEER_VERSION
 from anabranch.broker.cluster.remote_calls import VerbCall, encode_value
 from anabranch.broker.wire.command_handler import CommandHandler
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.errors import AuthorizationError, LocalProtocolError, RemoteProtocolError
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
-_logger = logging.getLogger(__name__)
-
 SESSION = "peer session"
-
-
-def authenticate(connection: ServerConnection, command: pb.CommandConnect) -> None:
-    """Accept a broker that shows the cluster's secret in its CONNECT; hang up on one that does not."""
-    shown = command.auth_data if command.auth_method_name == PEER_AUTHENTICATION else None
-    if shown is None and command.client_version != PEER_VERSION:
-        return
-    if shown is not None and connection.services.secret.matches(shown):
-        connection.trust_peer()
-    else:
-        _logger.warning("%s claims to be a broker of this cluster without its secret", connection.address)
-        connection.hang_up()
 
 
 def _push(connection: ServerConnection, number: int, value: Any) -> None:
@@ -78,6 +62,5 @@ def refuse_call(connection: ServerConnection, command: pb.CommandPeerCall, error
 
 
 HANDLERS = {
-    pb.CommandConnect: CommandHandler(authenticate),
     pb.CommandPeerCall: CommandHandler(call, refuse_call),
 }

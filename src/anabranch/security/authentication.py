@@ -1,0 +1,69 @@
+"""Proof of roles: credentials in, the caller out.
+
+Each method is a small module; `Authentication` finds the method that a client names. Reasons of refusals are
+for the audit log (`gate`), never for the client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
+
+from anabranch.rights.callers import Caller
+from anabranch.security import tokens
+from anabranch.security.refusals import RefusedCredentialsError
+from anabranch.transport.certificates import PeerCertificate
+
+NO_METHODS: Final = ("", "none")
+
+
+class TokenVerifier(Protocol):
+    """Proves the role of a token, or raises RefusedCredentialsError."""
+
+    async def prove(self, token: str) -> Caller: ...
+
+
+class Authenticator(Protocol):
+    """One method of authentication."""
+
+    async def authenticate(self, credentials: bytes, certificate: PeerCertificate | None) -> Caller:
+        """The caller that the credentials prove; raises RefusedCredentialsError."""
+
+
+class TokenAuthentication:
+    """The method `token`: the first verifier that accepts a token decides."""
+
+    def __init__(self, verifiers: Sequence[TokenVerifier]) -> None:
+        self._verifiers = verifiers
+
+    async def authenticate(self, credentials: bytes, certificate: PeerCertificate | None) -> Caller:
+        text = tokens.text_of(credentials)
+        reasons = []
+        for verifier in self._verifiers:
+            try:
+                return await verifier.prove(text)
+            except RefusedCredentialsError as error:
+                reasons.append(error.reason)
+        raise RefusedCredentialsError("; ".join(reasons))
+
+
+class Authentication:
+    """All configured methods by their names on the wire."""
+
+    def __init__(self, methods: Mapping[str, Authenticator], anonymous_role: str = "") -> None:
+        self.methods = methods
+        self._anonymous = anonymous_role
+
+    async def authenticate(
+        self, method: str, credentials: bytes, certificate: PeerCertificate | None = None
+    ) -> Caller:
+        """The caller that shows these credentials; raises RefusedCredentialsError with the reason."""
+        found = self.methods.get(method)
+        if found is not None:
+            return await found.authenticate(credentials, certificate)
+        if self._anonymous:
+            # As in Pulsar, also a client with a method that is not configured has the anonymous role.
+            return Caller(self._anonymous, method="anonymous")
+        if method in NO_METHODS:
+            raise RefusedCredentialsError("the client showed no credentials")
+        raise RefusedCredentialsError(f"the method {method[:50]!r} is not configured")
