@@ -1,7 +1,7 @@
 """Proof of roles: credentials in, the caller out.
 
-Each method is a small module; `Authentication` finds the method that a client names. Reasons of refusals are
-for the audit log (`gate`), never for the client.
+Each method is a small module; `AuthenticationMethods` finds the method that a client names. Reasons of
+refusals are for the audit log (`gate`), never for the client.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class TokenAuthentication:
         raise RefusedCredentialsError("; ".join(reasons))
 
 
-class Authentication:
+class AuthenticationMethods:
     """All configured methods by their names on the wire."""
 
     def __init__(self, methods: Mapping[str, Authenticator], anonymous_role: str = "") -> None:

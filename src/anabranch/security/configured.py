@@ -12,7 +12,7 @@ from anabranch.errors import InvalidConfigurationError
 from anabranch.rights.callers import is_role
 from anabranch.security.audit import AuditLog, NoAudit
 from anabranch.security.authentication import (
-    Authentication,
+    AuthenticationMethods,
     Authenticator,
     TokenAuthentication,
     TokenVerifier,
@@ -56,7 +56,7 @@ def make_audit(config: BrokerConfig, clock: Clock, worker: int) -> AuditLog:
     return NoAudit()
 
 
-def make_authentication(config: BrokerConfig, clock: Clock) -> Authentication:
+def make_authentication(config: BrokerConfig, clock: Clock) -> AuthenticationMethods:
     def now_s() -> float:
         return clock.wall_ms() / 1000
 
@@ -71,7 +71,7 @@ def make_authentication(config: BrokerConfig, clock: Clock) -> Authentication:
             raise InvalidConfigurationError(f"authentication by {name} is not supported")
     if verifiers:
         methods["token"] = TokenAuthentication(verifiers)
-    return Authentication(methods, config.anonymous_role)
+    return AuthenticationMethods(methods, config.anonymous_role)
 
 
 def _static_tokens(config: BrokerConfig, now_s: Callable[[], float]) -> TokenVerifier:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from anabranch.rights.callers import ANYONE, Caller, is_role
 from anabranch.security.audit import AuditEvent, AuditLog, NoAudit
-from anabranch.security.authentication import Authentication
+from anabranch.security.authentication import AuthenticationMethods
 from anabranch.security.refusals import RefusedCredentialsError
 from anabranch.transport.certificates import PeerCertificate
 
@@ -42,7 +42,7 @@ class Gate:
 
     def __init__(
         self,
-        authentication: Authentication | None = None,
+        authentication: AuthenticationMethods | None = None,
         audit: AuditLog | None = None,
         *,
         check_original: bool = False,
