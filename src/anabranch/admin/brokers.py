@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 
 from anabranch.admin.calls import Call, route
 from anabranch.errors import NotFoundError
-from anabranch.model.names import DOMAINS, TopicName
 from anabranch.protocol.connection import SERVER_VERSION
+from anabranch.rights.table import lookup_in
 
 
 async def health(call: Call) -> str:
@@ -58,12 +58,8 @@ async def leader(call: Call) -> Any:
 
 
 async def lookup(call: Call) -> Any:
-    domain = call.part("domain")
-    if domain not in DOMAINS:
-        raise NotFoundError(f"unknown scheme {domain!r}; use one of {', '.join(DOMAINS)}")
     # As in Pulsar, a lookup answers for topics that do not exist, too.
-    owner = await call.broker.owner_of(TopicName.parse(f"{domain}://{call.namespace()}/{call.part('topic')}"))
-    broker = owner or call.broker.record
+    broker = await call.broker.owner_of(lookup_in(call.part)) or call.broker.record
     return {
         "brokerUrl": broker.url or None,
         "brokerUrlTls": broker.url_tls or None,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from anabranch.admin.calls import reason
+from anabranch.admin.answers import reason
 from anabranch.config import BrokerConfig
 
 App = Callable[[Any, Any, Any], Awaitable[None]]

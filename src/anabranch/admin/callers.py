@@ -9,17 +9,19 @@ from typing import Any, Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from anabranch.admin.calls import CALLER, reason
+from anabranch.admin.answers import reason
+from anabranch.admin.calls import CALLER
 from anabranch.broker.broker import Broker
 from anabranch.errors import AuthenticationError
+from anabranch.rights.needs import Right
+from anabranch.rights.table import CALLS
 from anabranch.security.gate import Gate, Original, Shown
 from anabranch.security.refusals import RefusedCredentialsError
 
 CERTIFICATE: Final = "certificate"
 """The key of the client's certificate in the state of a request."""
 
-OPEN_PATHS: Final = ("/admin/v2/brokers/health", "/admin/v2/brokers/ready", "/status.html")
-"""Load balancers ask for these without credentials."""
+OPEN_PATHS: Final = tuple(path for (_, path), line in CALLS.items() if line.right is Right.OPEN)
 METRICS_PATHS: Final = ("/metrics", "/metrics/")
 
 

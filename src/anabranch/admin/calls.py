@@ -1,4 +1,4 @@
-"""One admin call: its parts decoded and checked, retried during a takeover, and its result or error as HTTP.
+"""One admin call: its parts decoded, its rights checked, and its handler retried during a takeover.
 
 A handler is called again while the owner of a store changes. Its requests to leaders are compare-and-set:
 they refer to the state that the first attempt read (`Call.once`). This module must not know what handlers do.
@@ -18,14 +18,16 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from anabranch import errors
+from anabranch.admin.answers import MalformedBodyError, refusal, render
 from anabranch.admin.logs import Logs
 from anabranch.broker.broker import Broker
 from anabranch.controller.ports.leader import TopicLeader
-from anabranch.errors import AnabranchError, InvalidConfigurationError, InvalidNameError, TopicNotFoundError
+from anabranch.errors import InvalidConfigurationError, InvalidNameError, TopicNotFoundError
 from anabranch.metadata.records import TopicRecord
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import Domain, TopicName
 from anabranch.rights.callers import ANYONE, Caller
+from anabranch.rights.table import CALLS, namespace_in, topic_in
 
 log = logging.getLogger(__name__)
 
@@ -50,45 +52,6 @@ TAKEOVER_ERRORS = (
     errors.ServiceNotReadyError,
 )
 """The errors of a call while a store changes its owner; a retry reaches the new owner."""
-
-
-class MalformedBodyError(AnabranchError):
-    """The body is not JSON, or JSON of another form; the text says which form is needed."""
-
-
-class PreconditionFailedError(AnabranchError):
-    """The resource is in a state that does not allow the call; the text says what to do first."""
-
-
-# The first match decides, so narrower classes come before their bases.
-_STATUSES: tuple[tuple[type[AnabranchError], int], ...] = (
-    (MalformedBodyError, 400),
-    (TopicNotFoundError, 404),
-    (errors.SegmentNotFoundError, 404),
-    (errors.SubscriptionNotFoundError, 404),
-    (errors.NotFoundError, 404),
-    (errors.TopicExistsError, 409),
-    (errors.ConflictError, 409),
-    (errors.ConsumerBusyError, 412),
-    (PreconditionFailedError, 412),
-    (InvalidConfigurationError, 412),
-    (errors.LayoutError, 412),
-    (errors.LimitExceededError, 412),
-    (errors.NotAllowedError, 405),
-    (errors.AuthenticationError, 401),
-    (errors.AuthorizationError, 403),
-    (errors.TooManyRequestsError, 429),
-    (errors.UnsupportedFeatureError, 501),
-    (errors.AlreadyClosedError, 503),
-)
-
-
-def status_of(error: BaseException) -> int:
-    """The HTTP status that tells a client how to react to the error."""
-    for kind, status in _STATUSES:
-        if isinstance(error, kind):
-            return status
-    return 503 if isinstance(error, AnabranchError) and error.retryable else 500
 
 
 class Call:
@@ -133,11 +96,21 @@ class Call:
         return whole(self.part(name), name)
 
     def namespace(self) -> str:
-        return f"{self.part('tenant')}/{self.part('namespace')}"
+        return namespace_in(self.part)
 
     def topic(self, domain: Domain) -> TopicName:
         """The topic that the path names, in the scheme of the resource."""
-        return TopicName(domain, self.part("tenant"), self.part("namespace"), self.part("topic"))
+        return topic_in(domain, self.part)
+
+    async def admit(self, method: str, path: str) -> None:
+        """Return if the caller has the rights that the table lists for the call, else AuthorizationError."""
+        line = CALLS.get((method, path))
+        if line is None:
+            raise errors.AuthorizationError(f"{method} {path} is not in the table of rights")
+        if self.broker.authorizer.enabled:
+            asking = self.broker.authorizer.admit(self.caller, line.needs(self.part))
+            if asking is not None:
+                await asking
 
     async def leader(self) -> TopicLeader:
         """The leader of the scalable topic that the path names."""
@@ -156,6 +129,14 @@ class Call:
             if classic is None or classic.migrated:
                 raise
             raise TopicNotFoundError(f"{error}; {name.local} is a classic topic: migrate it first") from None
+
+    @property
+    def scraper(self) -> Any:
+        """The metrics of all workers."""
+        return self._request.app.state.scraper
+
+    def header(self, name: str) -> str:
+        return self._request.headers.get(name, "")
 
     def query(self, name: str) -> str | None:
         return self._request.query_params.get(name)
@@ -232,6 +213,7 @@ def route(method: str, path: str, handler: CallHandler) -> Route:
     async def endpoint(request: Request) -> Response:
         call = Call(request)
         try:
+            await call.admit(method, path)
             answer = await _answer(call, handler)
         except Exception as error:
             return refusal(error, changing=method != "GET")
@@ -251,36 +233,3 @@ async def _answer(call: Call, handler: CallHandler) -> Any:
             if loop.time() >= until_s or not call.repeatable:
                 raise
         await asyncio.sleep(RETRY_S)
-
-
-def render(answer: Any) -> Response:
-    if isinstance(answer, Response):
-        return answer
-    if answer is None:
-        return Response(status_code=204)
-    if isinstance(answer, str):
-        return Response(answer, media_type="text/plain; charset=utf-8")
-    return Response(msgspec.json.encode(answer), media_type="application/json")
-
-
-def refusal(error: BaseException, *, changing: bool = False) -> Response:
-    """The HTTP form of an error; an unexpected error is logged, and its text is not sent.
-
-    An unavailable leader may have made the requested change, and the text says so.
-    """
-    status = status_of(error)
-    if not isinstance(error, AnabranchError):
-        log.error("an admin call failed", exc_info=error)
-        return reason(500, "the broker failed to answer this call; see its log")
-    if changing and status == 503:
-        return reason(
-            status,
-            f"{error}; the change may have been done, or may be done later: check before you repeat it",
-        )
-    return reason(status, str(error))
-
-
-def reason(status: int, text: str) -> Response:
-    """An error in Pulsar's JSON form."""
-    body = msgspec.json.encode({"reason": text})
-    return Response(body, status_code=status, media_type="application/json")

@@ -16,14 +16,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from anabranch.admin import brokers, scalable, scalable_subscriptions, segments, tenants, topics
+from anabranch.admin.answers import reason
 from anabranch.admin.browsers import AllowedHosts, guarded
 from anabranch.admin.callers import authenticated
-from anabranch.admin.calls import reason
 from anabranch.admin.http_connection import HEAD_BYTES_MAX, AdminConnection
 from anabranch.admin.logs import serve_logs
 from anabranch.admin.metrics import routes as metrics
 from anabranch.admin.metrics.scrape import Scraper
 from anabranch.broker.broker import Broker
+from anabranch.rights.table import CALLS
 from anabranch.transport.accepting import Acceptor, TlsHandshake
 from anabranch.transport.door import Door
 
@@ -42,7 +43,9 @@ ROUTES = [
 
 
 def create_app(broker: Broker) -> Any:
-    """The ASGI app with all routes."""
+    """The ASGI app with all routes, of which each has a line in the table of rights."""
+    missing = [f"{method} {path}" for method, path in served_calls() if (method, path) not in CALLS]
+    assert not missing, f"add lines to rights/table.py for {', '.join(missing)}"
     app = Starlette(routes=ROUTES, exception_handlers={HTTPException: _refuse})
     app.state.broker = broker
     app.state.logs = serve_logs(broker)
@@ -57,6 +60,12 @@ def create_app(broker: Broker) -> Any:
         await asked(scope, receive, send)
 
     return guarded(keep_escapes, AllowedHosts.of(broker.config, socket.gethostname()))
+
+
+def served_calls() -> list[tuple[str, str]]:
+    """The method and the template of the path of every route."""
+    # Starlette adds HEAD to each GET, which needs the same right.
+    return [(method, one.path) for one in ROUTES for method in sorted((one.methods or set()) - {"HEAD"})]
 
 
 async def _refuse(request: Request, error: Exception) -> Response:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from anabranch.admin import stats
-from anabranch.admin.calls import Call, PreconditionFailedError, route
+from anabranch.admin.answers import PreconditionFailedError
+from anabranch.admin.calls import Call, route
 from anabranch.aio import together
 from anabranch.broker.catalog.classic_topics import log_names
 from anabranch.errors import (

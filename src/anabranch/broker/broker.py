@@ -9,10 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from anabranch.aio import TaskRegistry, in_slices
+from anabranch.aio import TaskRegistry
+from anabranch.broker.catalog.authorizer import Authorizer
 from anabranch.broker.catalog.classic_topics import ClassicTopics
 from anabranch.broker.catalog.message_size import largest_message_bytes
 from anabranch.broker.catalog.producer_epochs import TopicEpochs
+from anabranch.broker.catalog.rate_sampling import sample_rates
 from anabranch.broker.catalog.schemas import SchemaRegistry
 from anabranch.broker.catalog.served_logs import ServedLogs
 from anabranch.broker.catalog.stores import StorageOf, Stores
@@ -36,7 +38,6 @@ from anabranch.broker.cluster.routing import (
 )
 from anabranch.broker.cluster.unled_topics import UnledTopics
 from anabranch.broker.serving.context import LogContext, SubscriptionLimits
-from anabranch.broker.serving.served_log import RateMeter
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.handlers import HANDLERS
 from anabranch.broker.wire.handlers.lookup import owner_of
@@ -68,9 +69,6 @@ P = TypeVar("P")
 
 LEAVE_S = 5.0
 """How long a stop waits for the disk, or for the topics of a store to be left."""
-
-SAMPLED_AT_ONCE = 200
-"""Logs whose rates are sampled in one turn of the event loop; more would delay other work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +103,11 @@ class Broker:
         self.limits = SharedLimits(config, self._make_pump)
         self.directory = Directory(environment.store)
         self.records = TopicStore(environment.store)
+        self.authorizer = Authorizer(self.records.namespaces, config)
         self._message_bytes_max = config.max_message_bytes
         self.stores = Stores(environment.storage_of, self._store_failed)
         self.clock, self.timings, self.gate = environment.clock, environment.timings, environment.gate
-        self._endpoint = endpoint
-        self.url, self.http_url = endpoint.url, endpoint.http_url
+        self._endpoint, self.url, self.http_url = endpoint, endpoint.url, endpoint.http_url
         self._servers: Sequence[Listener] = ()
         self._tasks = TaskRegistry()
         self._unwatch: Callable[[], None] = lambda: None
@@ -173,6 +171,7 @@ class Broker:
             gate=self.gate,
             limits=self.limits,
             room=PublishRoom(self.config, self.connections),
+            authorizer=self.authorizer,
             targets=self._targets,
         )
 
@@ -180,13 +179,14 @@ class Broker:
         """Join the living brokers, recover the own stores, finish interrupted changes, then listen."""
         await self.records.namespaces.ensure_defaults(self.config.cluster)
         await self._secret.load()
+        self.authorizer.start()
         most = self.config.max_message_bytes
         self._message_bytes_max = await largest_message_bytes(self.records.store, most)
         await self.directory.start()
         self._unwatch = self.directory.watch(self._brokers_changed)
         await self._ownership.start()
         self._servers = await self._endpoint.listen(self.limits.door)
-        self._tasks.spawn(self._sample_rates())
+        self._tasks.spawn(sample_rates(self.logs, self.config.load_report_interval_s))
         self._tasks.spawn(UnledTopics(self.logs, self.controllers).run())
         self._tasks.spawn(Trimming(self.stores, self.logs, self.clock, self._retention_of).run())
 
@@ -203,6 +203,7 @@ class Broker:
             connection.lost()
         await self._peers.close()
         await self._ownership.stop()
+        self.authorizer.stop()
         self._unwatch()
         await self.directory.stop()
 
@@ -269,13 +270,6 @@ class Broker:
         )
         connection = ServerConnection(self._services, HANDLERS, self.connections)
         return FairPump(machine, Handshake(connection), self.limits)
-
-    async def _sample_rates(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(self.config.load_report_interval_s / RateMeter.SAMPLES)
-            async for segment in in_slices(self.logs.served, SAMPLED_AT_ONCE):
-                segment.sample(loop.time())
 
 
 def _log_context(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from anabranch.admin import scalable, scalable_subscriptions, segments
-from anabranch.admin.calls import status_of
+from anabranch.admin.answers import status_of
 from anabranch.errors import (
     AnabranchError,
     NotConnectedError,

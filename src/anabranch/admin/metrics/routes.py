@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from prometheus_client import exposition
-from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from anabranch.admin.metrics.scrape import Scraper
+from anabranch.admin.calls import Call, route
 
 
 class PiecewiseText(Response):
@@ -28,10 +26,9 @@ class PiecewiseText(Response):
         await send({"type": "http.response.body", "body": b""})
 
 
-async def metrics(request: Request) -> Response:
-    accept = request.headers.get("accept", "")
-    scraper: Scraper = request.app.state.scraper
-    return PiecewiseText(scraper.scrape(accept), exposition.choose_encoder(accept)[1])
+async def metrics(call: Call) -> Response:
+    accept = call.header("accept")
+    return PiecewiseText(call.scraper.scrape(accept), exposition.choose_encoder(accept)[1])
 
 
-ROUTES = [Route("/metrics", metrics), Route("/metrics/", metrics)]
+ROUTES = [route("GET", "/metrics", metrics), route("GET", "/metrics/", metrics)]

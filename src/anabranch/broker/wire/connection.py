@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from google.protobuf.message import Message
 
-from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.producer import ServedProducer
 from anabranch.broker.serving.served_log import ServedLog
-from anabranch.broker.serving.subscription import Subscription
+from anabranch.broker.wire.attachments import Attached, Registered, take_releases
 from anabranch.broker.wire.command_handler import CommandHandler, has_answer
+from anabranch.broker.wire.entrance import admit
 from anabranch.broker.wire.java_m1 import is_java_m1
 from anabranch.broker.wire.liveness import ListeningMachine, answers
 from anabranch.broker.wire.openings import Openings
 from anabranch.broker.wire.pushes import Pushes
 from anabranch.broker.wire.services import Services
 from anabranch.broker.wire.turns import CommandTurns, ReadingPauses, Slices, first_slice, run_in_turns
-from anabranch.controller.ports.leader import Membership, TopicLeader
 from anabranch.errors import (
     AnabranchError,
     LimitExceededError,
@@ -44,21 +42,6 @@ _logger = logging.getLogger(__name__)
 
 FORMER_MAX = 10_000
 """Closed producers whose late SENDs are recognised."""
-
-
-class Attached(NamedTuple):
-    """A consumer, and the subscription and log that it reads."""
-
-    segment: ServedLog
-    subscription: Subscription
-    consumer: ServedConsumer
-
-
-class Registered(NamedTuple):
-    """A registered consumer, and the leader that assigns it segments."""
-
-    controller: TopicLeader
-    registration: Membership
 
 
 class ServerConnection:
@@ -157,22 +140,42 @@ class ServerConnection:
             return None
         try:
             check_limits(command)
-            work = handler.act(self, command)
-            if isinstance(work, Generator):
-                return first_slice(self._in_slices(handler, command, work))
-            if work is None:
-                return None if handler.is_quick else self._turns.count_request()
-            if self._requests >= self.services.requests_max:
-                work.close()
-                raise TooManyRequestsError(f"{self._requests} requests of this connection are under way")
-            self._requests += 1
-            if self._pump is not None:
-                self._pump.handled += REQUEST_COMMANDS
-            self.services.tasks.spawn(self._carry_out(handler, command, work), inner=work)
-            return self._turns.count_request()
+            asking = admit(self, command)
+            if asking is None:
+                return self._act(handler, command)
+            self.services.tasks.spawn(self._act_once_admitted(handler, command, asking), inner=asking)
+            return self._turns.hold()
         except Exception as error:
             self._refuse(handler, command, error)
         return None
+
+    async def _act_once_admitted(
+        self, handler: CommandHandler, command: Message, asking: Coroutine[Any, Any, None]
+    ) -> None:
+        slices: Slices | None = None
+        try:
+            await asking
+            if not self.ended:
+                slices = self._act(handler, command)
+        except Exception as error:
+            self._refuse(handler, command, error)
+        finally:
+            self._turns.go_on(slices)
+
+    def _act(self, handler: CommandHandler, command: Message) -> Slices | None:
+        work = handler.act(self, command)
+        if isinstance(work, Generator):
+            return first_slice(self._in_slices(handler, command, work))
+        if work is None:
+            return None if handler.is_quick else self._turns.count_request()
+        if self._requests >= self.services.requests_max:
+            work.close()
+            raise TooManyRequestsError(f"{self._requests} requests of this connection are under way")
+        self._requests += 1
+        if self._pump is not None:
+            self._pump.handled += REQUEST_COMMANDS
+        self.services.tasks.spawn(self._carry_out(handler, command, work), inner=work)
+        return self._turns.count_request()
 
     def _in_slices(self, handler: CommandHandler, command: Message, work: Slices) -> Slices:
         try:
@@ -191,7 +194,7 @@ class ServerConnection:
             self._requests -= 1
             if self.ended:
                 # The handler may have attached a producer or consumer after all others were released.
-                self._release()
+                run_in_turns(take_releases(self), self.services.tasks)
 
     def _refuse(self, handler: CommandHandler, command: Message, error: Exception) -> None:
         if not isinstance(error, AnabranchError):
@@ -273,19 +276,7 @@ class ServerConnection:
             self._connections.pop(self, None)
             if self._pump is not None and isinstance(self._pump.machine, ListeningMachine):
                 self._pump.machine.stop_listening()
-            self._release()
-
-    def _release(self) -> None:
-        producers = (*self.producers.values(), *self.waiting.values())
-        steps: list[Callable[[], object]] = [
-            *(partial(self.producer_logs[one.id].producers.detach, one) for one in producers),
-            *(partial(log.detach, subscription, one) for log, subscription, one in self.consumers.values()),
-            *self.pushes.close(),
-            *(partial(leader.connection_lost, one) for leader, one in self.registrations.values()),
-        ]
-        for kept in (self.producers, self.waiting, self.producer_logs, self.consumers, self.registrations):
-            kept.clear()
-        run_in_turns(steps, self.services.tasks)
+            run_in_turns(take_releases(self), self.services.tasks)
 
 
 def _discard(buffers: object) -> None:

@@ -26,7 +26,8 @@ from anabranch.protocol.commands import NO_ID
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 if TYPE_CHECKING:
-    from anabranch.broker.wire.connection import Attached, ServerConnection
+    from anabranch.broker.wire.attachments import Attached
+    from anabranch.broker.wire.connection import ServerConnection
 
 VERSION = "Pulsar-Java-v5.0.0-M1"
 

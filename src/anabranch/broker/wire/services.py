@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from anabranch.aio import TaskRegistry
+from anabranch.broker.catalog.authorizer import Authorizer
 from anabranch.broker.catalog.classic_topics import ClassicTopics
 from anabranch.broker.catalog.schemas import SchemaRegistry
 from anabranch.broker.catalog.served_logs import ServedLogs
@@ -45,6 +46,7 @@ class Services:
     gate: Gate
     limits: SharedLimits
     room: PublishRoom
+    authorizer: Authorizer
     targets: Targets
     """The ports that other brokers may call at this broker."""
     _name_numbers: Iterator[int] = field(default_factory=count)

@@ -73,6 +73,7 @@ class CommandTurns:
         self._waiting: deque[Command] = deque()
         self._slices: Slices | None = None
         self._scheduled = False
+        self._held = False
         self._requests = 0
         self._closed = False
 
@@ -94,6 +95,18 @@ class CommandTurns:
         self._requests += 1
         return _no_work() if self._requests % REQUESTS_PER_TURN == 0 else None
 
+    def hold(self) -> Slices:
+        """Let later commands wait until `go_on`; returns slices without work."""
+        self._held = True
+        return _no_work()
+
+    def go_on(self, slices: Slices | None) -> None:
+        """Run the later commands, after these slices of the command for which they waited."""
+        self._held = False
+        self._slices = slices
+        if not self._closed:
+            self._later(self._turn)
+
     def close(self) -> None:
         """Drop all commands that wait, because the connection is gone."""
         self._closed = True
@@ -102,7 +115,8 @@ class CommandTurns:
     def _schedule(self) -> None:
         self._pauses.add("turns")
         self._scheduled = True
-        self._later(self._turn)
+        if not self._held:
+            self._later(self._turn)
 
     def _turn(self) -> None:
         self._scheduled = False

@@ -10,6 +10,7 @@ from __future__ import annotations
 from google.protobuf.message import Message
 
 from anabranch.broker.wire.command_handler import CommandHandler
+from anabranch.broker.wire.entrance import check_listed
 from anabranch.broker.wire.handlers import (
     consume,
     layout_watch,
@@ -21,9 +22,11 @@ from anabranch.broker.wire.handlers import (
     session,
     subscribe,
 )
+from anabranch.protocol.pb import pulsar_pb2 as pb
 
 _MODULES = (session, lookup, produce, subscribe, consume, layout_watch, namespace_watch, register, peer)
 
 HANDLERS: dict[type[Message], CommandHandler] = {
     command: handler for module in _MODULES for command, handler in module.HANDLERS.items()
 }
+check_listed({*HANDLERS, pb.CommandSend, pb.CommandPing, pb.CommandPong})

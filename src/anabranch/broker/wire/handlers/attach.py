@@ -7,7 +7,8 @@ from dataclasses import astuple
 from typing import Any
 
 from anabranch.broker.serving.served_log import ServedLog
-from anabranch.broker.wire.connection import Attached, ServerConnection
+from anabranch.broker.wire.attachments import Attached
+from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.services import Services
 from anabranch.errors import MetadataError, NotAllowedError, ServiceNotReadyError, TopicNotFoundError
 from anabranch.model.names import TopicName

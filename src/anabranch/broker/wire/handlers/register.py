@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
+from anabranch.broker.wire.attachments import Registered
 from anabranch.broker.wire.command_handler import CommandHandler, refuse_with
-from anabranch.broker.wire.connection import Registered, ServerConnection
+from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.java_m1 import understands_ends
 from anabranch.broker.wire.services import Services
 from anabranch.controller.decide.groups import RegistrationRequest

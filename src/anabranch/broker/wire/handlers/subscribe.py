@@ -9,8 +9,9 @@ from anabranch.broker.serving.consumer import ConsumerOptions, ServedConsumer
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.broker.serving.subscription import Subscription
 from anabranch.broker.wire import java_m1
+from anabranch.broker.wire.attachments import Attached
 from anabranch.broker.wire.command_handler import CommandHandler
-from anabranch.broker.wire.connection import Attached, ServerConnection
+from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.handlers.attach import metadata_of, open_log
 from anabranch.controller.decide.admission import Admission, AttachRequest
 from anabranch.errors import AnabranchError, ConsumerBusyError, NotAllowedError, ServiceNotReadyError

@@ -1,0 +1,49 @@
+"""The objects of one connection, together with the parts of the broker that they are attached to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from anabranch.broker.serving.consumer import ServedConsumer
+from anabranch.broker.serving.served_log import ServedLog
+from anabranch.broker.serving.subscription import Subscription
+from anabranch.controller.ports.leader import Membership, TopicLeader
+
+if TYPE_CHECKING:
+    from anabranch.broker.wire.connection import ServerConnection
+
+
+class Attached(NamedTuple):
+    """A consumer, and the subscription and log that it reads."""
+
+    segment: ServedLog
+    subscription: Subscription
+    consumer: ServedConsumer
+
+
+class Registered(NamedTuple):
+    """A registered consumer, and the leader that assigns it segments."""
+
+    controller: TopicLeader
+    registration: Membership
+
+
+def take_releases(connection: ServerConnection) -> list[Callable[[], object]]:
+    """Take all objects from a connection that is gone; returns the steps that release them."""
+    producers = (*connection.producers.values(), *connection.waiting.values())
+    logs, consumers, registrations = (
+        connection.producer_logs,
+        connection.consumers,
+        connection.registrations,
+    )
+    steps: list[Callable[[], object]] = [
+        *(partial(logs[one.id].producers.detach, one) for one in producers),
+        *(partial(log.detach, subscription, one) for log, subscription, one in consumers.values()),
+        *connection.pushes.close(),
+        *(partial(leader.connection_lost, one) for leader, one in registrations.values()),
+    ]
+    for kept in (connection.producers, connection.waiting, logs, consumers, registrations):
+        kept.clear()
+    return steps

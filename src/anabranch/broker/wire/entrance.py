@@ -1,0 +1,40 @@
+"""The check of rights before a command is handled; `rights.table` says which right each command needs."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf.message import Message
+
+from anabranch.errors import AuthorizationError
+from anabranch.rights.needs import Right
+from anabranch.rights.table import COMMANDS
+
+if TYPE_CHECKING:
+    from anabranch.broker.wire.connection import ServerConnection
+
+
+def admit(connection: ServerConnection, command: Message) -> Coroutine[Any, Any, None] | None:
+    """Return if the command may be handled, else raise AuthorizationError.
+
+    Returns a coroutine that does the same if grants have to be read first; later commands of the connection
+    wait for it.
+    """
+    line = COMMANDS.get(type(command))
+    if line is None:
+        raise AuthorizationError(f"{type(command).__name__} is not in the table of rights")
+    if line.right is Right.OWN or line.right is Right.OPEN:
+        return None
+    if line.right is Right.PEER:
+        if connection.is_peer:
+            return None
+        raise AuthorizationError("only brokers of this cluster may call each other")
+    authorizer = connection.services.authorizer
+    return authorizer.admit(connection.caller, line.needs(command)) if authorizer.enabled else None
+
+
+def check_listed(commands: set[type[Message]]) -> None:
+    """Raise AssertionError for a command that has a handler but no line in the table of rights."""
+    missing = sorted(command.__name__ for command in commands - COMMANDS.keys())
+    assert not missing, f"add lines to rights/table.py for {', '.join(missing)}"
