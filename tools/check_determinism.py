@@ -42,6 +42,7 @@ ALLOWED = (
     "metadata/sqlite.py",
     "metadata/sqlite_file.py",
     "metadata/sqlite_thread.py",
+    "security/audit_file.py",
     "security/secret_files.py",
     "security/tls.py",
     "transport/accepting.py",

@@ -157,6 +157,7 @@ async def serve(config: BrokerConfig, worker: Worker, files_per_store: int) -> i
         for listener in (*worker.listeners.of("http"), *worker.listeners.of("https")):
             listener.close()
         await broker.stop()
+        await broker.gate.audit.close()
         await store.close()
     return int(broker.failed.is_set())
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from anabranch.clock import Clock
 from anabranch.config import BrokerConfig
 from anabranch.errors import InvalidConfigurationError
 from anabranch.rights.callers import is_role
-from anabranch.security.audit import AuditLog, NoAudit
+from anabranch.security.audit import AuditLines, AuditLog, BufferedAudit, NoAudit
+from anabranch.security.audit_file import AuditFile, append_to_stderr
 from anabranch.security.authentication import (
     AuthenticationMethods,
     Authenticator,
@@ -52,8 +54,14 @@ def make_gate(config: BrokerConfig, clock: Clock, audit: AuditLog) -> Gate:
 
 
 def make_audit(config: BrokerConfig, clock: Clock, worker: int) -> AuditLog:
-    # The file follows; until then refusals are not kept.
-    return NoAudit()
+    """The audit log of one worker, in the file that all workers share."""
+    if config.audit_log == "off":
+        return NoAudit()
+    lines = AuditLines(clock, worker)
+    if config.audit_log == "stderr":
+        return BufferedAudit(lines, append_to_stderr)
+    path = Path(config.data) / config.audit_log
+    return BufferedAudit(lines, AuditFile(path, config.audit_log_bytes_max, config.audit_log_files).append)
 
 
 def make_authentication(config: BrokerConfig, clock: Clock) -> AuthenticationMethods:
