@@ -26,7 +26,7 @@ def lines(loop: SimLoop) -> AuditLines:
     return AuditLines(SimClock(loop), 3)
 
 
-class FullDisk:
+class AuditDisk:
     """Takes lines, or fails while it is full."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ async def test_a_client_cannot_forge_or_flood_a_line(lines: AuditLines, text: st
 
 
 async def test_lines_are_written_soon_and_at_the_latest_on_close(lines: AuditLines) -> None:
-    disk = FullDisk()
+    disk = AuditDisk()
     log = BufferedAudit(lines, disk.append)
     log.write(EVENT)
     assert disk.lines == []
@@ -86,7 +86,7 @@ async def test_lines_are_written_soon_and_at_the_latest_on_close(lines: AuditLin
 async def test_a_full_disk_costs_lines_that_are_counted(
     lines: AuditLines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    disk = FullDisk()
+    disk = AuditDisk()
     disk.is_full = True
     monkeypatch.setattr(audit, "WAITING_BYTES_MAX", 1000)
     log = BufferedAudit(lines, disk.append)
