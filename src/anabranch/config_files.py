@@ -1,24 +1,31 @@
-"""Reads the settings of a broker from a TOML file and `key=value` texts, and writes the default file."""
+"""Reads the settings of a broker from a file and `key=value` texts, and writes the default file.
+
+A file is TOML, or Java properties like Pulsar's broker.conf.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import logging
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from anabranch.config import KIB, MIB, BrokerConfig, plain_fields
+from anabranch.config_properties import parse_properties, sort_out
 from anabranch.errors import InvalidConfigurationError
 from anabranch.model.policy import BROKER_KEYS, FIELDS, AutoScalePolicy, coerce
+
+_logger = logging.getLogger(__name__)
 
 
 def load_config(file: str | os.PathLike[str] | None = None, sets: Iterable[str] = ()) -> BrokerConfig:
     """Defaults, then the file, then each `key=value`; raises InvalidConfigurationError."""
     given: dict[str, object] = {}
     if file is not None:
-        given.update(_flatten(_read_file(file), f"{os.fspath(file)}: "))
+        given.update(_read_file(file, f"{os.fspath(file)}: "))
     for text in sets:
         key, equals, value = text.partition("=")
         if not equals:
@@ -67,14 +74,40 @@ def _resolve_key(key: str, where: str) -> str:
     return name
 
 
-def _read_file(file: str | os.PathLike[str]) -> dict[str, object]:
+def _read_file(file: str | os.PathLike[str], where: str) -> dict[str, object]:
     try:
-        with open(file, "rb") as stream:
-            return tomllib.load(stream)
+        with open(file, encoding="utf-8") as stream:
+            text = stream.read()
     except OSError as error:
         raise InvalidConfigurationError(f"cannot read {os.fspath(file)}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InvalidConfigurationError(f"{os.fspath(file)} is not UTF-8: {error}") from error
+    suffix = os.path.splitext(file)[1]
+    try:
+        table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise InvalidConfigurationError(f"{os.fspath(file)} is not valid TOML: {error}") from error
+        if suffix == ".toml":
+            raise InvalidConfigurationError(f"{os.fspath(file)} is not valid TOML: {error}") from error
+        return _read_properties(text, where)
+    # Numbers and truth values look alike in both formats; broker.conf has neither quotes nor tables.
+    is_plain = all(isinstance(value, bool | int | float) for value in table.values())
+    if suffix in (".conf", ".properties") and is_plain:
+        return _read_properties(text, where)
+    return _flatten(table, where)
+
+
+def _read_properties(text: str, where: str) -> dict[str, object]:
+    found = sort_out(parse_properties(text), _NAMES, where)
+    given: dict[str, object] = {}
+    for key, value in found.given.items():
+        name = _resolve_key(key, where)
+        empty = _FIELDS[name].metadata.get("empty") if name in _FIELDS else None
+        # As in Pulsar, an empty value leaves the default, and switches a port off.
+        if value or empty is not None:
+            given[name] = _parse(name, value)
+    if found.without_effect:
+        _logger.warning("%sthese settings have no effect here: %s", where, ", ".join(found.without_effect))
+    return given
 
 
 def _flatten(table: Mapping[str, object], where: str) -> dict[str, object]:

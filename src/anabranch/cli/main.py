@@ -102,7 +102,11 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("--data", metavar="DIR", help="data directory (./anabranch-data)")
     parser.add_argument("--workers", type=int, metavar="N", help="how many processes share the work (1)")
-    parser.add_argument("--config", metavar="FILE", help="read settings from this TOML file first")
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="read settings from this file first: TOML, or like Pulsar's broker.conf",
+    )
     parser.add_argument(
         "--allow-unauthenticated",
         action="store_true",
