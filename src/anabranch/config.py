@@ -14,6 +14,7 @@ from anabranch.config_authentication import AuthenticationConfig
 from anabranch.config_authorization import AuthorizationConfig
 from anabranch.config_doors import DoorsConfig
 from anabranch.config_fields import OFF, check_choice, check_value, port_setting, setting
+from anabranch.config_quotas import QuotaConfig
 from anabranch.config_tls import TlsConfig
 from anabranch.errors import InvalidConfigurationError
 from anabranch.model.policy import AutoScalePolicy, check_policy
@@ -24,7 +25,7 @@ DAMAGED_ENTRIES = ("stop", "skip")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig(TlsConfig, DoorsConfig, AuthenticationConfig, AuthorizationConfig):
+class BrokerConfig(TlsConfig, DoorsConfig, AuthenticationConfig, AuthorizationConfig, QuotaConfig):
     """All settings of one broker process."""
 
     host: str = setting(

@@ -181,7 +181,7 @@ class NotAllowedError(ServerError):
 
 
 class LimitExceededError(NotAllowedError):
-    """A list, text or number of bytes exceeds its limit; send less at once."""
+    """A list, text, number of bytes, or a quota, exceeds its limit; the text names it. Use less."""
 
 
 class UnsupportedFeatureError(ServerError):

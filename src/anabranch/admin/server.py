@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from anabranch.admin import brokers, scalable, scalable_subscriptions, segments, tenants, topics
+from anabranch.admin import brokers, quotas, scalable, scalable_subscriptions, segments, tenants, topics
 from anabranch.admin.answers import reason
 from anabranch.admin.browsers import AllowedHosts, guarded
 from anabranch.admin.callers import authenticated
@@ -36,6 +36,7 @@ ROUTES = [
     *scalable_subscriptions.ROUTES,
     *segments.ROUTES,
     *topics.ROUTES,
+    *quotas.ROUTES,
     *tenants.ROUTES,
     *brokers.ROUTES,
     *metrics.ROUTES,

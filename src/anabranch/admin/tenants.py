@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from anabranch.admin.calls import NUMBER_MAX, Call, route
+from anabranch.admin.quotas import QUOTA_POLICIES, check_new_namespace, store_policy
 from anabranch.admin.topics import delete_topic, list_topics
 from anabranch.errors import InvalidConfigurationError, NotFoundError, TopicNotFoundError
 from anabranch.metadata.records import NamespaceRecord, TenantRecord
@@ -49,7 +50,8 @@ async def list_tenants(call: Call) -> list[str]:
 
 
 async def get_tenant(call: Call) -> Any:
-    return await call.topics.namespaces.load_tenant(call.part("tenant"))
+    record = await call.topics.namespaces.load_tenant(call.part("tenant"))
+    return {"adminRoles": record.admin_roles, "allowedClusters": record.allowed_clusters}
 
 
 async def create_tenant(call: Call) -> None:
@@ -59,7 +61,11 @@ async def create_tenant(call: Call) -> None:
 
 async def update_tenant(call: Call) -> None:
     record = await _tenant(call)
-    await call.topics.namespaces.update_tenant(call.part("tenant"), lambda _: record)
+
+    def change(known: TenantRecord) -> TenantRecord:
+        return msgspec.structs.replace(record, quotas=known.quotas)
+
+    await call.topics.namespaces.update_tenant(call.part("tenant"), change)
 
 
 async def _tenant(call: Call) -> TenantRecord:
@@ -68,7 +74,7 @@ async def _tenant(call: Call) -> TenantRecord:
     unknown = [name for name in record.allowed_clusters if name != cluster]
     if unknown:
         raise InvalidConfigurationError(f"there is no cluster {unknown[0]!r}; this one is {cluster!r}")
-    return record
+    return msgspec.structs.replace(record, quotas={})
 
 
 async def delete_tenant(call: Call) -> None:
@@ -84,6 +90,7 @@ async def create_namespace(call: Call) -> None:
     validate_entity("namespace", call.part("namespace"))
     policies = await call.body(dict[str, Any]) or {}
     _check_retention(policies.get(RETENTION))
+    await check_new_namespace(call, policies)
     await call.topics.namespaces.create_namespace(call.namespace(), NamespaceRecord(policies=policies))
 
 
@@ -115,30 +122,34 @@ async def delete_namespace(call: Call) -> None:
 
 
 async def get_policy(call: Call) -> Any:
+    quota = QUOTA_POLICIES.get(call.part("policy"))
+    if quota is not None:
+        return await quota.get(call)
     record = await call.topics.namespaces.load_namespace(call.namespace())
     return record.policies.get(_field(call))
 
 
 async def set_policy(call: Call) -> None:
-    await _store_policy(call, await call.body(object))
+    quota = QUOTA_POLICIES.get(call.part("policy"))
+    if quota is not None:
+        await quota.set(call)
+    else:
+        await _store_policy(call, await call.body(object))
 
 
 async def delete_policy(call: Call) -> None:
-    await _store_policy(call, None)
+    quota = QUOTA_POLICIES.get(call.part("policy"))
+    if quota is not None:
+        await quota.remove(call)
+    else:
+        await _store_policy(call, None)
 
 
 async def _store_policy(call: Call, value: object) -> None:
     field = _field(call)
     if field == RETENTION:
         _check_retention(value)
-
-    def change(record: NamespaceRecord) -> NamespaceRecord:
-        policies = {name: kept for name, kept in record.policies.items() if name != field}
-        if value is not None:
-            policies[field] = value
-        return msgspec.structs.replace(record, policies=policies)
-
-    await call.topics.namespaces.update_namespace(call.namespace(), change)
+    await store_policy(call, field, value)
 
 
 def _check_retention(policy: object) -> None:
@@ -160,7 +171,8 @@ def _check_retention(policy: object) -> None:
 def _field(call: Call) -> str:
     name = call.part("policy")
     if name not in _POLICY_FIELDS:
-        raise NotFoundError(f"there is no namespace policy {name!r}; known are {', '.join(_POLICY_FIELDS)}")
+        known = ", ".join((*_POLICY_FIELDS, *QUOTA_POLICIES))
+        raise NotFoundError(f"there is no namespace policy {name!r}; known are {known}")
     return _POLICY_FIELDS[name]
 
 

@@ -14,6 +14,7 @@ from anabranch.broker.catalog.authorizer import Authorizer
 from anabranch.broker.catalog.classic_topics import ClassicTopics
 from anabranch.broker.catalog.message_size import largest_message_bytes
 from anabranch.broker.catalog.producer_epochs import TopicEpochs
+from anabranch.broker.catalog.quotas import QuotaBook
 from anabranch.broker.catalog.rate_sampling import sample_rates
 from anabranch.broker.catalog.schemas import SchemaRegistry
 from anabranch.broker.catalog.served_logs import ServedLogs
@@ -95,8 +96,7 @@ class Broker:
         id: int = 0,  # noqa: A002
     ) -> None:
         """`id` is its number among all brokers."""
-        self.config = config
-        self.id = id
+        self.config, self.id = config, id
         self.failed = asyncio.Event()
         """Set when a store cannot be trusted any more: the process has to end, and another has to start."""
         self.connections: dict[ServerConnection, None] = {}
@@ -113,6 +113,7 @@ class Broker:
         self._unwatch: Callable[[], None] = lambda: None
         drains = DrainEvents()
         context = _log_context(config, environment, self._tasks, self.limits)
+        self.quotas = QuotaBook(config, self.records.namespaces, context.throttles)
         self.logs = ServedLogs(self.stores, context, drains.report)
         self.classic = ClassicTopics(
             self.logs, self.records, self.clock, self.directory.served, auto_create=config.auto_create_topics
@@ -180,6 +181,7 @@ class Broker:
         await self.records.namespaces.ensure_defaults(self.config.cluster)
         await self._secret.load()
         self.authorizer.start()
+        await self.quotas.start()
         most = self.config.max_message_bytes
         self._message_bytes_max = await largest_message_bytes(self.records.store, most)
         await self.directory.start()
@@ -187,6 +189,7 @@ class Broker:
         await self._ownership.start()
         self._servers = await self._endpoint.listen(self.limits.door)
         self._tasks.spawn(sample_rates(self.logs, self.config.load_report_interval_s))
+        self._tasks.spawn(self.quotas.follow())
         self._tasks.spawn(UnledTopics(self.logs, self.controllers).run())
         self._tasks.spawn(Trimming(self.stores, self.logs, self.clock, self._retention_of).run())
 
@@ -205,6 +208,7 @@ class Broker:
         await self._ownership.stop()
         self.authorizer.stop()
         self._unwatch()
+        self.quotas.stop()
         await self.directory.stop()
 
     async def _retention_of(self, namespace: str) -> Retention:

@@ -232,6 +232,7 @@ class StoreRecord(Record, frozen=True, kw_only=True, rename="camel"):
 class TenantRecord(Record, frozen=True, kw_only=True, rename="camel"):
     admin_roles: tuple[str, ...] = ()
     allowed_clusters: tuple[str, ...] = ("standalone",)
+    quotas: dict[str, Any] = {}
 
 
 class NamespaceRecord(Record, frozen=True, kw_only=True, rename="camel"):
@@ -241,7 +242,6 @@ class NamespaceRecord(Record, frozen=True, kw_only=True, rename="camel"):
 
 
 R = TypeVar("R", bound=Record)
-
 _ENCODER = msgspec.json.Encoder()
 
 

@@ -8,6 +8,9 @@ from typing import Any, NamedTuple, Protocol
 
 from google.protobuf.message import Message
 
+from anabranch.broker.serving.rate_gates import Pauses
+from anabranch.broker.serving.throttles import Throttles, TopicThrottle
+from anabranch.broker.serving.usage import Usage
 from anabranch.clock import Clock
 from anabranch.config import BrokerConfig
 from anabranch.ledger.storage import SegmentLog
@@ -26,6 +29,10 @@ class ClientLink(Protocol):
 
     throttled: bool
     """Whether too many bytes wait, so that the connection is not read for now."""
+
+    @property
+    def pauses(self) -> Pauses:
+        """The reasons for which the connection is not read for now."""
 
     @property
     def address(self) -> str: ...
@@ -108,6 +115,8 @@ class LogContext:
     next_epoch: Callable[[TopicName, str], Awaitable[TopicEpoch]]
     """Count one more exclusive producer, of this role, durably."""
     dispatch_times: TimeHistogram = field(default_factory=TimeHistogram)
+    throttles: Throttles = field(default_factory=Throttles)
+    usage: Usage = field(default_factory=Usage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,5 +128,6 @@ class SubscriptionContext:
     broker: LogContext
     splits: Callable[[], tuple[int, ...]]
     """The bucket boundaries of the segment, as they are now."""
+    throttle: TopicThrottle
     report_drained: Callable[[str, Ranges], None]
     """Called with the name of a subscription and the slots that it has drained."""

@@ -111,12 +111,14 @@ class LogProducers:
             self._prepare(producer)
             if step == "wait":
                 self.waiting[producer.bound_name] = producer
+                self._context.usage.add_producer(self._name, producer)
                 return False
             if step == "fence":
                 self._close_all()
             if step != "join":
                 await self._own(producer, keep_epoch=topic_epoch == stored.number)
             self.attached[producer.bound_name] = producer
+            self._context.usage.add_producer(self._name, producer)
             return True
 
     def _prepare(self, producer: ServedProducer) -> None:
@@ -128,6 +130,7 @@ class LogProducers:
 
     def detach(self, producer: ServedProducer) -> None:
         """Forget a producer; the entries that it sent are stored and answered all the same."""
+        self._context.usage.discard(producer)
         if self.attached.get(producer.bound_name) is producer:
             del self.attached[producer.bound_name]
             self._messages_left += producer.messages_in

@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 
 from anabranch.broker.serving.context import ClientLink
 from anabranch.broker.serving.entry_checks import ANY_CLASSIC_ENTRY, EntryRules, fault_of
+from anabranch.broker.serving.throttles import UNLIMITED, TopicThrottle
 from anabranch.errors import (
     AnabranchError,
     ChecksumError,
@@ -55,6 +56,7 @@ class ProducerOptions:
     connected_at_ms: int = 0
     principal: str = ""
     """The role that the name belongs to; empty without authentication."""
+    throttle: TopicThrottle = UNLIMITED
 
 
 class ServedProducer:
@@ -87,6 +89,7 @@ class ServedProducer:
         self._log = log
         self._rules = options.rules
         self._dedup = options.deduplicate
+        self._throttle = options.throttle
         self._inherited = _NOTHING
         self._inherited_max = _NOTHING.highest
         # SENDs not answered yet, in order: sequence id, highest, size or _DEFERRED, the sequence id that
@@ -133,6 +136,8 @@ class ServedProducer:
             else:
                 self._defer(sequence_id, highest, -1, fault)
             return
+        if self._throttle.publish_gates:
+            self._throttle.charge(self.link, count, len(entry))
         if sequence_id <= self.pushed and self._dedup and last >= 0:
             self._defer(sequence_id, highest, last)
             return

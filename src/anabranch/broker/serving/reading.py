@@ -175,7 +175,7 @@ class OrderedReading(Reading):
         path = self.path
         acks = path.cursor.acks
         self.next = acks.next_pending(self.next)
-        entries = path.source.read(self.next, consumer.permits)
+        entries = path.source.read(self.next, min(consumer.permits, path.batch_entries))
         if not entries:
             return False
         plain = entries[0].ordinal >= acks.top and not acks.parts

@@ -75,6 +75,7 @@ class ServedLog:
         self.log = log
         self.splits: tuple[int, ...] = ()
         """Bucket boundaries of the segment; set when a client attaches."""
+        self.throttle = context.throttles.of(name)
         self.producers = LogProducers(name, log, context)
         self.subscriptions: dict[str, Subscription] = {}
         self._subscription_context = SubscriptionContext(
@@ -82,6 +83,7 @@ class ServedLog:
             partition=self.partition,
             broker=context,
             splits=lambda: self.splits,
+            throttle=self.throttle,
             report_drained=lambda subscription, ranges: report_drained(self, subscription, ranges),
         )
         self.observed_s = asyncio.get_running_loop().time()
@@ -208,6 +210,8 @@ class ServedLog:
 
     def sample(self, now: float) -> None:
         self._rates.sample(now, self.totals())
+        if self.throttle.is_relative:
+            self.throttle.note_published(self.name, *self.rates()[:2])
 
     def rates(self) -> tuple[float, ...]:
         """As `totals`, per second over the last window."""

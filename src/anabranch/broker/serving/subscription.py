@@ -19,11 +19,13 @@ from anabranch.broker.serving.acknowledging import (
 )
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.context import SubscriptionContext
+from anabranch.broker.serving.delivery_limits import DeliveryLimits
 from anabranch.broker.serving.draining import DrainReporter
 from anabranch.broker.serving.keyed_reading import KeyedReading
 from anabranch.broker.serving.log_reader import Counters, LogReader
 from anabranch.broker.serving.reading import OrderedReading, Reading, ReadPath
 from anabranch.broker.serving.strategies import Kind, kind_name, make_reading
+from anabranch.broker.serving.wake_timer import WakeTimer
 from anabranch.controller.decide.admission import ReaderState, Roster
 from anabranch.errors import ConsumerBusyError, DamagedEntriesError
 from anabranch.ledger.cursors import Cursor
@@ -59,7 +61,8 @@ class Subscription:
         self._drains = DrainReporter(self.log, cursor, context.splits, broker.spawn, report)
         self._skips_damaged = limits.skips_damaged
         self._scheduled = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = WakeTimer(broker.clock, self.schedule)
+        self._usage = broker.usage
         self.source = LogReader(self.log, broker.spawn, self.schedule, limits, self._pass_damaged)
         self._path = ReadPath(
             cursor,
@@ -70,6 +73,7 @@ class Subscription:
             limits.batch_entries,
             limits.unacked_max,
         )
+        self._limits = DeliveryLimits(context.throttle, name, self._path)
         self.reading: Reading = OrderedReading(self._path, failover=False)
         self._consumer_left: asyncio.Event | None = None
         self._roster: Roster | None = None
@@ -171,6 +175,7 @@ class Subscription:
     def remove(self, consumer: ServedConsumer) -> None:
         """Forget a consumer; the entries that it did not acknowledge go to the others."""
         if consumer in self.reading.consumers:
+            self._usage.discard(consumer)
             self.reading.left(consumer)
             self.reading.consumers_changed()
             self.reading.announce()
@@ -192,8 +197,7 @@ class Subscription:
         for consumer in list(self.consumers):
             self.remove(consumer)
             consumer.close(moved=moved)
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
 
     def flow(self, consumer: ServedConsumer, permits: int) -> None:
         consumer.permits += permits
@@ -208,12 +212,15 @@ class Subscription:
 
     def _turn(self, woken_s: float) -> None:
         self._scheduled = False
+        if self._limits.hold(self.schedule):
+            return
         self.pass_trimmed()
         sent = self.counters.messages_out
         more = self.reading.turn()
         now_s = asyncio.get_running_loop().time()
         if self.counters.messages_out != sent:
             self._times.observe(now_s - woken_s)
+            self._limits.delivered()
         if more:
             self._scheduled = True
             self._later(partial(self._turn, now_s))
@@ -221,14 +228,7 @@ class Subscription:
             self.check_end()
         wake_ms = self.reading.wake_at_ms
         if wake_ms is not None:
-            self._wake_later(wake_ms)
-
-    def _wake_later(self, wall_ms: int) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        # An hour at most, so that a stepped wall clock is noticed.
-        delay = min(max(wall_ms - self._clock.wall_ms(), 1) / 1000, 3600.0)
-        self._timer = asyncio.get_running_loop().call_later(delay, self.schedule)
+            self._timer.set(wake_ms)
 
     def redeliver(self, consumer: ServedConsumer, ids: Ids, epoch: int | None) -> Iterator[None]:
         """Deliver these entries of the consumer again, or all of them without ids, in slices."""

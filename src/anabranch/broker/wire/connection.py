@@ -78,8 +78,8 @@ class ServerConnection:
         self._handlers = handlers
         self._connections = connections
         self._pump: Pump | None = None
-        self._pauses = ReadingPauses()
-        self._turns = CommandTurns(self._run, self._pauses, services.limits.turns.later)
+        self.pauses = ReadingPauses()
+        self._turns = CommandTurns(self._run, self.pauses, services.limits.turns.later)
         self.openings = Openings(lambda: len(self.producer_logs) + len(self.consumers))
         self._former: dict[int, None] = {}
         self._requests = 0
@@ -88,7 +88,7 @@ class ServerConnection:
     def connected(self, pump: Pump) -> None:
         machine = pump.machine
         assert isinstance(machine, ServerMachine)
-        self._pump = self._pauses.pump = pump
+        self._pump = self.pauses.pump = pump
         self.write = pump.write
         self.write_many = pump.write_many
         self.address, self.is_tls = pump.peer, pump.is_tls
@@ -129,7 +129,7 @@ class ServerConnection:
                     break
         if not self.throttled and self.services.room.exceeded(self.publish_bytes):
             self.throttled = True
-            self._pauses.add("publishes")
+            self.pauses.add("publishes")
         return slices
 
     def _handle(self, command: Command) -> Slices | None:
@@ -226,7 +226,7 @@ class ServerConnection:
     def resume_if_room(self) -> None:
         if self.throttled and self.services.room.has_room(self.publish_bytes):
             self.throttled = False
-            self._pauses.remove("publishes")
+            self.pauses.remove("publishes")
 
     def forget_producer(self, producer_id: int) -> None:
         self.producers.pop(producer_id, None)
@@ -242,7 +242,7 @@ class ServerConnection:
     async def alive(self) -> bool:
         if self.ended or self._pump is None:
             return False
-        if self._pauses or not self.writable:
+        if self.pauses or not self.writable:
             # The connection is not read just now, so the peer's silence proves nothing.
             return True
         return await answers(self._pump) and not self.ended
@@ -260,7 +260,7 @@ class ServerConnection:
 
     def stop_reading(self) -> None:
         """Take no more commands from the client; waiting answers still go out."""
-        self._pauses.add("stop")
+        self.pauses.add("stop")
 
     def hang_up(self) -> None:
         """Send the waiting bytes and close."""

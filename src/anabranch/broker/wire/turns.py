@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import Final, Literal
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
+from typing import Final
 
 from anabranch.aio import TaskRegistry
 from anabranch.protocol.commands import Command
@@ -31,7 +31,8 @@ REQUESTS_PER_TURN: Final = 20
 STEPS_PER_TURN: Final = 50
 """Producers, consumers and watches of a lost connection that are released in one turn."""
 
-PauseReason = Literal["publishes", "turns", "stop"]
+PauseReason = Hashable
+"""Entries wait for the disk ("publishes"), commands for others ("turns"), "stop", or the gate of a rate."""
 
 
 class ReadingPauses:

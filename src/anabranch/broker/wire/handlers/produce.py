@@ -81,6 +81,7 @@ def _make_producer(
         metadata=metadata,
         connected_at_ms=services.clock.wall_ms(),
         principal=connection.caller.principal,
+        throttle=segment.throttle,
     )
     name = command.producer_name or services.make_producer_name()
     return ServedProducer(connection, command.producer_id, name, segment.log, options)

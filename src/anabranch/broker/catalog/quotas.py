@@ -1,0 +1,145 @@
+"""The quotas of all namespaces and tenants, as the metadata store has them now, and the refusals they caused.
+
+The rates of served topics follow each change at once. This module must not know connections or other brokers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import NoReturn
+
+from anabranch.broker.serving.throttles import Throttles
+from anabranch.config import BrokerConfig
+from anabranch.errors import AnabranchError, LimitExceededError, MetadataError, NotFoundError
+from anabranch.metadata import records
+from anabranch.metadata.namespaces import NamespaceStore
+from anabranch.model.names import TopicName, decode_part, parse_namespace
+from anabranch.model.quotas import (
+    NO_TENANT_QUOTAS,
+    NamespaceQuotas,
+    TenantQuotas,
+    namespace_quotas,
+    tenant_quotas,
+)
+from anabranch.transport.seldom import Seldom
+
+_logger = logging.getLogger(__name__)
+
+RETRY_S = 1.0
+
+
+class QuotaBook:
+    """Answers without waiting; a change of a record takes effect as soon as the metadata store shows it."""
+
+    def __init__(self, config: BrokerConfig, namespaces: NamespaceStore, throttles: Throttles) -> None:
+        self.throttles = throttles
+        throttles.of_namespace, throttles.of_tenant = self.of_namespace, self.of_tenant
+        self.refusals: Counter[tuple[str, str]] = Counter()
+        """By policy and tenant; the numbers only grow."""
+        self._cluster = config.cluster
+        self._default = config.namespace_quotas()
+        self._namespaces: dict[str, NamespaceQuotas] = {}
+        self._tenants: dict[str, TenantQuotas] = {}
+        self._records = namespaces
+        self._changed: dict[tuple[str, str], None] = {}
+        self._news = asyncio.Event()
+        self._undo: list[Callable[[], None]] = []
+        self._warnings = Seldom(_logger)
+
+    def of_namespace(self, namespace: str) -> NamespaceQuotas:
+        return self._namespaces.get(namespace, self._default)
+
+    def of_tenant(self, tenant: str) -> TenantQuotas:
+        return self._tenants.get(tenant, NO_TENANT_QUOTAS)
+
+    async def start(self) -> None:
+        """Read all quotas and follow their changes; `follow` has to run from then on."""
+        store = self._records.store
+        self._undo = [
+            store.watch(root, self._record_changed) for root in (records.TENANTS, records.NAMESPACES)
+        ]
+        await self._load_all()
+
+    def stop(self) -> None:
+        for undo in self._undo:
+            undo()
+
+    async def follow(self) -> None:
+        """Read changed records again, for ever."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            changed, self._changed = self._changed, {}
+            try:
+                for kind, name in changed:
+                    await self._load(kind, name)
+            except MetadataError as error:
+                _logger.warning("the quotas of tenants and namespaces cannot be read: %s", error)
+                self._changed = {**changed, **self._changed}
+                self._news.set()
+                await asyncio.sleep(RETRY_S)
+
+    def refuse(
+        self, policy: str, tenant: str, text: str, kind: type[AnabranchError] = LimitExceededError
+    ) -> NoReturn:
+        """Count a refusal, log it now and then, and raise it."""
+        self.refusals[policy, tenant] += 1
+        self._warnings.warning("refused: %s", text)
+        raise kind(text)
+
+    def check_subscriptions(self, name: TopicName, known: int) -> None:
+        """Raise LimitExceededError if a topic with so many subscriptions may not get one more."""
+        most = self.of_namespace(name.namespace_name).max_subscriptions_per_topic
+        if most and known >= most:
+            text = f"{name} has {known} subscriptions: maxSubscriptionsPerTopic={most}"
+            self.refuse("maxSubscriptionsPerTopic", name.tenant, text)
+
+    def _record_changed(self, path: str) -> None:
+        root, *parts = path.removeprefix("/").split("/")
+        name = "/".join(map(decode_part, parts))
+        complete = len(parts) == (1 if f"/{root}" == records.TENANTS else 2)
+        self._changed[(f"/{root}", name) if complete else ("", "")] = None
+        self._news.set()
+
+    async def _load(self, root: str, name: str) -> None:
+        if root == records.TENANTS:
+            await self._load_tenant(name)
+        elif root == records.NAMESPACES:
+            await self._load_namespace(name)
+        else:
+            await self._load_all()
+
+    async def _load_all(self) -> None:
+        tenants = await self._records.tenants()
+        for tenant in sorted({*tenants, *self._tenants}):
+            await self._load_tenant(tenant)
+        known = [name for tenant in tenants for name in await self._records.of_tenant(tenant)]
+        for namespace in sorted({*known, *self._namespaces}):
+            await self._load_namespace(namespace)
+
+    async def _load_tenant(self, tenant: str) -> None:
+        try:
+            quotas = tenant_quotas((await self._records.load_tenant(tenant)).quotas)
+        except NotFoundError:
+            quotas = NO_TENANT_QUOTAS
+        if quotas != self.of_tenant(tenant):
+            self._tenants[tenant] = quotas
+            if quotas == NO_TENANT_QUOTAS:
+                del self._tenants[tenant]
+            self.throttles.tenant_changed(tenant)
+
+    async def _load_namespace(self, namespace: str) -> None:
+        parse_namespace(namespace)
+        try:
+            policies = (await self._records.load_namespace(namespace)).policies
+            quotas = namespace_quotas(policies, self._default, self._cluster)
+        except NotFoundError:
+            quotas = self._default
+        if quotas != self.of_namespace(namespace):
+            self._namespaces[namespace] = quotas
+            if quotas == self._default:
+                del self._namespaces[namespace]
+            self.throttles.namespace_changed(namespace)

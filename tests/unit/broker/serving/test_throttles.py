@@ -1,0 +1,198 @@
+"""Rates of publishing and delivery, as clients notice them, on virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from anabranch.protocol.commands import Delivery, SendReceipt
+from anabranch.protocol.pb import pulsar_pb2 as pb
+from tests.harness.admin import Admin
+from tests.harness.cluster import Brokers
+from tests.harness.segments import WHOLE
+from tests.harness.wire import TOPIC, WireClient, look_up, settle
+
+NAMESPACE = "/admin/v2/namespaces/public/default"
+QUIET = "persistent://quiet/main/orders"
+
+
+async def set_rate(brokers: Brokers, name: str, messages: int = -1, size: int = -1) -> None:
+    verb = "publish" if name == "publishRate" else "dispatch"
+    body = {f"{verb}ThrottlingRateInMsg": messages, f"{verb}ThrottlingRateInByte": size}
+    assert (await Admin(brokers).ask("POST", f"{NAMESPACE}/{name}", body)).status == 204
+    await settle()
+
+
+async def publish_for(client: WireClient, seconds: float) -> int:
+    """Publish as fast as receipts come, 10 entries at once; return how many receipts came."""
+    sent = 0
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while True:
+                await client.publish_all([b"x" * 100] * 10, first=sent)
+                sent += 10
+    return sent
+
+
+async def test_a_producer_is_slowed_to_the_rate_of_its_topic(brokers: Brokers) -> None:
+    await set_rate(brokers, "publishRate", messages=100)
+    client = await brokers.connect()
+    await client.producer()
+    assert 1000 <= await publish_for(client, 10.0) <= 1000 + 100 + 30
+
+
+async def test_bytes_are_limited_too(brokers: Brokers) -> None:
+    await set_rate(brokers, "publishRate", size=10_000)
+    client = await brokers.connect()
+    await client.producer()
+    assert 600 <= await publish_for(client, 10.0) <= 1130
+
+
+@pytest.mark.brokers(publish_messages_per_s=50)
+async def test_the_setting_of_the_broker_holds_where_the_namespace_has_no_policy(brokers: Brokers) -> None:
+    client = await brokers.connect()
+    await client.producer()
+    assert await publish_for(client, 10.0) <= 50 * 11 + 30
+    await set_rate(brokers, "publishRate", messages=5000)
+    assert await publish_for(client, 10.0) > 5000
+
+
+async def test_a_new_rate_holds_at_once_and_the_end_of_a_rate_too(brokers: Brokers) -> None:
+    client = await brokers.connect()
+    await client.producer()
+    await set_rate(brokers, "publishRate", messages=1)
+    client.publish(b"x", 0)
+    await client.receipt()
+    for number in range(1, 200):
+        client.publish(b"x", number)
+    client.send(pb.CommandPing())
+    await asyncio.sleep(3.0)
+    assert not client.has(pb.CommandPong)
+    assert (await Admin(brokers).ask("DELETE", f"{NAMESPACE}/publishRate")).status == 204
+    for _ in range(1, 200):
+        await client.receipt()
+
+
+async def test_a_slowed_connection_stays_connected(brokers: Brokers) -> None:
+    await set_rate(brokers, "publishRate", size=100)
+    client = await brokers.connect()
+    await client.producer()
+    client.publish(b"x" * 50_000, 0)
+    await client.receipt()
+    client.publish(b"next", 1)
+    # The entry costs 500 seconds; PINGs of the client are not read meanwhile.
+    await asyncio.sleep(400.0)
+    assert not client.hung_up
+    assert not client.has(SendReceipt)
+    await asyncio.sleep(200.0)
+    assert not client.hung_up
+    await client.receipt()
+
+
+async def test_others_are_not_slowed(brokers: Brokers) -> None:
+    admin = Admin(brokers)
+    await admin.ask("PUT", "/admin/v2/tenants/quiet", {"allowedClusters": ["standalone"]})
+    await admin.ask("PUT", "/admin/v2/namespaces/quiet/main")
+    await admin.ask(
+        "POST", "/admin/v2/tenants/public/quotas", {"publishRate": {"publishThrottlingRateInMsg": 10}}
+    )
+    await settle()
+    noisy, other, quiet = [await brokers.connect() for _ in range(3)]
+    await noisy.producer()
+    await other.producer("persistent://public/default/other")
+    await quiet.producer(QUIET)
+    counts = await asyncio.gather(*(publish_for(client, 10.0) for client in (noisy, other, quiet)))
+    # Two topics of one tenant share its rate.
+    assert 100 <= counts[0] + counts[1] <= 10 * 11 + 60
+    assert min(counts[:2]) >= 30
+    assert counts[2] > 5000
+
+
+async def test_connections_over_the_rate_go_on_in_turn(brokers: Brokers) -> None:
+    await set_rate(brokers, "publishRate", messages=100)
+    clients = [await brokers.connect() for _ in range(5)]
+    for number, client in enumerate(clients):
+        await client.producer(producer_name=f"p{number}")
+    counts = await asyncio.gather(*(publish_for(client, 20.0) for client in clients))
+    assert sum(counts) <= 100 * 21 + 100
+    assert min(counts) >= 0.7 * max(counts)
+
+
+async def received_in(client: WireClient, seconds: float, consumer_id: int = 1) -> int:
+    await asyncio.sleep(seconds)
+    return sum(1 for found in client.has(Delivery) if found.consumer_id == consumer_id)
+
+
+@pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Key_Shared"])
+@pytest.mark.parametrize("policy", ["dispatchRate", "subscriptionDispatchRate"])
+async def test_deliveries_are_slowed_to_the_rate(brokers: Brokers, kind: str, policy: str) -> None:
+    await set_rate(brokers, policy, messages=20)
+    client = await brokers.connect()
+    await client.producer()
+    await client.publish_all([b"%d" % number for number in range(500)])
+    await client.subscribe(kind=pb.CommandSubscribe.SubType.Value(kind))
+    assert 20 * 10 <= await received_in(client, 10.0) <= 20 * 11 + 2
+
+
+async def test_each_subscription_has_its_own_rate(brokers: Brokers) -> None:
+    await set_rate(brokers, "subscriptionDispatchRate", messages=20)
+    client = await brokers.connect()
+    await client.producer()
+    await client.publish_all([b"%d" % number for number in range(500)])
+    for number in (1, 2):
+        await client.subscribe(subscription=f"s{number}", consumer_id=number, permits=1000)
+    await asyncio.sleep(10.0)
+    for number in (1, 2):
+        assert 200 <= await received_in(client, 0.0, number) <= 222
+    assert (await Admin(brokers).ask("DELETE", f"{NAMESPACE}/subscriptionDispatchRate")).status == 204
+    await asyncio.sleep(1.0)
+    assert await received_in(client, 0.0, 1) == 500
+
+
+async def test_the_subscriptions_of_a_topic_share_its_rate(brokers: Brokers) -> None:
+    await set_rate(brokers, "dispatchRate", messages=20)
+    client = await brokers.connect()
+    await client.producer()
+    await client.publish_all([b"%d" % number for number in range(500)])
+    for number in (1, 2):
+        await client.subscribe(subscription=f"s{number}", consumer_id=number, permits=1000)
+    await asyncio.sleep(20.0)
+    counts = [await received_in(client, 0.0, number) for number in (1, 2)]
+    assert 400 <= sum(counts) <= 20 * 21 + 4
+    assert min(counts) >= 100
+
+
+async def test_the_segments_of_a_topic_share_its_rate(brokers: Brokers) -> None:
+    await set_rate(brokers, "publishRate", messages=50)
+    client = await brokers.connect()
+    await look_up(client)
+    await client.producer(WHOLE)
+    assert await publish_for(client, 5.0) <= 50 * 6 + 30
+    # The whole rate goes to the topic: a child continues with the debt of its parent.
+    throttle = brokers[0].quotas.throttles
+    assert [gate.of for gate in throttle.gates()] == ["topic://public/default/orders"]
+
+
+async def test_a_relative_rate_of_delivery_follows_publishing(brokers: Brokers) -> None:
+    body = {"dispatchThrottlingRateInMsg": 10, "relativeToPublishRate": True, "ratePeriodInSecond": 1}
+    assert (await Admin(brokers).ask("POST", f"{NAMESPACE}/dispatchRate", body)).status == 204
+    await settle()
+    client = await brokers.connect()
+    await client.producer()
+    await client.publish_all([b"%d" % number for number in range(1000)])
+    await client.subscribe(permits=10_000)
+    # 1000 messages within the last 10 seconds are 100 a second, and 10 more.
+    assert await received_in(client, 5.0) > 300
+    await asyncio.sleep(20.0)
+    before = await received_in(client, 0.0)
+    assert before == 1000
+
+
+async def test_a_topic_without_limits_has_no_gate(brokers: Brokers) -> None:
+    client = await brokers.connect()
+    await client.producer(TOPIC)
+    await client.subscribe()
+    await client.publish_all([b"x"] * 10)
+    assert list(brokers[0].quotas.throttles.gates()) == []
