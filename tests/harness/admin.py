@@ -9,10 +9,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from anabranch.admin.calls import CALLER
 from anabranch.admin.server import create_app
 from anabranch.broker.broker import Broker
-from anabranch.rights.callers import ANYONE
 from tests.harness.cluster import Brokers
 
 ORDERS = "/admin/v2/scalable/public/default/orders"
@@ -40,8 +38,6 @@ class Admin:
 
     def __init__(self, brokers: Brokers) -> None:
         self.loop = brokers.loop
-        self.caller = ANYONE
-        """The caller of the next calls."""
         self.use(brokers)
 
     def use(self, brokers: Brokers) -> None:
@@ -89,7 +85,6 @@ class Admin:
             "server": ("127.0.0.1", 8080),
             "scheme": "http",
             "root_path": "",
-            CALLER: self.caller,
         }
         sent: list[dict[str, Any]] = []
         if not isinstance(body, bytes):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 from anabranch.metadata.records import NamespaceRecord, TenantRecord
-from anabranch.rights.callers import Caller
 from tests.harness.cluster import Brokers
+from tests.harness.security import SECURE, token_for
 from tests.harness.wire import WireClient
 
 RIGHTS: Final[dict[str, Any]] = {
-    "authentication": True,
+    **SECURE,
     "authorization": True,
     "superuser_roles": "root",
     "proxy_roles": "proxy",
@@ -18,19 +19,21 @@ RIGHTS: Final[dict[str, Any]] = {
 """Settings of brokers that check rights."""
 
 
-def caller_of(role: str) -> Caller:
-    """The caller for a role; `proxy/client` is a client behind a proxy."""
-    proxy, slash, client = role.partition("/")
-    return Caller(role=proxy, original=client, method="test") if slash else Caller(role=role, method="test")
-
-
 async def connect_as(brokers: Brokers, role: str, number: int = 0) -> WireClient:
-    """A connection whose role is proven."""
-    before = set(brokers[number].connections)
-    client = await brokers.connect(number)
-    (connection,) = set(brokers[number].connections) - before
-    connection.caller = caller_of(role)
-    return client
+    """A connection that proved its role; `proxy/client` is a client behind a proxy."""
+    proxy, slash, client = role.partition("/")
+    made = await brokers.connect(number, token=token_for(proxy))
+    if slash:
+        connection = list(brokers[number].connections)[-1]
+        connection.caller = replace(connection.caller, original=client)
+    return made
+
+
+def headers_of(role: str) -> dict[str, str | None]:
+    """The headers of a request that proves a role, or a client behind a proxy; empty for no role."""
+    proxy, _, client = role.partition("/")
+    bearer = f"Bearer {token_for(proxy)}" if proxy else None
+    return {"authorization": bearer, "x-original-principal": client or None}
 
 
 async def grant(brokers: Brokers, namespace: str, policies: dict[str, Any] | None = None) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from anabranch.errors import MetadataError
-from anabranch.metadata.store import Stored
+from anabranch.metadata.namespaces import NamespaceStore
+from anabranch.metadata.records import NamespaceRecord
+from anabranch.metadata.store import MetadataStore, Stored
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.rights import table
 from tests.harness.cluster import Brokers
@@ -50,39 +53,78 @@ async def test_a_grant_and_its_end_count_at_once(brokers: Brokers) -> None:
     assert error_of(await app.producer(TOPIC, 2)) == pb.AuthorizationError
 
 
-async def test_a_command_behind_one_whose_grants_are_read_waits_for_it(brokers: Brokers) -> None:
-    await grant(brokers, "shop/prod", APP)
-    app = await connect_as(brokers, "app")
-    app.send(pb.CommandProducer(topic=TOPIC, producer_id=1, request_id=1))
-    app.send(pb.CommandCloseProducer(producer_id=1, request_id=2))
-    await app.take(lambda c: getattr(c, "request_id", None) == 2)
-    await asyncio.sleep(1.0)
-    (connection,) = brokers[0].connections
-    assert not connection.producers
+class SlowGets:
+    """Stands before a metadata store, and awaits a function between a read and its answer."""
 
-
-class _FailingGets:
-    """Stands before a metadata store whose reads of one path fail."""
-
-    def __init__(self, inner: Any, path: str) -> None:
+    def __init__(self, inner: MetadataStore, between: Callable[[str], Awaitable[object]]) -> None:
         self._inner = inner
-        self._path = path
+        self._between = between
 
     async def get(self, path: str) -> Stored | None:
-        if path.startswith(self._path):
-            raise MetadataError("the store cannot be read")
-        found: Stored | None = await self._inner.get(path)
+        found = await self._inner.get(path)
+        await self._between(path)
         return found
 
 
-async def test_a_role_is_refused_while_its_grants_cannot_be_read(brokers: Brokers) -> None:
+@contextmanager
+def slow_reads(brokers: Brokers, between: Callable[[str], Awaitable[object]]) -> Iterator[None]:
+    """Await a function between each read of grants and its answer."""
+    namespaces = brokers[0].records.namespaces
+    sound = namespaces.store
+    namespaces.store = SlowGets(sound, between)  # type: ignore[assignment]
+    yield
+    namespaces.store = sound
+
+
+async def test_a_command_behind_one_whose_grants_are_read_waits_for_it(brokers: Brokers) -> None:
     await grant(brokers, "shop/prod", APP)
     app = await connect_as(brokers, "app")
-    namespaces = brokers[0].records.namespaces
-    sound, namespaces.store = namespaces.store, _FailingGets(namespaces.store, "/tenants")  # type: ignore[assignment]
-    assert error_of(await app.producer(TOPIC)) == pb.MetadataError
-    namespaces.store = sound
+    with slow_reads(brokers, lambda _: asyncio.sleep(0.5)):
+        app.send(pb.CommandProducer(topic=TOPIC, producer_id=1, request_id=1))
+        app.send(pb.CommandCloseProducer(producer_id=1, request_id=2))
+        app.send(pb.CommandProducer(topic=TOPIC, producer_id=2, request_id=3))
+        await app.take(lambda c: getattr(c, "request_id", None) == 3)
+    (connection,) = brokers[0].connections
+    assert list(connection.producers) == [2]
+
+
+async def test_a_connection_that_ends_while_grants_are_read_opens_nothing(brokers: Brokers) -> None:
+    await grant(brokers, "shop/prod", APP)
+    app = await connect_as(brokers, "app")
+    with slow_reads(brokers, lambda _: asyncio.sleep(0.5)):
+        app.send(pb.CommandProducer(topic=TOPIC, producer_id=1, request_id=1))
+        await asyncio.sleep(0.1)
+        (connection,) = brokers[0].connections
+        connection.hang_up()
+        await asyncio.sleep(2.0)
+    assert not brokers[0].connections
+    assert not await brokers[0].classic.list("shop/prod")
+
+
+async def test_a_role_is_refused_while_its_grants_cannot_be_read(brokers: Brokers) -> None:
+    async def fail(path: str) -> None:
+        raise MetadataError("the store cannot be read")
+
+    await grant(brokers, "shop/prod", APP)
+    app = await connect_as(brokers, "app")
+    with slow_reads(brokers, fail):
+        assert error_of(await app.producer(TOPIC)) == pb.MetadataError
     assert isinstance(await app.producer(TOPIC), pb.CommandProducerSuccess)
+
+
+async def test_grants_that_change_while_they_are_read_are_read_again(brokers: Brokers) -> None:
+    await grant(brokers, "shop/prod", APP)
+    app = await connect_as(brokers, "app")
+    elsewhere = NamespaceStore(brokers.stores[0])
+
+    async def revoke(path: str) -> None:
+        if path == "/namespaces/shop/prod":
+            await elsewhere.update_namespace("shop/prod", lambda _: NamespaceRecord())
+            await asyncio.sleep(0.1)
+
+    with slow_reads(brokers, revoke):
+        await app.producer(TOPIC)
+    assert error_of(await app.producer(TOPIC, 2)) == pb.AuthorizationError
 
 
 async def test_a_first_subscription_needs_the_right_to_consume(brokers: Brokers) -> None:
