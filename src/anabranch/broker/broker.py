@@ -40,6 +40,7 @@ from anabranch.broker.cluster.routing import (
 from anabranch.broker.cluster.unled_topics import UnledTopics
 from anabranch.broker.serving.context import LogContext, SubscriptionLimits
 from anabranch.broker.wire.connection import ServerConnection
+from anabranch.broker.wire.expiry import Expiry
 from anabranch.broker.wire.handlers import HANDLERS
 from anabranch.broker.wire.handlers.lookup import owner_of
 from anabranch.broker.wire.handshake import Handshake
@@ -190,6 +191,9 @@ class Broker:
         self._servers = await self._endpoint.listen(self.limits.door)
         self._tasks.spawn(sample_rates(self.logs, self.config.load_report_interval_s))
         self._tasks.spawn(self.quotas.follow())
+        if not self.gate.is_open:
+            answer_s = self.config.authentication_refresh_check_s
+            self._tasks.spawn(Expiry(self.connections, self.clock, self.gate.audit, answer_s).run())
         self._tasks.spawn(UnledTopics(self.logs, self.controllers).run())
         self._tasks.spawn(Trimming(self.stores, self.logs, self.clock, self._retention_of).run())
 

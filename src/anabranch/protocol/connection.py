@@ -39,6 +39,8 @@ class _Machine:
     def __init__(self, now: float, keep_alive_s: float) -> None:
         self.established = False
         """Whether the handshake is done."""
+        self.has_met_peer = False
+        """Whether the peer has sent CONNECT or CONNECTED."""
         self.tick_at = now + keep_alive_s
         """When to call `tick` next."""
         self._keep_alive_s = keep_alive_s
@@ -108,7 +110,7 @@ class _Machine:
         raise NotImplementedError
 
     def _establish(self, now: float, max_message_bytes: int) -> None:
-        self.established = True
+        self.established = self.has_met_peer = True
         self.tick_at = now + self._keep_alive_s
         self._cutter.frame_bytes_max = max_message_bytes + FRAME_EXTRA_BYTES
 
@@ -140,7 +142,7 @@ class ServerMachine(_Machine):
         """Whether the client understands REACHED_END_OF_TOPIC; others drop the connection on it."""
         self._cutter.command_bytes_max = COMMAND_BYTES_MAX
         self._max_message_bytes = max_message_bytes
-        self._peer_protocol: int | None = None
+        self._peer_protocol = 0
         self._features = features or pb.FeatureFlags(supports_scalable_topics=True)
 
     def trust_peer(self) -> None:
@@ -149,11 +151,12 @@ class ServerMachine(_Machine):
 
     def _shake_hands(self, command: Command, now: float) -> bool:
         if not isinstance(command, pb.CommandConnect):
-            if self._peer_protocol is None:
+            if not self.has_met_peer:
                 raise RemoteProtocolError(f"the peer sent {_name(command)} before CONNECT")
             return True
-        if self._peer_protocol is not None:
+        if self.has_met_peer:
             raise RemoteProtocolError("the peer sent CONNECT twice")
+        self.has_met_peer = True
         self._peer_protocol = command.protocol_version
         self.peer_version = command.client_version
         self.peer_is_ours = command.client_version.startswith(OUR_CLIENTS)
@@ -164,7 +167,6 @@ class ServerMachine(_Machine):
 
     def admit(self, now: float) -> bytes:
         """Finish the handshake; the CONNECTED frame, which has to be sent."""
-        assert self._peer_protocol is not None
         self._establish(now, self._max_message_bytes)
         return encode(
             pb.CommandConnected(

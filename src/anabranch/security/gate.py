@@ -74,6 +74,19 @@ class Gate:
             self.audit.write(AuditEvent(action, "allowed", caller, shown.address))
         return caller
 
+    async def renew(self, shown: Shown, action: str, caller: Caller) -> Caller:
+        """The proof of new credentials of an open connection; raises RefusedCredentialsError.
+
+        They must prove the role of its client: behind a proxy, the role whose credentials were checked.
+        """
+        proven = await self.admit(shown, action)
+        role = caller.original if self._check_original and caller.original else caller.role
+        if proven.role != role:
+            reason = "the new credentials are of another role"
+            self.refuse(shown, action, reason)
+            raise RefusedCredentialsError(reason)
+        return proven
+
     def refuse(self, shown: Shown, action: str, reason: str) -> None:
         """Note refused credentials in the audit log."""
         caller = Caller(method=shown.method or "none")
@@ -92,5 +105,4 @@ class Gate:
         proven = await self.authentication.authenticate(original.method, original.credentials)
         if original.role and original.role != proven.role:
             raise RefusedCredentialsError("the proxy names another role than the credentials of its client")
-        expires_s = min(caller.expires_s, proven.expires_s)
-        return dataclasses.replace(caller, original=proven.role, expires_s=expires_s)
+        return dataclasses.replace(caller, original=proven.role, expires_s=proven.expires_s)

@@ -187,7 +187,7 @@ class Pump(asyncio.BaseProtocol):
             if output and not self._blocked:
                 self.write_many(output)
             if commands:
-                if not self._established:
+                if not self._established and machine.has_met_peer:
                     self._established = True
                     self.handler.connected(self)
                 self.handler.commands(self, commands)

@@ -35,6 +35,7 @@ from anabranch.protocol.connection import ServerMachine
 from anabranch.protocol.limits import check as check_limits
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.rights.callers import ANYONE
+from anabranch.transport.certificates import PeerCertificate, peer_certificate
 from anabranch.transport.pump import Pump
 from anabranch.transport.turns import REQUEST_COMMANDS
 
@@ -75,6 +76,8 @@ class ServerConnection:
         self.is_java_m1 = False
         self.is_peer = self.is_tls = False
         self.caller = ANYONE
+        self.refreshes = self.is_refreshing = False
+        """Whether the client sends new credentials when it is asked; whether new ones are being checked."""
         self._handlers = handlers
         self._connections = connections
         self._pump: Pump | None = None
@@ -261,6 +264,10 @@ class ServerConnection:
     def stop_reading(self) -> None:
         """Take no more commands from the client; waiting answers still go out."""
         self.pauses.add("stop")
+
+    @property
+    def certificate(self) -> PeerCertificate | None:
+        return None if self._pump is None else peer_certificate(self._pump)
 
     def hang_up(self) -> None:
         """Send the waiting bytes and close."""

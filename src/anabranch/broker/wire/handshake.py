@@ -57,6 +57,7 @@ class Handshake:
         connect, *self._waiting = commands
         assert isinstance(connect, pb.CommandConnect)
         self.commands = self._wait
+        self._connection.refreshes = connect.feature_flags.supports_auth_refresh
         try:
             check_limits(connect)
         except LimitExceededError as error:

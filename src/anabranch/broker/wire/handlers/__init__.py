@@ -18,13 +18,25 @@ from anabranch.broker.wire.handlers import (
     namespace_watch,
     peer,
     produce,
+    refresh,
     register,
     session,
     subscribe,
 )
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
-_MODULES = (session, lookup, produce, subscribe, consume, layout_watch, namespace_watch, register, peer)
+_MODULES = (
+    session,
+    refresh,
+    lookup,
+    produce,
+    subscribe,
+    consume,
+    layout_watch,
+    namespace_watch,
+    register,
+    peer,
+)
 
 HANDLERS: dict[type[Message], CommandHandler] = {
     command: handler for module in _MODULES for command, handler in module.HANDLERS.items()

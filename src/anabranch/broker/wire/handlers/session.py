@@ -47,7 +47,6 @@ _REFUSALS = {
 
 HANDLERS = {
     **{command: CommandHandler(no_transactions, refuse) for command, refuse in _REFUSALS.items()},
-    pb.CommandAuthResponse: CommandHandler(ignore),
     pb.CommandWatchTcAssignmentsClose: CommandHandler(ignore),
     pb.CommandWatchTopicList: CommandHandler(watch_topic_list),
     pb.CommandWatchTopicListClose: CommandHandler(close_topic_list),
