@@ -15,6 +15,7 @@ INSIDE = {
     "vector",
     "is_final",
     "gave_up",
+    "role_refused",
     "failed",
     "check_loop",
     "close_by",

@@ -13,8 +13,10 @@ from google.protobuf.message import Message as ProtoMessage
 
 from anabranch.aio import TaskRegistry
 from anabranch.client.decide.batcher import Outgoing
+from anabranch.client.decide.refused_roles import is_refused_role
 from anabranch.client.net.connection import address_of
 from anabranch.client.net.connection_pool import ConnectionPool
+from anabranch.client.net.trouble import RoleTrouble
 from anabranch.client.options import Batching, PublishOptions
 from anabranch.client.produce.memory import Memory
 from anabranch.client.produce.segment_producer import SegmentProducer
@@ -120,6 +122,7 @@ class FakePool:
         self.connections: list[FakeConnection] = []
         self.answer = answer
         self.refuse = False
+        self.ends = is_refused_role
         self.asked: list[str | None] = []
         """The URLs that were given; None for a look-up."""
 
@@ -168,6 +171,7 @@ class FakeHome:
         self.routes = FakeRoutes()
         self.failures: list[Outgoing] = []
         self.sequence = -1
+        self.role = RoleTrouble(lambda: "topic", is_refused_role)
 
     def check_loop(self) -> None:
         """Tests have one loop."""

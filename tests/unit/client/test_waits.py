@@ -229,7 +229,10 @@ def test_every_public_class_and_method_is_in_the_tables() -> None:
     handed_out = {
         kind
         for name in anabranch.__all__
-        if isinstance(kind := getattr(anabranch, name), type) and waiting_methods(kind)
+        if isinstance(kind := getattr(anabranch, name), type)
+        and waiting_methods(kind)
+        # An application gives credentials to a client, and the client limits their time.
+        and not name.startswith("Authentication")
     }
     assert handed_out - {AsyncClient} <= OPENED_CALLS.keys()
     assert waiting_methods(AsyncClient) == CLIENT_CALLS.keys()

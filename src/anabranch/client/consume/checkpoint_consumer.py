@@ -43,7 +43,6 @@ class AsyncCheckpointConsumer(Inbox[T]):
         name = options.name or f"anabranch-checkpoint-{pool.rng.getrandbits(40):010x}"
         super().__init__(pool, schema, name, options.receiver_queue_size, options.bad_entries)
         self._options = options
-        self._opening = True
         self._attachment = Attachment(
             f"reader-{pool.rng.getrandbits(40):010x}",
             pb.CommandSubscribe.Exclusive,
@@ -54,7 +53,7 @@ class AsyncCheckpointConsumer(Inbox[T]):
         self._read = ReadPositions(options.start)
         self._pins: dict[SegmentConsumer, asyncio.Task[None]] = {}
         """Tasks that replace the start LATEST of a segment by its last message."""
-        self._watch = LayoutWatch(pool, options.topic, self._layout_changed)
+        self._watch = LayoutWatch(pool, options.topic, self._layout_changed, gone=self.role_refused)
         self._layout: TopicLayout | None = None
         self._registration: Registration | None = None
         self._mine: frozenset[int] | None = None
@@ -66,7 +65,7 @@ class AsyncCheckpointConsumer(Inbox[T]):
             request = RegistrationOptions(
                 options.topic, options.group, name, pb.CHECKPOINT, latest, lambda: self._read.finished
             )
-            self._registration = Registration(pool, request, self._assigned, self._fail)
+            self._registration = Registration(pool, request, self._assigned, self._refused)
 
     async def open(self) -> None:
         """Look the topic up and find the position of every segment."""
@@ -78,7 +77,6 @@ class AsyncCheckpointConsumer(Inbox[T]):
                 await self._registration.open(self.tasks, deadline.left_s)
             self._open_readable()
             await self._first_answers(deadline, self._opened)
-            self._opening = False
             if self._failure is not None:
                 raise self._failure
 
@@ -290,11 +288,13 @@ class AsyncCheckpointConsumer(Inbox[T]):
     # Called by the consumers of segments.
 
     def gave_up(self, source: SegmentConsumer, error: AnabranchError) -> None:
-        if not isinstance(error, TopicNotFoundError):
+        if isinstance(error, PermissionError):
+            self.role_refused(error)
+        elif not isinstance(error, TopicNotFoundError):
             log.warning("%s is not read any further: %s", source.topic, error)
         elif self._reads(source):
             # Retention may remove segments while a consumer without a checkpoint opens; it misses nothing.
-            if not self._opening or self._options.start.is_regular:
+            if self.role.opened or self._options.start.is_regular:
                 self._lose(f"segment {source.segment_id} was removed before it was read to its end")
             if self._failure is None:
                 self._finish(source)

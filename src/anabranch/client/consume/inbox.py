@@ -15,6 +15,7 @@ from anabranch.client.consume.bad_entries import BadEntryRecord
 from anabranch.client.consume.leaving import LeavingConsumer
 from anabranch.client.consume.segment_consumer import SegmentConsumer
 from anabranch.client.consume.waiters import Waiters
+from anabranch.client.decide.refused_roles import is_refused_role
 from anabranch.client.message import Message, Received
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.options import BadEntries, Seconds, optional_seconds, positive
@@ -228,6 +229,8 @@ class Inbox(LeavingConsumer, Generic[T]):
 
     def is_final(self, source: SegmentConsumer, error: AnabranchError) -> bool:
         """Whether an error ends the segment's consumer; otherwise it subscribes again."""
+        if is_refused_role(error):
+            return self.role.ends(error)
         return isinstance(error, TopicNotFoundError) or not error.retryable
 
     def gave_up(self, source: SegmentConsumer, error: AnabranchError) -> None:
@@ -238,7 +241,23 @@ class Inbox(LeavingConsumer, Generic[T]):
         """The last message of each segment handed out up to a number; empty without cumulative acks."""
         return ()
 
+    def role_refused(self, error: AnabranchError) -> None:
+        """End when the broker refuses the role for good; other errors are handled elsewhere."""
+        if self._failure is None and self.role.ends(error):
+            self._fail(error)
+            self._leave_at_once()
+
+    def _leave_at_once(self) -> None:
+        """Leave all segments without waiting for acknowledgements."""
+        for source in self.sources.values():
+            self.tasks.start(source.close(), f"leave {source.topic}")
+
     # The end.
+
+    def _refused(self, error: AnabranchError) -> None:
+        """The leader refused this consumer for good."""
+        self.role_refused(error)
+        self._fail(error)
 
     def _fail(self, error: AnabranchError) -> None:
         """Hand out the messages of the run, then raise `error` in every receive."""

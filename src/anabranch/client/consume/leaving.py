@@ -10,6 +10,7 @@ from anabranch.aio import TaskRegistry
 from anabranch.client.consume.segment_consumer import SegmentConsumer
 from anabranch.client.net.closing import Closing, Deadline, farewell, took_too_long
 from anabranch.client.net.connection_pool import ConnectionPool
+from anabranch.client.net.trouble import RoleTrouble
 from anabranch.client.options import Seconds, log, optional_seconds
 from anabranch.errors import AnabranchError, OperationTimeoutError
 
@@ -23,6 +24,7 @@ class LeavingConsumer:
         self.sources: dict[int, SegmentConsumer] = {}
         """The consumers of the segments that are read, by segment id."""
         self._closing = Closing()
+        self.role = RoleTrouble(lambda: self.topic, pool.ends)
         self._failure: AnabranchError | None = None
         """Why no more messages can be handed out."""
 
@@ -55,6 +57,7 @@ class LeavingConsumer:
         """Close the consumer if the block fails; the block has to be done by the deadline that it gets."""
         try:
             yield Deadline(self.pool.operation_timeout_s)
+            self.role.opened = True
         except (Exception, asyncio.CancelledError):
             await self.close_by(Deadline(0.0))
             raise

@@ -60,7 +60,7 @@ class AsyncQueueConsumer(Inbox[T]):
             )
         self._finished: dict[int, None] = {}
         """Sealed segments that the subscription has acknowledged to their end."""
-        self._watch = LayoutWatch(pool, options.topic, self._layout_changed)
+        self._watch = LayoutWatch(pool, options.topic, self._layout_changed, gone=self.role_refused)
         self._layout: TopicLayout | None = None
 
     async def open(self) -> None:
@@ -201,8 +201,8 @@ class AsyncQueueConsumer(Inbox[T]):
             del self.sources[source.segment_id]
         if isinstance(error, SubscriptionNotFoundError):
             self._fail(error)
-            for other in self.sources.values():
-                self.tasks.start(other.close(), f"leave {other.topic}")
+            self._leave_at_once()
+        self.role_refused(error)
 
     # Acknowledgements.
 

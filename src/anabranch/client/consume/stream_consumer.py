@@ -15,6 +15,7 @@ from anabranch.client.consume.cumulative_acks import CumulativeAcks
 from anabranch.client.consume.inbox import Inbox
 from anabranch.client.consume.segment_consumer import SegmentConsumer
 from anabranch.client.decide.permits import Permits
+from anabranch.client.decide.refused_roles import is_refused_role
 from anabranch.client.message import Message, Received
 from anabranch.client.net.closing import Deadline, farewell
 from anabranch.client.net.connection_pool import ConnectionPool
@@ -169,13 +170,13 @@ class AsyncStreamConsumer(Inbox[T]):
 
     def _refused(self, error: AnabranchError) -> None:
         """The leader refused this consumer for good: other consumers get its segments at once."""
-        self._fail(error)
+        super()._refused(error)
         self._assignment = {}
         for hand_over in self._hand_overs.values():
             hand_over.cancel()
         for source in self.sources.values():
             source.release()
-            self.tasks.start(source.close(), f"leave {source.topic}")
+        self._leave_at_once()
 
     def _reconcile(self) -> None:
         """Subscribe to assigned segments, and begin to hand over the others."""
@@ -243,6 +244,9 @@ class AsyncStreamConsumer(Inbox[T]):
         if hand_over is not None:
             hand_over.cancel()
         self._forget(source, str(error))
+        if is_refused_role(error):
+            self._refused(error)
+            return
         if source.released:
             # The leader may have assigned the segment again, with other buckets.
             self._reconcile()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
+from anabranch.client.decide.refused_roles import is_refused_role
 from anabranch.errors import AnabranchError, ProducerBusyError, TopicNotFoundError, TopicTerminatedError
 
 
@@ -130,8 +131,13 @@ class ProducerLife:
         return effects
 
 
-def registration_failed(error: Exception, *, registered_before: bool) -> ProducerEvent:
-    """Return the event that a failed attempt to register amounts to."""
+def registration_failed(error: Exception, *, registered_before: bool, role_ends: bool) -> ProducerEvent:
+    """Return the event that a failed attempt to register amounts to.
+
+    `role_ends` tells whether a refusal of the role is final, if the error is one.
+    """
+    if is_refused_role(error):
+        return ProducerEvent.REFUSED if role_ends else ProducerEvent.UNREACHABLE
     if isinstance(error, TopicTerminatedError):
         return ProducerEvent.SEALED_BY_BROKER
     if not isinstance(error, AnabranchError) or error.retryable or isinstance(error, TopicNotFoundError):

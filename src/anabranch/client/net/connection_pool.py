@@ -13,6 +13,7 @@ from random import Random
 from typing import TypeVar
 
 from anabranch.aio import AttemptCancelled, Backoff, SharedAttempts, is_transient, retry
+from anabranch.client.decide.refused_roles import RefusedCredentials, is_refused_role
 from anabranch.client.net.closing import Deadline, farewell, took_too_long
 from anabranch.client.net.connection import Address, BrokerConnection, address_of
 from anabranch.client.net.credentials import Credentials
@@ -22,7 +23,6 @@ from anabranch.credentials.authentication import Authentication
 from anabranch.errors import (
     AlreadyClosedError,
     AnabranchError,
-    AuthenticationError,
     ConnectError,
     NotConnectedError,
     OperationTimeoutError,
@@ -39,8 +39,17 @@ _REDIRECTS_MAX = 20
 RECONNECT = Backoff(0.1, 1.0)
 """Waits between attempts to attach to a broker; the longest one bounds the delay after a takeover."""
 
+REFUSED = Backoff(0.1, 10.0)
+"""Waits between attempts of a role that the broker refused."""
+
 FIRST_TIMEOUT_S = 1.0
 """Timeout of the first handshake or look-up at an address; longer after each timeout."""
+
+
+def pause_s(problem: BaseException | None, failures: int, rng: Random) -> float:
+    """How long to wait after this many failed attempts, the last of which ended with `problem`."""
+    refused = problem is not None and is_refused_role(problem)
+    return (REFUSED if refused else RECONNECT).delay(failures - 1, rng)
 
 
 class GrowingTimeouts:
@@ -93,6 +102,7 @@ class ConnectionPool:
         self._dialing: SharedAttempts[Address, BrokerConnection] = SharedAttempts()
         self._silent: dict[BrokerConnection, None] = {}
         """Connections that did not answer a look-up: still in use, but not for anything new."""
+        self._refused = RefusedCredentials()
         self._handshakes = GrowingTimeouts(times.connect_s)
         self._look_ups = GrowingTimeouts(times.operation_s)
         self._trouble = BrokerTrouble()
@@ -165,6 +175,11 @@ class ConnectionPool:
         except (ConnectError, NotConnectedError) as error:
             raise took_too_long(what, limit_s, error) from error
 
+    def ends(self, error: BaseException) -> bool:
+        """Whether an error ends an open producer or consumer, because the role was refused for good."""
+        now = asyncio.get_running_loop().time()
+        return self._refused.ends(error, now, self.operation_timeout_s)
+
     async def _look_up(
         self, connection: BrokerConnection, topic: str, authoritative: bool
     ) -> pb.CommandLookupTopicResponse:
@@ -200,11 +215,13 @@ class ConnectionPool:
             self._trouble.failed(address, "cannot reach", error)
             raise ConnectError(str(error)) from error
         except AnabranchError as error:
-            if isinstance(error, AuthenticationError):
+            if is_refused_role(error):
+                self._refused.refused(asyncio.get_running_loop().time())
                 self._credentials.refused()
             self._trouble.failed(address, "cannot connect to", error)
             raise
         self._handshakes.answered(address)
+        self._refused.accepted()
         if connection.open:
             self.connections[address] = connection
             self._trouble.returned(address)

@@ -105,10 +105,11 @@ class LayoutWatch:
         changed: Callable[[TopicLayout], None],
         *,
         create: bool = True,
-        gone: Callable[[TopicNotFoundError], None] = lambda _: None,
+        gone: Callable[[AnabranchError], None] = lambda _: None,
     ) -> None:
         """With `create` the broker creates a missing topic, but only before the first layout: a topic that
-        is missing later was deleted on purpose. Then each attempt calls `gone` until the topic is back.
+        is missing later was deleted on purpose. Then each attempt calls `gone` until the topic is back; so
+        does each attempt of a role that is refused for good.
         """
         self._pool = pool
         self._topic = topic
@@ -212,7 +213,9 @@ class LayoutWatch:
         self._changed(await self.look_up())
 
     def _failed(self, error: Exception) -> bool:
-        if isinstance(error, TopicNotFoundError):
+        if isinstance(error, TopicNotFoundError) or (
+            isinstance(error, AnabranchError) and self._pool.ends(error)
+        ):
             self._gone(error)
         return False
 

@@ -9,7 +9,7 @@ from random import Random
 
 from anabranch.client.decide.reconnection import ReconnectEvent, Reconnection, ReconnectPhase
 from anabranch.client.net.connection import Address, BrokerConnection, address_of
-from anabranch.client.net.connection_pool import RECONNECT, ConnectionPool
+from anabranch.client.net.connection_pool import ConnectionPool, pause_s
 from anabranch.client.net.trouble import SegmentTrouble
 from anabranch.client.options import log
 from anabranch.errors import AnabranchError
@@ -36,6 +36,8 @@ class Reconnector:
         self._attach = attach
         self._failed = failed
         self._changed = asyncio.Event()
+        self._problem: Exception | None = None
+        """Why the last attempt failed."""
         self.trouble = SegmentTrouble(name, owner)
 
     def handle(self, event: ReconnectEvent) -> None:
@@ -52,7 +54,7 @@ class Reconnector:
                 await self._changed.wait()
             elif life.phase is ReconnectPhase.WAITING:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(RECONNECT.delay(life.failures - 1, self._rng)):
+                    async with asyncio.timeout(pause_s(self._problem, life.failures, self._rng)):
                         await self._changed.wait()
                 life.handle(ReconnectEvent.RETRIED)
             else:
@@ -64,6 +66,7 @@ class Reconnector:
             await self._attach()
         except (AnabranchError, TimeoutError) as error:
             log.debug("%s: %s", self.name, error)
+            self._problem = error
             if self._failed(error):
                 return ReconnectEvent.ENDED
             self.trouble.refused(error)

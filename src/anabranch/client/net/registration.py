@@ -14,6 +14,7 @@ from typing import TypeGuard
 from anabranch.aio import TaskRegistry, is_transient
 from anabranch.client.decide.layout_checks import ID_MAX, SEGMENTS_MAX
 from anabranch.client.decide.reconnection import ReconnectEvent
+from anabranch.client.decide.refused_roles import is_refused_role
 from anabranch.client.net.connection import BrokerConnection, address_of
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.layout_watch import look_up_layout
@@ -146,6 +147,8 @@ class Registration:
         return True
 
     def _is_final(self, error: BaseException) -> TypeGuard[AnabranchError]:
+        if is_refused_role(error):
+            return self._pool.ends(error)
         # Brokers of other vendors do not recognise a consumer that registers again, so their refusal passes.
         return self._broker_is_ours and isinstance(error, (ConsumerBusyError, SubscriptionNotFoundError))
 

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from anabranch.client.decide.outages import BrokerOutages, Refusals
+from anabranch.client.decide.refused_roles import is_refused_role
 from anabranch.client.net.connection import Address
 from anabranch.client.options import log
 
@@ -22,7 +23,8 @@ class BrokerTrouble:
         report = self._outages[address].failed(asyncio.get_running_loop().time())
         write = log.warning if report else log.debug
         why = str(reason) or type(reason).__name__
-        write("%s broker %s:%d: %s; the client retries", what, *address, why)
+        goes_on = "" if is_refused_role(reason) else "; the client retries"
+        write("%s broker %s:%d: %s%s", what, *address, why, goes_on)
 
     def returned(self, address: Address) -> None:
         """Report a broker that was away."""
@@ -44,8 +46,11 @@ class SegmentTrouble:
         self._refusals.begin(asyncio.get_running_loop().time())
 
     def refused(self, error: BaseException) -> None:
-        """Report a refusal that has lasted for several seconds; lost brokers are reported elsewhere."""
-        if isinstance(error, ConnectionError):
+        """Report a refusal that has lasted for several seconds.
+
+        Lost brokers and refused roles are reported elsewhere.
+        """
+        if isinstance(error, (ConnectionError, PermissionError)):
             self._refusals.interrupted()
         elif self._refusals.refused(asyncio.get_running_loop().time()):
             why = str(error) or type(error).__name__
@@ -56,3 +61,27 @@ class SegmentTrouble:
         refused_s = self._refusals.accepted(asyncio.get_running_loop().time())
         if refused_s is not None:
             log.info("%s at %s is fine again after %.1f s", self._name, self._owner(), refused_s)
+
+
+class RoleTrouble:
+    """The refusals of the role of one producer or consumer; `name` returns the name of its topic."""
+
+    def __init__(self, name: Callable[[], str], ends: Callable[[BaseException], bool]) -> None:
+        self.opened = False
+        """Whether the application has got the producer or consumer."""
+        self._name = name
+        self._ends = ends
+        self._reported = False
+
+    def ends(self, error: BaseException) -> bool:
+        """Whether an error refuses the role for good; reports it once if the application cannot see it."""
+        if not is_refused_role(error) or (self.opened and not self._ends(error)):
+            return False
+        if self.opened and not self._reported:
+            self._reported = True
+            log.error("%s: the broker refuses the role of this client: %s", self._name(), error)
+        return True
+
+    def accepted(self) -> None:
+        """Report the next refusal again."""
+        self._reported = False

@@ -15,6 +15,7 @@ from anabranch.client.decide.batcher import OpenBucket, Outgoing
 from anabranch.client.net.closing import Closing, Deadline, farewell
 from anabranch.client.net.connection import BrokerConnection
 from anabranch.client.net.layout_watch import LayoutWatch
+from anabranch.client.net.trouble import RoleTrouble
 from anabranch.client.options import PublishOptions
 from anabranch.client.produce.encoded_rows import EncodedRows, add_encoded
 from anabranch.client.produce.failures import FailedBatches
@@ -27,10 +28,10 @@ from anabranch.client.produce.segment_producer import SegmentProducer
 from anabranch.client.schema import Codec
 from anabranch.errors import (
     AlreadyClosedError,
+    AnabranchError,
     InvalidConfigurationError,
     MemoryBufferFullError,
     MessageTooBigError,
-    TopicNotFoundError,
 )
 from anabranch.model.hashing import stand_in_hash
 from anabranch.model.names import TopicName
@@ -68,6 +69,7 @@ class Publisher(Generic[T]):
         self._failures = FailedBatches(str(topic))
         self._expiry: asyncio.TimerHandle | None = None
         self._room = RoomWaits(self.memory, options.send_timeout_s)
+        self.role = RoleTrouble(topic.__str__, self.pool.ends)
         self.closed = False
         self._closing = Closing()
         self.routes: SegmentRoutes
@@ -85,6 +87,7 @@ class Publisher(Generic[T]):
             self.routes = SegmentRoutes(self, layout, eager=exclusive)
             if self.options.name is not None or exclusive:
                 await self._claim(deadline)
+            self.role.opened = True
         except (Exception, asyncio.CancelledError):
             await self.close_by(Deadline(0.0))
             raise
@@ -235,12 +238,14 @@ class Publisher(Generic[T]):
             self._expiry = self.loop.call_at(now + self.options.send_timeout_s, self._expire)
 
     def segment_attached(self, connection: BrokerConnection) -> None:
+        self.role.accepted()
         self._message_bytes_max = connection.machine.max_message_bytes - METADATA_BYTES_MAX
 
     def entry_failed(self, batch: Outgoing) -> None:
         self._failures.add(batch)
 
-    def _topic_gone(self, error: TopicNotFoundError) -> None:
+    def _topic_gone(self, error: AnabranchError) -> None:
+        self.role.ends(error)
         for segment in list(self.routes.segments.values()):
             segment.fail_all(error)
 

@@ -19,7 +19,8 @@ from anabranch.client.decide.producer_life import (
     ProducerState,
     registration_failed,
 )
-from anabranch.client.net.connection_pool import RECONNECT
+from anabranch.client.decide.refused_roles import is_refused_role
+from anabranch.client.net.connection_pool import pause_s
 from anabranch.client.net.trouble import SegmentTrouble
 from anabranch.client.options import log
 from anabranch.client.produce.registering import ProducerRegistration, ask_what_is_stored, stored_here
@@ -151,7 +152,8 @@ class SegmentProducer(SegmentSender):
 
     async def _perform(self, effect: ProducerEffect) -> None:
         if self.life.failures:
-            await self.registration.owner.pause(RECONNECT.delay(self.life.failures - 1, self.home.pool.rng))
+            delay_s = pause_s(self.problem, self.life.failures, self.home.pool.rng)
+            await self.registration.owner.pause(delay_s)
         if effect is ProducerEffect.ATTACH:
             event = await self._attach()
         elif effect is ProducerEffect.ASK_STORED:
@@ -169,7 +171,9 @@ class SegmentProducer(SegmentSender):
             while not await owner.attempt(self._register):
                 pass  # The layout named another broker; try there.
         except (AnabranchError, TimeoutError) as error:
-            event = registration_failed(error, registered_before=self.registration.count > 0)
+            event = registration_failed(
+                error, registered_before=self.registration.count > 0, role_ends=self.home.role.ends(error)
+            )
             self.problem = error
             if event is ProducerEvent.REFUSED:
                 self.fail_all(error)
@@ -214,7 +218,9 @@ class SegmentProducer(SegmentSender):
                 while not await owner.attempt(self._ask_what_is_stored):
                     pass  # The layout named another broker; ask there.
         except (AnabranchError, TimeoutError) as error:
-            if not isinstance(error, AnabranchError) or error.retryable:
+            self.problem = error
+            refused_for_now = is_refused_role(error) and not self.home.role.ends(error)
+            if not isinstance(error, AnabranchError) or error.retryable or refused_for_now:
                 owner.look_up_again()
                 return ProducerEvent.UNREACHABLE
             # The segment may be gone. A message that is stored twice is better than a lost one.

@@ -13,7 +13,9 @@ from anabranch.client.decide.producer_life import (
     registration_failed,
 )
 from anabranch.errors import (
+    AuthenticationError,
     AuthorizationError,
+    CredentialsUnavailableError,
     ProducerBusyError,
     ServiceNotReadyError,
     TopicNotFoundError,
@@ -118,4 +120,10 @@ def test_a_registration_is_given_back_wherever_its_state_is_left() -> None:
 def test_the_error_of_a_registration_decides_the_event(
     error: Exception, registered_before: bool, event: ProducerEvent
 ) -> None:
-    assert registration_failed(error, registered_before=registered_before) is event
+    found = registration_failed(error, registered_before=registered_before, role_ends=True)
+    assert found is event
+
+
+@pytest.mark.parametrize("error", [AuthenticationError("expired"), CredentialsUnavailableError("no issuer")])
+def test_credentials_that_may_be_accepted_later_are_shown_again(error: Exception) -> None:
+    assert registration_failed(error, registered_before=True, role_ends=False) is E.UNREACHABLE
