@@ -46,6 +46,7 @@ ALLOWED = (
     "security/secret_files.py",
     "security/tls.py",
     "transport/accepting.py",
+    "transport/followed_context.py",
     "transport/tls.py",
 )
 

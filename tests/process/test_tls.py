@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from anabranch import Client, Producer
 from anabranch.protocol.commands import encode
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.testing.certificates import Authority, tls_settings
@@ -60,5 +61,24 @@ def test_both_ports_serve_tls_and_ask_for_a_certificate_of_the_client(
     strange = Authority(tmp_path).client("app", file="strange")
     stranger = ClientTls(authority.file, strange.certificate, strange.key).context()
     assert not connect(broker.tls_port, stranger)
+    assert broker.stop() == 0
+    assert "Traceback" not in broker.log_text
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_messages_go_through_tls_alone(make_broker: MakeBroker, authority: Authority, workers: int) -> None:
+    """Without plain ports, lookups and layouts lead clients and workers to TLS ports."""
+    settings = tls_settings(authority.server())
+    broker = make_broker(workers=workers, port=-1, http_port=-1, **settings).start()
+    assert (broker.port, broker.http_port) == (-1, -1)
+    with Client(broker.tls_url, tls_trust_certs_file_path=authority.file) as client:
+        for number in range(4):
+            topic = f"over-tls-{number}"
+            producer: Producer[bytes] = client.create_producer(topic)
+            consumer = client.subscribe_stream(topic, "all", initial_position="earliest")
+            producer.send(b"value", key="key")
+            message = consumer.receive(timeout=30)
+            assert message.value == b"value"
+            consumer.acknowledge_cumulative(message)
     assert broker.stop() == 0
     assert "Traceback" not in broker.log_text

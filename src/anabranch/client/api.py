@@ -23,6 +23,7 @@ from anabranch.client.consume.queue_consumer import AsyncQueueConsumer
 from anabranch.client.consume.stream_consumer import AsyncStreamConsumer
 from anabranch.client.net.connection_pool import ConnectionPool, PoolTimes
 from anabranch.client.net.layout_watch import TopicLayout, look_up_layout
+from anabranch.client.net.tls import tls_of
 from anabranch.client.options import (
     MEMORY_LIMIT,
     AccessMode,
@@ -82,6 +83,7 @@ class AsyncClient(BulkReading):
                 keep_alive_s=seconds("keep_alive_interval", keep_alive_interval),
             ),
             authentication=checked_authentication(more.get("authentication")),
+            tls=tls_of(service_url, more),
             rng=more.get("rng") or Random(),
         )
         super().__init__(service_url, pool)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -15,6 +16,7 @@ from anabranch.credentials.authentication import Authentication
 from anabranch.errors import InvalidConfigurationError, InvalidNameError, InvalidServiceUrlError
 from anabranch.model.limits import check_properties
 from anabranch.model.names import TopicName, validate_client_name, validate_subscription
+from anabranch.transport.tls import TLS_SCHEME
 
 Seconds = float | timedelta
 """A duration as callers may write it."""
@@ -44,6 +46,17 @@ class ClientArguments(TypedDict, total=False):
     authentication: Authentication | None
     """Proves the client's role, such as an AuthenticationToken; the client asks it for each connection and
     closes it. None connects without credentials."""
+    tls: ssl.SSLContext | None
+    """The TLS of a `pulsar+ssl://` URL; the other tls arguments describe one by files instead."""
+    tls_trust_certs_file_path: str | None
+    """Certificates of trusted authorities, as PEM; those of the system if not given."""
+    tls_certificate_file_path: str | None
+    """The certificate that the client shows, as PEM, with its key in `tls_private_key_file_path`."""
+    tls_private_key_file_path: str | None
+    tls_allow_insecure_connection: bool
+    """Accept every certificate of a broker; for tests only."""
+    tls_validate_hostname: bool
+    """Check that the certificate names the host of the broker; True unless it is switched off."""
     clock: Clock | None
     """For simulation, as `rng`."""
     rng: Random | None
@@ -51,7 +64,7 @@ class ClientArguments(TypedDict, total=False):
 
 CompressionName = Literal["lz4", "zlib", "zstd", "snappy"]
 
-PLAIN_PORT = 6650
+PLAIN_PORT, TLS_PORT = 6650, 6651
 MEMORY_LIMIT = 64 * 2**20
 
 
@@ -204,24 +217,26 @@ def parse_topic(text: str) -> TopicName:
 
 
 def parse_service_url(url: str) -> tuple[tuple[str, int], ...]:
-    """Hosts and ports of `pulsar://host[:port][,host[:port]...]`; raises InvalidServiceUrlError."""
+    """Hosts and ports of `pulsar[+ssl]://host[:port][,host[:port]...]`; raises InvalidServiceUrlError."""
     scheme, separator, rest = (url or "").strip().partition("://")
-    if not separator or scheme != "pulsar":
+    if not separator or scheme not in ("pulsar", TLS_SCHEME):
         if scheme in ("http", "https"):
             hint = "give the broker's binary port instead of the HTTP one, such as pulsar://127.0.0.1:6650"
-        elif scheme == "pulsar+ssl":
-            hint = "TLS is not supported yet"
         else:
-            hint = "write pulsar://host:port"
+            hint = "write pulsar://host:port, or pulsar+ssl://host:port for TLS"
         raise InvalidServiceUrlError(f"{url!r} cannot be used as a service URL: {hint}")
     return tuple(parse_host(part, url) for part in rest.rstrip("/").split(","))
+
+
+def is_tls_url(url: str) -> bool:
+    return url.strip().startswith(f"{TLS_SCHEME}://")
 
 
 def parse_host(text: str, url: str) -> tuple[str, int]:
     """`host`, `host:port` or `[v6]:port`."""
     host, colon, port = text.strip().rpartition(":")
     if not colon or port.endswith("]"):
-        host, port = text.strip(), str(PLAIN_PORT)
+        host, port = text.strip(), str(TLS_PORT if is_tls_url(url) else PLAIN_PORT)
     host = host.removeprefix("[").removesuffix("]")
     if not host or "/" in host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 2**16:
         raise InvalidServiceUrlError(f"{url!r} cannot be used as a service URL: {text!r} is not host:port")

@@ -35,6 +35,8 @@ CHECKED_METADATA_START: Final = 10
 """Offset of the metadata in an entry that begins with a checksum."""
 
 _HTTP_NUMBER: Final = int.from_bytes(b"HTTP", "big")
+_TLS_NUMBERS: Final = (0x1503, 0x1603)
+"""The first two bytes of an alert and of a handshake of TLS."""
 _CHECKSUM_NUMBER: Final = int.from_bytes(CHECKSUM_MAGIC, "big")
 
 _two_sizes = Struct(">II").unpack_from
@@ -133,6 +135,8 @@ class FrameCutter:
         """The error for the two sizes of a frame."""
         if total == _HTTP_NUMBER:
             return RemoteProtocolError("the peer speaks HTTP; its binary protocol has another port")
+        if total >> 16 in _TLS_NUMBERS and total + 4 > self.frame_bytes_max:
+            return RemoteProtocolError("the peer speaks TLS; use pulsar+ssl:// on TLS ports only")
         if total + 4 > self.frame_bytes_max:
             return RemoteProtocolError(
                 f"the peer announced a frame of {total + 4} bytes; the limit is {self.frame_bytes_max}"

@@ -11,6 +11,9 @@ from anabranch.errors import AnabranchError, ConnectError, OperationTimeoutError
 from anabranch.protocol.commands import Command
 from anabranch.protocol.connection import ClientMachine
 from anabranch.transport.pump import Pump, PumpHandler
+from anabranch.transport.tls_errors import closed_early, explain
+
+_HANDSHAKE_ERRORS = (ssl.SSLError, ConnectionResetError, ConnectionAbortedError)
 
 
 class _HandshakeHandler:
@@ -31,11 +34,7 @@ class _HandshakeHandler:
 
     def closed(self, pump: Pump, error: Exception | None) -> None:
         if not self._decided.done():
-            failure = (
-                error
-                if isinstance(error, AnabranchError)
-                else ConnectError(f"{pump.peer} closed the connection during the handshake")
-            )
+            failure = error if isinstance(error, AnabranchError) else closed_early(pump.peer, tls=pump.is_tls)
             self._decided.set_exception(failure)
 
 
@@ -68,6 +67,8 @@ async def dial(
     except AnabranchError:
         raise
     except OSError as error:
+        if tls is not None and isinstance(error, _HANDSHAKE_ERRORS):
+            raise explain(error, f"{host}:{port}") from error
         raise ConnectError(f"cannot connect to {host}:{port}: {error}") from error
     finally:
         if not decided.done() or decided.cancelled() or decided.exception() is not None:

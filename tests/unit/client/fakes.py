@@ -114,6 +114,7 @@ class FakePool:
 
     retry: Any = ConnectionPool.retry
     hosts = (("broker", 6650),)
+    uses_tls = False
 
     def __init__(self, answer: Callable[[Any], Any]) -> None:
         self.rng = Random(1)

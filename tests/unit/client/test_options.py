@@ -65,6 +65,7 @@ def test_service_urls_name_one_host_or_several() -> None:
     assert parse_service_url("pulsar://localhost") == (("localhost", 6650),)
     assert parse_service_url("pulsar://a:1,b:2/") == (("a", 1), ("b", 2))
     assert parse_service_url("pulsar://[::1]:7000,[::1]") == (("::1", 7000), ("::1", 6650))
+    assert parse_service_url("pulsar+ssl://a,b:2") == (("a", 6651), ("b", 2))
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,7 @@ def test_service_urls_name_one_host_or_several() -> None:
         ("http://localhost:8080", "binary port"),
         ("localhost:6650", "pulsar://host:port"),
         ("", "pulsar://host:port"),
-        ("pulsar+ssl://localhost", "TLS"),
+        ("ssl://localhost", "pulsar.ssl://host:port"),
         ("pulsar://", "host:port"),
         ("pulsar://a:b", "host:port"),
         ("pulsar://a:70000", "host:port"),

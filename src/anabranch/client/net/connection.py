@@ -27,8 +27,8 @@ Reply = TypeVar("Reply", bound=ProtoMessage)
 
 
 def address_of(url: str) -> Address:
-    """Host and port of a `pulsar://` URL that a broker named."""
-    return parse_host(url.removeprefix("pulsar://").rstrip("/"), url)
+    """Host and port of a `pulsar://` or `pulsar+ssl://` URL that a broker named."""
+    return parse_host(url.partition("://")[2].rstrip("/"), url)
 
 
 class ProducerEnd(Protocol):

@@ -17,6 +17,7 @@ from anabranch.client.decide.refused_roles import RefusedCredentials, is_refused
 from anabranch.client.net.closing import Deadline, farewell, took_too_long
 from anabranch.client.net.connection import Address, BrokerConnection, address_of
 from anabranch.client.net.credentials import Credentials
+from anabranch.client.net.tls import TlsOf
 from anabranch.client.net.trouble import BrokerTrouble
 from anabranch.client.options import log
 from anabranch.credentials.authentication import Authentication
@@ -31,6 +32,7 @@ from anabranch.errors import (
 from anabranch.protocol.connection import ClientMachine
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.transport.dialing import dial
+from anabranch.transport.tls_errors import TlsError
 
 T = TypeVar("T")
 
@@ -87,6 +89,7 @@ class ConnectionPool:
         times: PoolTimes,
         *,
         authentication: Authentication | None = None,
+        tls: TlsOf | None = None,
         rng: Random,
     ) -> None:
         self.operation_timeout_s = times.operation_s
@@ -94,6 +97,8 @@ class ConnectionPool:
         self.next_id: Callable[[], int] = count(1).__next__
         """The next request, producer, consumer or session id; one counter makes all of them unique."""
         self.hosts = hosts
+        self._tls = tls
+        self._was_connected = False
         self._next_host = rng.randrange(len(hosts))
         self._keep_alive_s = times.keep_alive_s
         self._credentials = Credentials(authentication, times.connect_s, rng)
@@ -147,7 +152,7 @@ class ConnectionPool:
             reply = await self._look_up(connection, topic, authoritative)
             if reply.proxy_through_service_url:
                 return await self.any_connection()
-            connection = await self.connection(address_of(reply.brokerServiceUrl))
+            connection = await self.connection(self._address_in(reply, topic))
             if reply.response == pb.CommandLookupTopicResponse.Connect:
                 return connection
             authoritative = reply.authoritative
@@ -172,6 +177,8 @@ class ConnectionPool:
                 rng=self.rng,
                 transient=transient,
             )
+        except TlsError:
+            raise
         except (ConnectError, NotConnectedError) as error:
             raise took_too_long(what, limit_s, error) from error
 
@@ -179,6 +186,18 @@ class ConnectionPool:
         """Whether an error ends an open producer or consumer, because the role was refused for good."""
         now = asyncio.get_running_loop().time()
         return self._refused.ends(error, now, self.operation_timeout_s)
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether all connections use TLS, so that only TLS addresses of brokers count."""
+        return self._tls is not None
+
+    def _address_in(self, reply: pb.CommandLookupTopicResponse, topic: str) -> Address:
+        url = reply.brokerServiceUrlTls if self.uses_tls else reply.brokerServiceUrl
+        if not url:
+            kind, scheme = ("TLS", "pulsar") if self.uses_tls else ("plain", "pulsar+ssl")
+            raise ConnectError(f"the broker of {topic} has no {kind} port; write {scheme}:// in the URL")
+        return address_of(url)
 
     async def _look_up(
         self, connection: BrokerConnection, topic: str, authoritative: bool
@@ -209,7 +228,8 @@ class ConnectionPool:
             machine = await self._new_machine(host)
             connection = BrokerConnection(address, machine, self._forget, self._credentials.answer)
             timeout_s = self._handshakes.timeout_s(address)
-            await dial(host, port, lambda: machine, connection, timeout_s=timeout_s)
+            tls = None if self._tls is None else self._tls()
+            await dial(host, port, lambda: machine, connection, timeout_s=timeout_s, tls=tls)
         except OperationTimeoutError as error:
             self._handshakes.expired(address)
             self._trouble.failed(address, "cannot reach", error)
@@ -219,7 +239,11 @@ class ConnectionPool:
                 self._refused.refused(asyncio.get_running_loop().time())
                 self._credentials.refused()
             self._trouble.failed(address, "cannot connect to", error)
+            if isinstance(error, TlsError) and self._was_connected:
+                # TLS worked before, so the operator of the broker may repair it; open producers wait.
+                raise ConnectError(str(error)) from error
             raise
+        self._was_connected = True
         self._handshakes.answered(address)
         self._refused.accepted()
         if connection.open:

@@ -46,8 +46,10 @@ class TopicLayout:
         return segment.legacy_topic or str(self.name.segment_name(segment.range, segment.id))
 
 
-def layout_from_wire(update: pb.CommandScalableTopicUpdate, asked: TopicName) -> TopicLayout:
-    """The layout in an update; `asked` names the topic if the broker does not.
+def layout_from_wire(
+    update: pb.CommandScalableTopicUpdate, asked: TopicName, *, tls: bool = False
+) -> TopicLayout:
+    """The layout in an update; `asked` names the topic if the broker does not. `tls` selects addresses.
 
     Raises RemoteProtocolError for a layout that cannot be true.
     """
@@ -66,8 +68,12 @@ def layout_from_wire(update: pb.CommandScalableTopicUpdate, asked: TopicName) ->
     return TopicLayout(
         name=name,
         layout=Layout(dag.epoch, max(segments, default=-1) + 1, segments),
-        owners={owner.segment_id: owner.broker_url for owner in dag.segment_brokers},
-        controller_url=dag.controller_broker_url or None,
+        owners={
+            owner.segment_id: url
+            for owner in dag.segment_brokers
+            if (url := owner.broker_url_tls if tls else owner.broker_url)
+        },
+        controller_url=(dag.controller_broker_url_tls if tls else dag.controller_broker_url) or None,
     )
 
 
@@ -142,7 +148,7 @@ class LayoutWatch:
             self._lose(exception_for(update.error, update.message))
             return
         try:
-            layout = layout_from_wire(update, self._topic)
+            layout = layout_from_wire(update, self._topic, tls=self._pool.uses_tls)
         except RemoteProtocolError as error:
             if self._first is not None and not self._first.done():
                 self._first.set_exception(error)

@@ -1,0 +1,52 @@
+"""A TLS context that follows its files: certificates are renewed while a process runs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+from collections.abc import Callable, Sequence
+
+from anabranch.errors import InvalidConfigurationError
+
+log = logging.getLogger(__name__)
+
+
+class FollowedContext:
+    """A context that is made again when one of its files changes."""
+
+    def __init__(self, make: Callable[[], ssl.SSLContext], files: Sequence[str]) -> None:
+        """Raise InvalidConfigurationError if the files cannot be used now."""
+        self._make = make
+        self._files = [file for file in files if file]
+        self._seen = self._signature()
+        self._current = make()
+
+    def __call__(self) -> ssl.SSLContext:
+        """The context for the next connection."""
+        return self._current
+
+    def refresh(self) -> bool:
+        """Take changed files into use; True if there is a new context. Broken files change nothing."""
+        seen = self._signature()
+        if seen == self._seen:
+            return False
+        self._seen = seen
+        try:
+            self._current = self._make()
+        except InvalidConfigurationError as error:
+            log.error("changed TLS files are not used, the ones before stay in use: %s", error)
+            return False
+        log.info("new connections use the changed TLS files %s", ", ".join(self._files))
+        return True
+
+    def _signature(self) -> list[tuple[int, ...] | None]:
+        return [_stamp(file) for file in self._files]
+
+
+def _stamp(file: str) -> tuple[int, ...] | None:
+    try:
+        found = os.stat(file)
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
