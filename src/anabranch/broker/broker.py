@@ -46,6 +46,7 @@ from anabranch.broker.wire.handlers.lookup import owner_of
 from anabranch.broker.wire.handshake import Handshake
 from anabranch.broker.wire.liveness import FEATURES, ListeningMachine
 from anabranch.broker.wire.publish_room import PublishRoom
+from anabranch.broker.wire.revocation import Revocation
 from anabranch.broker.wire.services import Services
 from anabranch.clock import Clock
 from anabranch.config import BrokerConfig
@@ -174,6 +175,7 @@ class Broker:
             limits=self.limits,
             room=PublishRoom(self.config, self.connections),
             authorizer=self.authorizer,
+            revocation=Revocation(self.authorizer, self.connections, self._tasks),
             targets=self._targets,
         )
 

@@ -7,7 +7,7 @@ refused. This module must not know which command or call needs which right; `rig
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from anabranch.config import BrokerConfig
@@ -37,7 +37,8 @@ class GrantCache:
         self._namespaces = namespaces
         self._admins: dict[str, frozenset[str]] = {}
         self._grants: dict[str, NamespaceGrants] = {}
-        self._changes = 0
+        self.changes = 0
+        """Rises when a tenant or namespace has changed."""
         self._watchers: dict[Changed, None] = {}
         self._undo: list[Callable[[], None]] = []
 
@@ -66,12 +67,12 @@ class GrantCache:
 
     async def load(self, need: Need) -> Grants:
         """Read the grants for a need, and keep them unless they changed meanwhile."""
-        changes = self._changes
+        changes = self.changes
         grants = NO_NAMESPACE_GRANTS
         admins = await self._load_admins(need.tenant) if need.tenant else frozenset()
         if need.namespace:
             grants = await self._load_grants(need.namespace_name)
-        if changes == self._changes and self._undo:
+        if changes == self.changes and self._undo:
             _keep(self._admins, need.tenant, admins)
             _keep(self._grants, need.namespace_name, grants)
         return Grants(admins, grants)
@@ -89,7 +90,7 @@ class GrantCache:
             return NO_NAMESPACE_GRANTS
 
     def _changed(self, root: str, path: str) -> None:
-        self._changes += 1
+        self.changes += 1
         name = "/".join(map(decode_part, path.removeprefix(root).strip("/").split("/")))
         if name:
             (self._admins if root == records.TENANTS else self._grants).pop(name, None)
@@ -159,9 +160,13 @@ class Authorizer:
             decision = allowed(caller, need, await self.grants.load(need), self.rules)
         return decision
 
-    async def _admit_later(self, caller: Caller, needs: Iterable[Need]) -> None:
-        for need in needs:
-            self._require(caller, need, await self.decide(caller, need))
+    async def _admit_later(self, caller: Caller, needs: Sequence[Need]) -> None:
+        seen = None
+        while seen != self.grants.changes:
+            # Grants that change while others are read may take a right away that was found before.
+            seen = self.grants.changes
+            for need in needs:
+                self._require(caller, need, await self.decide(caller, need))
 
     def _require(self, caller: Caller, need: Need, decision: RightsDecision) -> None:
         if not decision.allowed:

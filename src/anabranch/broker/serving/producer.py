@@ -172,7 +172,7 @@ class ServedProducer:
             link.write(encode_receipt(self.id, sequence_id, highest, ledger, number))
         else:
             self._send_error(sequence_id, highest, error or PersistenceError("the entry was not stored"))
-            self._cut_off()
+            self.cut_off()
         if not waiting or waiting[0][2] == _DEFERRED:
             self._answer_deferred()
         if link.throttled:
@@ -191,11 +191,11 @@ class ServedProducer:
         """Answer an entry in its turn with an error, and disconnect the producer if it has to repeat it."""
         self._defer(sequence_id, highest, -1, error)
         if error.retryable or isinstance(error, ChecksumError):
-            self._cut_off()
+            self.cut_off()
 
-    def _cut_off(self) -> None:
-        """Disconnect the producer after an entry that it has to repeat: damaged, or without room here."""
-        # Entries behind this one must not be stored, or its repetition would look like a duplicate.
+    def cut_off(self) -> None:
+        """Take no more entries, and disconnect the producer once the entries so far are answered."""
+        # Entries behind one that has to be repeated must not be stored, or it would look like a duplicate.
         if not self._is_cut_off:
             self._is_cut_off = True
             self.link.forget_producer(self.id)

@@ -10,6 +10,7 @@ from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.broker.serving.subscription import Subscription
 from anabranch.controller.ports.leader import Membership, TopicLeader
+from anabranch.model.names import TopicName
 
 if TYPE_CHECKING:
     from anabranch.broker.wire.connection import ServerConnection
@@ -28,6 +29,9 @@ class Registered(NamedTuple):
 
     controller: TopicLeader
     registration: Membership
+    topic: TopicName
+    end: Callable[[], None]
+    """Forgets the registration and has the client register again."""
 
 
 def take_releases(connection: ServerConnection) -> list[Callable[[], object]]:
@@ -42,7 +46,7 @@ def take_releases(connection: ServerConnection) -> list[Callable[[], object]]:
         *(partial(logs[one.id].producers.detach, one) for one in producers),
         *(partial(log.detach, subscription, one) for log, subscription, one in consumers.values()),
         *connection.pushes.close(),
-        *(partial(leader.connection_lost, one) for leader, one in registrations.values()),
+        *(partial(leader.connection_lost, one) for leader, one, *_ in registrations.values()),
     ]
     for kept in (connection.producers, connection.waiting, logs, consumers, registrations):
         kept.clear()

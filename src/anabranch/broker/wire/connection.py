@@ -177,7 +177,8 @@ class ServerConnection:
         self._requests += 1
         if self._pump is not None:
             self._pump.handled += REQUEST_COMMANDS
-        self.services.tasks.spawn(self._carry_out(handler, command, work), inner=work)
+        changes = self.services.authorizer.grants.changes
+        self.services.tasks.spawn(self._carry_out(handler, command, work, changes), inner=work)
         return self._turns.count_request()
 
     def _in_slices(self, handler: CommandHandler, command: Message, work: Slices) -> Slices:
@@ -187,7 +188,7 @@ class ServerConnection:
             self._refuse(handler, command, error)
 
     async def _carry_out(
-        self, handler: CommandHandler, command: Message, work: Coroutine[Any, Any, None]
+        self, handler: CommandHandler, command: Message, work: Coroutine[Any, Any, None], changes: int
     ) -> None:
         try:
             await work
@@ -198,6 +199,9 @@ class ServerConnection:
             if self.ended:
                 # The handler may have attached a producer or consumer after all others were released.
                 run_in_turns(take_releases(self), self.services.tasks)
+            elif changes != self.services.authorizer.grants.changes:
+                # The role may have lost the right to what the handler has opened.
+                self.services.revocation.check(self)
 
     def _refuse(self, handler: CommandHandler, command: Message, error: Exception) -> None:
         if not isinstance(error, AnabranchError):

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
-from anabranch.errors import TooManyRequestsError
+from anabranch.errors import AuthorizationError, TooManyRequestsError
+from anabranch.rights.needs import Need
 
 SESSIONS_MAX = 20_000
 
 PushKey = tuple[str, int]
 """The kind of a push, and the number that the client gave to its watch, consumer or call."""
+
+
+class OpenWatch(Protocol):
+    """A watch that a client has opened."""
+
+    @property
+    def need(self) -> Need:
+        """The right without which it must not stay open."""
+
+    def stop(self) -> None: ...
+
+    def refuse(self, error: AuthorizationError) -> None:
+        """Notify the client that the watch has ended, and why."""
 
 
 class Pushes:
@@ -19,20 +34,24 @@ class Pushes:
         self._is_writable = is_writable
         self.sessions: dict[PushKey, Callable[[], None]] = {}
         """Open watches, and registrations of other brokers, each with the function that ends it."""
+        self.watches: dict[PushKey, OpenWatch] = {}
+        """Those of the sessions that are watches of clients."""
         self._unsent: dict[PushKey, Callable[[], None]] = {}
         self._closed = False
 
-    def open_session(self, key: PushKey, end: Callable[[], None]) -> None:
-        """Keep a session until its client closes it or goes; an earlier one of the same number ends."""
+    def open_session(self, key: PushKey, watch: OpenWatch) -> None:
+        """Keep a watch until its client closes it or goes; an earlier one of the same number ends."""
         self.end_session(key)
         if len(self.sessions) >= SESSIONS_MAX:
-            end()
+            watch.stop()
             raise TooManyRequestsError(f"a connection has at most {SESSIONS_MAX} watches")
-        self.sessions[key] = end
+        self.sessions[key] = watch.stop
+        self.watches[key] = watch
 
     def end_session(self, key: PushKey) -> None:
         """Close a session; an unknown one is fine."""
         end = self.sessions.pop(key, None)
+        self.watches.pop(key, None)
         if end is not None:
             end()
         self._unsent.pop(key, None)
@@ -58,5 +77,6 @@ class Pushes:
         self._closed = True
         ends = list(self.sessions.values())
         self.sessions.clear()
+        self.watches.clear()
         self._unsent.clear()
         return ends

@@ -15,6 +15,7 @@ from anabranch.broker.cluster.broker_lease import BrokerLease
 from anabranch.broker.cluster.directory import Directory
 from anabranch.broker.cluster.peers import ClusterSecret, Targets
 from anabranch.broker.wire.publish_room import PublishRoom
+from anabranch.broker.wire.revocation import Revocation
 from anabranch.clock import Clock
 from anabranch.config import BrokerConfig
 from anabranch.controller.service import ControllerService
@@ -47,6 +48,7 @@ class Services:
     limits: SharedLimits
     room: PublishRoom
     authorizer: Authorizer
+    revocation: Revocation
     targets: Targets
     """The ports that other brokers may call at this broker."""
     _name_numbers: Iterator[int] = field(default_factory=count)

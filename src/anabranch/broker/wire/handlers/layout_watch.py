@@ -10,11 +10,13 @@ from anabranch.broker.wire.command_handler import CommandHandler, refuse_with
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.java_m1 import understands_ends
 from anabranch.broker.wire.services import Services
-from anabranch.errors import NotAllowedError, TopicExistsError, TopicNotFoundError
+from anabranch.errors import AnabranchError, NotAllowedError, TopicExistsError, TopicNotFoundError
 from anabranch.model.layout import Layout, Segment, SegmentState
 from anabranch.model.names import TopicName
 from anabranch.model.ranges import initial_ranges
 from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.protocol.wire_errors import code_for
+from anabranch.rights.needs import Need, Right, on_topic
 
 _LAYOUT = "layout"
 
@@ -32,6 +34,10 @@ class LayoutSession:
         self._newest: Layout | None = None
         self._stopped = False
         self._undo: list[Callable[[], None]] = []
+
+    @property
+    def need(self) -> Need:
+        return on_topic(Right.LOOK_UP, self._name)
 
     def watch(self) -> None:
         """Send each new layout and its owners from now on, unless the client has closed the session."""
@@ -76,10 +82,12 @@ class LayoutSession:
         after_layout = self._sent is not None and understands_ends(self._connection)
         if after_layout or not self._answered:
             self._connection.pushes.end_session((_LAYOUT, self._session_id))
-            refused = pb.CommandScalableTopicUpdate(
-                session_id=self._session_id, error=pb.TopicNotFound, message=f"{self._name} was deleted"
-            )
-            self._connection.send(refused)
+            self.refuse(TopicNotFoundError(f"{self._name} was deleted"))
+
+    def refuse(self, error: AnabranchError) -> None:
+        update = pb.CommandScalableTopicUpdate(session_id=self._session_id)
+        update.error, update.message = code_for(error), str(error)
+        self._connection.send(update)
 
     def send(self, dag: pb.ScalableTopicDAG) -> None:
         self._answered = True
@@ -99,7 +107,7 @@ async def look_up_layout(connection: ServerConnection, command: pb.CommandScalab
         raise TopicNotFoundError(f"{given} is a partition")
     key = (_LAYOUT, command.session_id)
     session = LayoutSession(connection, command.session_id, given)
-    connection.pushes.open_session(key, session.stop)
+    connection.pushes.open_session(key, session)
     try:
         await _ensure_exists(services, given, create=command.create_if_missing)
     except TopicNotFoundError:

@@ -9,10 +9,12 @@ from typing import Any
 from anabranch.broker.wire.command_handler import CommandHandler, refuse_with
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.handlers.lookup import name_lists, topics_hash
-from anabranch.errors import MetadataError
+from anabranch.errors import AuthorizationError, MetadataError
 from anabranch.metadata import records
 from anabranch.model.names import parse_namespace
 from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.protocol.wire_errors import code_for
+from anabranch.rights.needs import Need, Right
 
 COALESCE_S = 0.05
 """Changes of a namespace within this time are sent together."""
@@ -40,6 +42,10 @@ class NamespaceSession:
         self._depth = path.count("/") + 1
         self._undo: Callable[[], None] = connection.services.records.store.watch(path, self._changed)
 
+    @property
+    def need(self) -> Need:
+        return Need(Right.USE_NAMESPACE, *parse_namespace(self.namespace))
+
     async def start(self, current_hash: str | None) -> None:
         """Send all topics, unless the client's hash shows that it knows them."""
         self._sent = await self._load()
@@ -59,6 +65,9 @@ class NamespaceSession:
         self._undo()
         if self._timer is not None:
             self._timer.cancel()
+
+    def refuse(self, error: AuthorizationError) -> None:
+        self._send(error=code_for(error), message=str(error))
 
     def _changed(self, path: str) -> None:
         # Records of subscriptions lie deeper, and do not change the set of topics.
@@ -129,7 +138,7 @@ class NamespaceSession:
 async def watch_namespace(connection: ServerConnection, command: pb.CommandWatchScalableTopics) -> None:
     key = (_NAMESPACE, command.watch_id)
     session = NamespaceSession(connection, command)
-    connection.pushes.open_session(key, session.stop)
+    connection.pushes.open_session(key, session)
     try:
         await connection.services.records.namespaces.load_namespace(session.namespace)
         await session.start(command.current_hash if command.HasField("current_hash") else None)

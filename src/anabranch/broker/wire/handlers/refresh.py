@@ -28,6 +28,7 @@ async def refresh(connection: ServerConnection, command: pb.CommandAuthResponse)
         connection.is_refreshing = False
     # The rights of the role may have changed meanwhile, but not the role.
     connection.caller = dataclasses.replace(connection.caller, expires_s=proven.expires_s)
+    connection.services.revocation.check(connection)
 
 
 def refuse(connection: ServerConnection, command: pb.CommandAuthResponse, error: Exception) -> None:

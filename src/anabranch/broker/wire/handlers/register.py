@@ -29,14 +29,14 @@ class AssignmentPush:
 
     def __call__(self, assignment: Assignment | None) -> None:
         if assignment is None:
-            self._end()
+            self.end()
         else:
             self._connection.pushes.send(("assignment", self._consumer_id), partial(self._send, assignment))
 
     async def alive(self) -> bool:
         return await self._connection.alive()
 
-    def _end(self) -> None:
+    def end(self) -> None:
         """Make the client register again, by a notice or else by the end of its connection."""
         if self.active:
             self.active = False
@@ -79,7 +79,7 @@ async def _register(connection: ServerConnection, command: pb.CommandScalableTop
         push.active = False
         await controller.leave(registration)
         raise ServiceNotReadyError("the client left before it was registered")
-    connection.registrations[command.consumer_id] = Registered(controller, registration)
+    connection.registrations[command.consumer_id] = Registered(controller, registration, name, push.end)
     connection.send(
         pb.CommandScalableTopicSubscribeResponse(
             request_id=command.request_id,
