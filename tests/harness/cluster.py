@@ -161,7 +161,7 @@ class Brokers:
     ) -> WireClient:
         """Return a client that sends single commands to this broker, with `token` or other credentials."""
         if token := credentials.pop("token", ""):
-            credentials = {"auth_method": "token", "auth_data": token.encode()}
+            credentials |= {"auth_method": "token", "auth_data": token.encode()}
         return await WireClient.dial(host_of(number), PORT, version, **credentials)
 
     async def connect_as(self, role: str, number: int = 0, version: str = "Anabranch-Test") -> WireClient:

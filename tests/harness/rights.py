@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Final
 
 from anabranch.metadata.records import NamespaceRecord, TenantRecord
@@ -21,12 +20,8 @@ RIGHTS: Final[dict[str, Any]] = {
 
 async def connect_as(brokers: Brokers, role: str, number: int = 0) -> WireClient:
     """A connection that proved its role; `proxy/client` is a client behind a proxy."""
-    proxy, slash, client = role.partition("/")
-    made = await brokers.connect(number, token=token_for(proxy))
-    if slash:
-        connection = list(brokers[number].connections)[-1]
-        connection.caller = replace(connection.caller, original=client)
-    return made
+    proxy, _, client = role.partition("/")
+    return await brokers.connect(number, token=token_for(proxy), original=client)
 
 
 def headers_of(role: str) -> dict[str, str | None]:

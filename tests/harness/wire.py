@@ -26,6 +26,20 @@ PATIENCE_S = 20.0
 """Virtual seconds that a client waits for a command that must come."""
 
 
+class MachineOfProxy(ClientMachine):
+    """A client's end whose CONNECT can name the role of a proxy's client."""
+
+    def __init__(self, version: str, *, original: str = "", **options: Any) -> None:
+        super().__init__(version, **options)
+        self._original = original
+
+    def start(self) -> bytes:
+        connect = pb.BaseCommand.FromString(super().start()[8:]).connect
+        if self._original:
+            connect.original_principal = self._original
+        return commands.encode(connect)
+
+
 class WireClient:
     """One connection; `inbox` keeps the commands of the broker until a test takes them."""
 
@@ -36,7 +50,7 @@ class WireClient:
         """Return a client whose handshake with this broker is done."""
         loop = asyncio.get_running_loop()
         client = cls()
-        machine = ClientMachine(version, now=loop.time(), **credentials)
+        machine = MachineOfProxy(version, now=loop.time(), **credentials)
         await dial(host, port, lambda: machine, client, timeout_s=PATIENCE_S)
         await client.expect(pb.CommandConnected)
         return client

@@ -9,6 +9,7 @@ from typing import Final
 
 from anabranch.clock import Clock
 from anabranch.config import BrokerConfig
+from anabranch.config_authorization import split_roles
 from anabranch.errors import InvalidConfigurationError
 from anabranch.rights.callers import is_role
 from anabranch.security.audit import AuditLines, AuditLog, BufferedAudit, NoAudit
@@ -48,6 +49,7 @@ def make_gate(config: BrokerConfig, clock: Clock, audit: AuditLog) -> Gate:
     return Gate(
         make_authentication(config, clock) if config.authentication else None,
         audit,
+        proxies=split_roles(config.proxy_roles),
         check_original=config.authenticate_original,
         note_successes=config.audit_successes,
     )

@@ -6,10 +6,12 @@ The gate notes refusals in the audit log and tells a client nothing but that it 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from anabranch.rights.callers import ANYONE, Caller, is_role
+from anabranch.rights.proxies import fault_of_proxy
 from anabranch.security.audit import AuditEvent, AuditLog, NoAudit
 from anabranch.security.authentication import AuthenticationMethods
 from anabranch.security.refusals import RefusedCredentialsError
@@ -45,11 +47,13 @@ class Gate:
         authentication: AuthenticationMethods | None = None,
         audit: AuditLog | None = None,
         *,
+        proxies: Collection[str] = (),
         check_original: bool = False,
         note_successes: bool = False,
     ) -> None:
         self.authentication = authentication
         self.audit = audit or NoAudit()
+        self._proxies = proxies
         self._check_original = check_original
         self._note_successes = note_successes
 
@@ -67,6 +71,9 @@ class Gate:
                 shown.method, shown.credentials, shown.certificate
             )
             caller = await self._with_original(caller, original)
+            fault = fault_of_proxy(caller, self._proxies)
+            if fault:
+                raise RefusedCredentialsError(fault)
         except RefusedCredentialsError as error:
             self.refuse(shown, action, error.reason)
             raise

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import Message
 
 from anabranch.errors import AuthorizationError
+from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.rights.needs import Right
 from anabranch.rights.table import COMMANDS
+
+_WITH_ORIGINAL: Final = (pb.CommandLookupTopic, pb.CommandPartitionedTopicMetadata)
+"""Commands that a proxy may send with the role of its client."""
 
 if TYPE_CHECKING:
     from anabranch.broker.wire.connection import ServerConnection
@@ -31,7 +35,15 @@ def admit(connection: ServerConnection, command: Message) -> Coroutine[Any, Any,
             return None
         raise AuthorizationError("only brokers of this cluster may call each other")
     authorizer = connection.services.authorizer
-    return authorizer.admit(connection.caller, line.needs(command)) if authorizer.enabled else None
+    if not authorizer.enabled:
+        return None
+    if isinstance(command, _WITH_ORIGINAL) and command.original_principal not in (
+        "",
+        connection.caller.principal,
+    ):
+        # The role of a proxy's client is proven once, with the connection.
+        raise AuthorizationError("the command names another role than its connection speaks for")
+    return authorizer.admit(connection.caller, line.needs(command))
 
 
 def check_listed(commands: set[type[Message]]) -> None:

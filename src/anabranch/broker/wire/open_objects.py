@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from anabranch.broker.serving.producer import ServedProducer
 from anabranch.broker.wire.attachments import Attached, Registered
-from anabranch.broker.wire.pushes import PushKey, OpenWatch
+from anabranch.broker.wire.pushes import OpenWatch, PushKey
 from anabranch.errors import AuthorizationError
 from anabranch.rights.needs import Need, Right, on_topic
 

@@ -146,6 +146,7 @@ class PeerHost:
                 secret=await cluster_secret(SECRET),
                 limits=limits,
                 gate=Gate(),
+                authorizer=SimpleNamespace(grants=SimpleNamespace(changes=0)),
                 requests_max=1000,
                 room=PublishRoom(config, self.connections),
                 targets={"echo": Target(ECHO, self._find)},
