@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from anabranch import Client
-from anabranch.admin.client import AdminClient, Json
+from anabranch.admin.client import AdminClient
+from anabranch.admin.http_client import Json
 from anabranch.cli.main import main
 from anabranch.model.names import TopicName
 from anabranch.testing.process import BrokerProcess

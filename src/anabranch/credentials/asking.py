@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from anabranch.credentials.authentication import Authentication
-from anabranch.errors import AnabranchError, AuthenticationError, InvalidConfigurationError
+from anabranch.errors import (
+    AnabranchError,
+    AuthenticationError,
+    CredentialsUnavailableError,
+    InvalidConfigurationError,
+)
 
 T = TypeVar("T")
 
@@ -26,13 +32,15 @@ def checked_authentication(given: Authentication | None) -> Authentication | Non
     )
 
 
-async def proof(authentication: Authentication, host: str, challenge: bytes = REFRESH) -> bytes:
-    """Fresh credentials for a broker, or the answer to its challenge."""
+async def proof(
+    authentication: Authentication, host: str, timeout_s: float, challenge: bytes = REFRESH
+) -> bytes:
+    """Fresh credentials for a broker, or the answer to its challenge; raises AuthenticationError."""
     respond = getattr(authentication, "respond", None)
     if challenge == REFRESH or respond is None:
-        data: Any = await _asked(authentication, lambda: authentication.auth_data(host))
+        data: Any = await _asked(authentication, lambda: authentication.auth_data(host), timeout_s)
     else:
-        data = await _asked(authentication, lambda: respond(challenge))
+        data = await _asked(authentication, lambda: respond(challenge), timeout_s)
     if isinstance(data, str):
         data = data.encode()
     if not isinstance(data, bytes):
@@ -40,14 +48,14 @@ async def proof(authentication: Authentication, host: str, challenge: bytes = RE
     return data
 
 
-async def http_headers(authentication: Authentication, host: str) -> dict[str, str]:
+async def http_headers(authentication: Authentication, host: str, timeout_s: float) -> dict[str, str]:
     """The headers that prove the role in a request over HTTP."""
     headers = getattr(authentication, "http_headers", None)
     if headers is None:
         raise InvalidConfigurationError(
             f"{_kind(authentication)} cannot be used over HTTP; give it a coroutine http_headers(host)"
         )
-    found: Mapping[str, str] = await _asked(authentication, lambda: headers(host))
+    found: Mapping[str, str] = await _asked(authentication, lambda: headers(host), timeout_s)
     return dict(found)
 
 
@@ -58,19 +66,24 @@ def renew(authentication: Authentication) -> None:
         forget()
 
 
-async def close(authentication: Authentication) -> None:
+async def close(authentication: Authentication, timeout_s: float) -> None:
     """End the credentials of a client that closes."""
     end = getattr(authentication, "close", None)
     if end is not None:
-        await _asked(authentication, end)
+        await _asked(authentication, end, timeout_s)
 
 
-async def _asked(authentication: Authentication, ask: Callable[[], Awaitable[T]]) -> T:
+async def _asked(authentication: Authentication, ask: Callable[[], Awaitable[T]], timeout_s: float) -> T:
     try:
-        return await ask()
+        async with asyncio.timeout(timeout_s) as limit:
+            return await ask()
     except AnabranchError:
         raise
     except Exception as error:
+        if limit.expired():
+            raise CredentialsUnavailableError(
+                f"{_kind(authentication)} gave no credentials within {timeout_s:g} s"
+            ) from None
         # The text of a foreign error may contain a secret; its traceback is there for the developer.
         raise AuthenticationError(
             f"{_kind(authentication)} gave no credentials: it raised {type(error).__name__}"

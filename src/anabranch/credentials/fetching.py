@@ -10,9 +10,9 @@ import http.client
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 from anabranch.errors import AuthenticationError, CredentialsUnavailableError
@@ -94,6 +94,27 @@ def _trust(trust_file: str | None) -> ssl.SSLContext:
         ) from error
 
 
+def wait_for(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine to its end from blocking code, also from a thread whose event loop runs."""
+    if asyncio._get_running_loop() is None:
+        return asyncio.run(work())
+    ended: list[tuple[T | None, BaseException | None]] = []
+    thread = threading.Thread(target=lambda: ended.append(_outcome(lambda: asyncio.run(work()))))
+    thread.start()
+    thread.join()
+    ((result, error),) = ended
+    if error is not None:
+        raise error
+    return result  # type: ignore[return-value]
+
+
+def _outcome(work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
+    try:
+        return work(), None
+    except BaseException as error:
+        return None, error
+
+
 async def _in_thread(work: Callable[[], T]) -> T:
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
@@ -107,11 +128,7 @@ async def _in_thread(work: Callable[[], T]) -> T:
             done.set_exception(error)
 
     def run() -> None:
-        result, error = None, None
-        try:
-            result = work()
-        except BaseException as raised:
-            error = raised
+        result, error = _outcome(work)
         try:
             loop.call_soon_threadsafe(report, result, error)
         except RuntimeError:

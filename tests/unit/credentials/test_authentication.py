@@ -12,6 +12,7 @@ from anabranch import Authentication, AuthenticationBasic, AuthenticationTLS, Au
 from anabranch.credentials.asking import REFRESH, checked_authentication, http_headers, proof
 from anabranch.errors import AuthenticationError, InvalidConfigurationError
 
+TIMEOUT_S = 5.0
 SECRET = "eyJ.sec.ret"
 
 
@@ -25,8 +26,8 @@ async def supplied() -> str:
 )
 async def test_a_token_is_text_or_the_answer_of_a_function(token: str | Callable[[], str]) -> None:
     authentication = AuthenticationToken(token)
-    assert await proof(authentication, "broker") == SECRET.encode()
-    assert (await http_headers(authentication, "broker"))["Authorization"] == f"Bearer {SECRET}"
+    assert await proof(authentication, "broker", TIMEOUT_S) == SECRET.encode()
+    assert (await http_headers(authentication, "broker", TIMEOUT_S))["Authorization"] == f"Bearer {SECRET}"
 
 
 @pytest.mark.parametrize("form", ["file://{}", "file:{}"])
@@ -34,17 +35,17 @@ async def test_a_token_file_is_read_again_for_each_use(tmp_path: Path, form: str
     path = tmp_path / "token file"
     path.write_text("first\n")
     authentication = AuthenticationToken(form.format(path))
-    assert await proof(authentication, "broker") == b"first"
+    assert await proof(authentication, "broker", TIMEOUT_S) == b"first"
     path.write_text("second")
-    assert await proof(authentication, "broker") == b"second"
+    assert await proof(authentication, "broker", TIMEOUT_S) == b"second"
 
 
 async def test_a_token_variable_is_read_again_for_each_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_TOKEN", "first")
     authentication = AuthenticationToken("env:MY_TOKEN")
-    assert await proof(authentication, "broker") == b"first"
+    assert await proof(authentication, "broker", TIMEOUT_S) == b"first"
     monkeypatch.setenv("MY_TOKEN", "second")
-    assert await proof(authentication, "broker") == b"second"
+    assert await proof(authentication, "broker", TIMEOUT_S) == b"second"
 
 
 def raises_the_secret() -> str:
@@ -66,7 +67,7 @@ async def test_a_token_that_cannot_be_had_is_an_authentication_error(
     token: str | Callable[[], str], text: str
 ) -> None:
     with pytest.raises(AuthenticationError, match=text) as raised:
-        await proof(AuthenticationToken(token), "broker")
+        await proof(AuthenticationToken(token), "broker", TIMEOUT_S)
     assert SECRET not in str(raised.value)
 
 
@@ -78,7 +79,7 @@ async def test_pulsars_parameters_of_a_token(parameters: str, tmp_path: Path) ->
     path = tmp_path / "token"
     path.write_text(SECRET)
     given = parameters.replace("{file}", str(path)).replace("{{", "{").replace("}}", "}")
-    assert await proof(AuthenticationToken.from_parameters(given), "broker") == SECRET.encode()
+    assert await proof(AuthenticationToken.from_parameters(given), "broker", TIMEOUT_S) == SECRET.encode()
 
 
 @pytest.mark.parametrize(
@@ -91,8 +92,8 @@ async def test_pulsars_parameters_of_a_token(parameters: str, tmp_path: Path) ->
 )
 async def test_a_password_goes_to_the_broker_behind_its_user(authentication: AuthenticationBasic) -> None:
     assert authentication.method_name == "basic"
-    assert await proof(authentication, "broker") == b"alice:pass:word"
-    headers = await http_headers(authentication, "broker")
+    assert await proof(authentication, "broker", TIMEOUT_S) == b"alice:pass:word"
+    headers = await http_headers(authentication, "broker", TIMEOUT_S)
     assert base64.b64decode(headers["Authorization"].removeprefix("Basic ")) == b"alice:pass:word"
 
 
@@ -100,7 +101,7 @@ async def test_a_certificate_needs_no_credentials_beside_it() -> None:
     authentication = AuthenticationTLS.from_parameters("tlsCertFile:/c.pem,tlsKeyFile:/k.pem")
     assert (authentication.certificate_path, authentication.private_key_path) == ("/c.pem", "/k.pem")
     assert authentication.method_name == "tls"
-    assert await proof(authentication, "broker") == b""
+    assert await proof(authentication, "broker", TIMEOUT_S) == b""
 
 
 @pytest.mark.parametrize(
@@ -159,8 +160,8 @@ async def test_an_application_may_write_its_own_class() -> None:
     own = OwnScheme()
     assert isinstance(own, Authentication)
     assert checked_authentication(own) is own
-    assert await proof(own, "broker") == b"broker"
-    assert await proof(own, "broker", b"riddle") == b"answer to riddle"
-    assert await proof(own, "broker", REFRESH) == b"broker"
+    assert await proof(own, "broker", TIMEOUT_S) == b"broker"
+    assert await proof(own, "broker", TIMEOUT_S, b"riddle") == b"answer to riddle"
+    assert await proof(own, "broker", TIMEOUT_S, REFRESH) == b"broker"
     with pytest.raises(InvalidConfigurationError, match="http_headers"):
-        await http_headers(own, "broker")
+        await http_headers(own, "broker", TIMEOUT_S)

@@ -17,6 +17,7 @@ from anabranch.credentials.asking import http_headers, proof, renew
 from anabranch.credentials.fetching import Fetched, IssuerRequest
 from anabranch.errors import AuthenticationError, CredentialsUnavailableError, InvalidConfigurationError
 
+TIMEOUT_S = 5.0
 ISSUER = "https://issuer.example/"
 KEY = {"client_id": "alice", "client_secret": "sesame"}
 BY_ID = {"issuer_url": ISSUER, **KEY, "audience": "orders"}
@@ -67,38 +68,38 @@ async def test_the_token_endpoint_is_discovered_and_asked_with_the_clients_secre
 ) -> None:
     authentication = made(issuer)
     assert authentication.method_name == "token"
-    assert await proof(authentication, "broker") == b"token-1"
+    assert await proof(authentication, "broker", TIMEOUT_S) == b"token-1"
     discovery, asked = issuer.requests
     assert discovery.url == "https://issuer.example/.well-known/openid-configuration"
     assert asked.url == "https://issuer.example/token"
     assert dict(asked.form or ()) == {"grant_type": "client_credentials", **KEY, "audience": "orders"}
-    assert (await http_headers(authentication, "broker"))["Authorization"] == "Bearer token-1"
+    assert (await http_headers(authentication, "broker", TIMEOUT_S))["Authorization"] == "Bearer token-1"
 
 
 async def test_a_token_is_kept_for_nine_tenths_of_its_life(issuer: ScriptedIssuer, now: list[float]) -> None:
     authentication = made(issuer)
-    assert await proof(authentication, "broker") == b"token-1"
+    assert await proof(authentication, "broker", TIMEOUT_S) == b"token-1"
     now[0] += 89.0
-    assert await proof(authentication, "broker") == b"token-1"
+    assert await proof(authentication, "broker", TIMEOUT_S) == b"token-1"
     now[0] += 2.0
-    assert await proof(authentication, "broker") == b"token-2"
+    assert await proof(authentication, "broker", TIMEOUT_S) == b"token-2"
 
 
 async def test_a_refused_token_is_replaced_but_not_at_full_speed(
     issuer: ScriptedIssuer, now: list[float]
 ) -> None:
     authentication = made(issuer)
-    assert await proof(authentication, "broker") == b"token-1"
+    assert await proof(authentication, "broker", TIMEOUT_S) == b"token-1"
     renew(authentication)
-    assert await proof(authentication, "broker") == b"token-1"
+    assert await proof(authentication, "broker", TIMEOUT_S) == b"token-1"
     now[0] += oauth2.RENEWED_AFTER_S
     renew(authentication)
-    assert await proof(authentication, "broker") == b"token-2"
+    assert await proof(authentication, "broker", TIMEOUT_S) == b"token-2"
 
 
 async def test_connections_that_open_together_ask_the_issuer_once(issuer: ScriptedIssuer) -> None:
     authentication = made(issuer)
-    found = await asyncio.gather(*(proof(authentication, "broker") for _ in range(5)))
+    found = await asyncio.gather(*(proof(authentication, "broker", TIMEOUT_S) for _ in range(5)))
     assert set(found) == {b"token-1"}
     assert issuer.issued == 1
 
@@ -116,7 +117,7 @@ async def test_the_key_lies_in_a_file_or_in_a_data_url(
     authentication = made(
         issuer, type="client_credentials", issuerUrl=ISSUER, privateKey=place(path), scope="a b"
     )
-    assert await proof(authentication, "broker") == b"token-1"
+    assert await proof(authentication, "broker", TIMEOUT_S) == b"token-1"
     assert dict(issuer.requests[-1].form or ())["scope"] == "a b"
 
 
@@ -126,10 +127,10 @@ async def test_a_new_key_is_used_for_the_next_token(
     path = tmp_path / "key.json"
     path.write_text(json.dumps(KEY))
     authentication = made(issuer, issuer_url=ISSUER, private_key=path.as_uri())
-    await proof(authentication, "broker")
+    await proof(authentication, "broker", TIMEOUT_S)
     path.write_text(json.dumps({**KEY, "client_secret": "new"}))
     now[0] += 100.0
-    await proof(authentication, "broker")
+    await proof(authentication, "broker", TIMEOUT_S)
     assert dict(issuer.requests[-1].form or ())["client_secret"] == "new"
 
 
@@ -155,7 +156,7 @@ async def test_a_failure_of_the_issuer_is_typed(
 ) -> None:
     issuer.replace[ISSUER + url] = reply
     with pytest.raises(error, match=text) as raised:
-        await proof(made(issuer), "broker")
+        await proof(made(issuer), "broker", TIMEOUT_S)
     assert type(raised.value) is error
     assert "sesame" not in str(raised.value)
 
@@ -164,7 +165,7 @@ async def test_a_key_file_that_is_no_key_is_not_shown(issuer: ScriptedIssuer, tm
     path = tmp_path / "key.json"
     path.write_text('{"client_secret": "sesame"}')
     with pytest.raises(AuthenticationError, match="client_id") as raised:
-        await proof(made(issuer, issuer_url=ISSUER, private_key=str(path)), "broker")
+        await proof(made(issuer, issuer_url=ISSUER, private_key=str(path)), "broker", TIMEOUT_S)
     assert "sesame" not in str(raised.value)
 
 
@@ -174,8 +175,8 @@ async def test_an_issuer_may_say_the_life_of_a_token_badly(
 ) -> None:
     issuer.expires_in = expires_in
     authentication = made(issuer)
-    assert await proof(authentication, "broker") == b"token-1"
-    assert await proof(authentication, "broker") == b"token-1"
+    assert await proof(authentication, "broker", TIMEOUT_S) == b"token-1"
+    assert await proof(authentication, "broker", TIMEOUT_S) == b"token-1"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from random import Random
 
 from anabranch.aio import Backoff, TaskRegistry, retry
@@ -10,7 +9,7 @@ from anabranch.client.net.connection import BrokerConnection
 from anabranch.client.options import log
 from anabranch.credentials.asking import REFRESH, close, proof, renew
 from anabranch.credentials.authentication import Authentication
-from anabranch.errors import AnabranchError, CredentialsUnavailableError
+from anabranch.errors import AnabranchError
 
 AGAIN = Backoff(0.1, 2.0)
 """Waits between questions to an issuer that is out of order, while a broker waits for the answer."""
@@ -35,14 +34,7 @@ class Credentials:
         """Credentials for a new connection, or the answer to a challenge; raises AuthenticationError."""
         if self._authentication is None:
             return b""
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                return await proof(self._authentication, host, challenge)
-        except TimeoutError:
-            kind = type(self._authentication).__name__
-            raise CredentialsUnavailableError(
-                f"{kind} gave no credentials within {self._timeout_s:g} s"
-            ) from None
+        return await proof(self._authentication, host, self._timeout_s, challenge)
 
     def refused(self) -> None:
         """Let the next credentials be new ones, because a broker refused the last ones."""
@@ -78,7 +70,6 @@ class Credentials:
         await self._answers.stop()
         if self._authentication is not None:
             try:
-                async with asyncio.timeout(self._timeout_s):
-                    await close(self._authentication)
-            except (AnabranchError, TimeoutError) as error:
+                await close(self._authentication, self._timeout_s)
+            except AnabranchError as error:
                 log.warning("closing %r failed: %s", type(self._authentication).__name__, error)
