@@ -12,9 +12,10 @@ from typing import Any
 
 from anabranch import AsyncClient, AsyncProducer, AsyncStreamConsumer, Checkpoint, Message
 from anabranch.broker.broker import Broker, BrokerEnvironment
-from anabranch.broker.cluster.endpoint import Endpoint
+from anabranch.broker.cluster.endpoint import Accept, Endpoint
 from anabranch.client.consume.segment_reader import RawEntry, SegmentReader
 from anabranch.config import BrokerConfig
+from anabranch.config_fields import OFF
 from anabranch.controller.topic.controller import TopicController
 from anabranch.failpoints import NoFailpoints
 from anabranch.ledger.memory import MemoryStorage
@@ -46,6 +47,20 @@ def host_of(number: int) -> str:
 
 
 HOST = host_of(0)
+
+
+def _endpoint(config: BrokerConfig, accept: Accept) -> Endpoint:
+    """The addresses of all ports; the simulated network serves the plain one alone."""
+    ports = {
+        "pulsar": config.port,
+        "http": config.http_port,
+        "pulsar+ssl": config.tls_port,
+        "https": config.https_port,
+    }
+    urls = {scheme: "" if port == OFF else config.url_of(scheme, port) for scheme, port in ports.items()}
+    return Endpoint(
+        urls["pulsar"], urls["http"], accept, url_tls=urls["pulsar+ssl"], http_url_tls=urls["https"]
+    )
 
 
 class Brokers:
@@ -111,7 +126,7 @@ class Brokers:
         broker = Broker(
             config,
             BrokerEnvironment(self._storage_of, store, self.clock, rng, NoFailpoints(), gate=gate),
-            Endpoint(config.url_of("pulsar", config.port), config.url_of("http", config.http_port), accept),
+            _endpoint(config, accept),
             id=number,
         )
         self.living[number] = broker

@@ -69,3 +69,26 @@ def test_health_version_lists_and_lookups(admin: Admin) -> None:
     assert lookup["brokerUrl"] == "pulsar://broker-0:6650"
     assert lookup["httpUrl"] == "http://broker-0:8080"
     assert admin("GET", "/lookup/v2/topic/carrier-pigeon/public/default/t").status == 404
+
+
+@pytest.mark.brokers(
+    http_port=-1, https_port=8443, tls_port=6651, tls_certificate_file="certificate", tls_key_file="key"
+)
+def test_addresses_over_tls_are_told_and_missing_ones_are_not(admin: Admin) -> None:
+    assert admin("GET", "/lookup/v2/topic/persistent/public/default/t").json == {
+        "brokerUrl": "pulsar://broker-0:6650",
+        "brokerUrlTls": "pulsar+ssl://broker-0:6651",
+        "httpUrl": None,
+        "httpUrlTls": "https://broker-0:8443",
+        "nativeUrl": "pulsar://broker-0:6650",
+        "brokerId": "broker-0:8443",
+    }
+    (worker,) = admin("GET", "/admin/v2/brokers/workers").json
+    assert (worker["webServiceUrl"], worker["webServiceUrlTls"]) == (None, "https://broker-0:8443")
+    assert worker["serviceUrlTls"] == "pulsar+ssl://broker-0:6651"
+    assert admin("GET", "/admin/v2/brokers/leaderBroker").json["serviceUrl"] == "https://broker-0:8443"
+    assert admin("GET", "/admin/v2/clusters/standalone").json == {
+        "brokerServiceUrl": "pulsar://broker-0:6650",
+        "brokerServiceUrlTls": "pulsar+ssl://broker-0:6651",
+        "serviceUrlTls": "https://broker-0:8443",
+    }

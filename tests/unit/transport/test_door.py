@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 
 import pytest
 
@@ -45,6 +46,22 @@ async def test_a_full_door_drops_the_connection_that_waited_longest() -> None:
     assert len(door) == 3
     assert isinstance(second.error, TooManyRequestsError)
     assert [first.error, third.error, fourth.error] == [None, None, None]
+
+
+async def test_a_connection_that_leaves_during_its_tls_handshake_ends_the_handshake() -> None:
+    door = Door("port", 2, KnockingClient)
+    ended: list[KnockingClient] = []
+    shaking, done = opened(door), opened(door)
+    for client in (shaking, done):
+        assert door.shakes_hands(client, partial(ended.append, client))
+    door.has_shaken_hands(done)
+    late, _ = opened(door), opened(door)
+    assert ended == [shaking]
+    assert isinstance(done.error, TooManyRequestsError)
+    assert not door.shakes_hands(shaking, lambda: None), "it was closed before the handshake began"
+    assert door.shakes_hands(late, lambda: ended.append(late))
+    door.clear()
+    assert ended == [shaking, late]
 
 
 async def test_a_door_full_of_clients_that_are_served_refuses_the_next() -> None:

@@ -10,6 +10,9 @@ from anabranch.metadata.records import BrokerRecord
 from anabranch.transport.door import Door, Listener
 from anabranch.transport.pump import Pump
 
+Accept = Callable[[Door[Pump]], Awaitable[Sequence[Listener]]]
+"""Accepts connections from now on, through the given door."""
+
 
 @dataclass(frozen=True, slots=True)
 class PeerTls:
@@ -27,8 +30,7 @@ class Endpoint:
     url: str
     """The address at which clients reach this broker and no other."""
     http_url: str
-    listen: Callable[[Door[Pump]], Awaitable[Sequence[Listener]]]
-    """Accept connections from now on, through the given door."""
+    listen: Accept
     url_tls: str = ""
     http_url_tls: str = ""
     peer_tls: PeerTls | None = None
