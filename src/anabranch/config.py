@@ -111,6 +111,11 @@ class BrokerConfig(TlsConfig, DoorsConfig, AuthenticationConfig, AuthorizationCo
         pulsar="scalableTopicLoadReportIntervalSeconds",
         low=0.05,
     )
+    log_idle_s: float = setting(
+        10.0,
+        "A log that no client used for this long is unloaded: only its durable state stays in memory.",
+        low=0,
+    )
     consumer_grace_s: float = setting(
         60.0,
         "How long a stream consumer without a connection keeps its segments.",

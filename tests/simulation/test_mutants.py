@@ -12,11 +12,14 @@ import msgspec
 import pytest
 
 from anabranch.aio import Backoff
+from anabranch.broker.catalog import idle_logs
 from anabranch.broker.cluster.local_segments import LocalSegments
 from anabranch.broker.dispatch.keyed import KeyedDispatch
 from anabranch.broker.dispatch.receivers import Receiver
 from anabranch.broker.serving import entry_checks, log_reader
 from anabranch.broker.serving.acknowledging import LogAcknowledgements
+from anabranch.broker.serving.kept import KeptLog
+from anabranch.broker.serving.served_log import ServedLog
 from anabranch.broker.wire.handlers import layout_watch
 from anabranch.broker.wire.handlers.register import AssignmentPush
 from anabranch.client.consume.bad_entries import BadEntryRecord
@@ -322,6 +325,16 @@ def pass_over_more_than_the_damaged_entry(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LogAcknowledgements, "pass_damaged", pass_damaged)
 
 
+def serve_a_log_twice_after_an_unloading_under_its_consumers(patch: pytest.MonkeyPatch) -> None:
+    favour(patch, workers=1, consumers=4, consumer_leaves=3, consumer_deaths=2, messages=100)
+
+    def keep_serving(self: ServedLog) -> KeptLog:
+        return KeptLog(self.store, 0, 0, 0, 0, 0, ())
+
+    patch.setattr(ServedLog, "unload", keep_serving)
+    patch.setattr(idle_logs, "may_unload", lambda seen, idle_s: not seen.closed)
+
+
 CAUGHT: list[tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]] = [
     # D1, D3
     (acknowledge_before_fsync, ("lost", "held")),
@@ -341,6 +354,7 @@ CAUGHT: list[tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]] = [
     (take_a_store_without_ending_its_holder, ("while", "held", "is stored at", "lost")),
     # W3
     (give_a_bucket_away_while_its_entries_are_held, ("while",)),
+    (serve_a_log_twice_after_an_unloading_under_its_consumers, ("while",)),
     # L1
     (link_a_merged_segment_to_one_parent_only, ("does not name it as a parent",)),
     # L2

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
+from anabranch.broker.serving.acknowledging import backlog_messages
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.producer import ServedProducer
 from anabranch.broker.serving.served_log import ServedLog
@@ -111,7 +112,7 @@ def publisher_stats(producer: ServedProducer) -> Json:
 def subscription_stats(subscription: Subscription) -> Json:
     consumers = list(subscription.consumers)
     counters = subscription.counters
-    backlog = subscription.backlog_messages
+    backlog = backlog_messages(subscription.log, subscription.cursor)
     return {
         "bytesOutCounter": counters.bytes_out,
         "msgOutCounter": counters.messages_out,

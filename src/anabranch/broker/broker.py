@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 from anabranch.aio import TaskRegistry
 from anabranch.broker.catalog.authorizer import Authorizer
 from anabranch.broker.catalog.classic_topics import ClassicTopics
+from anabranch.broker.catalog.idle_logs import IdleLogs
 from anabranch.broker.catalog.message_size import largest_message_bytes
 from anabranch.broker.catalog.producer_epochs import TopicEpochs
 from anabranch.broker.catalog.quotas import QuotaBook
-from anabranch.broker.catalog.rate_sampling import sample_rates
 from anabranch.broker.catalog.schemas import SchemaRegistry
 from anabranch.broker.catalog.served_logs import ServedLogs
 from anabranch.broker.catalog.stores import StorageOf, Stores
@@ -191,7 +191,8 @@ class Broker:
         self._unwatch = self.directory.watch(self._brokers_changed)
         await self._ownership.start()
         self._servers = await self._endpoint.listen(self.limits.door)
-        self._tasks.spawn(sample_rates(self.logs, self.config.load_report_interval_s))
+        config = self.config
+        self._tasks.spawn(IdleLogs(self.logs, config.load_report_interval_s, config.log_idle_s).run())
         self._tasks.spawn(self.quotas.follow())
         if not self.gate.is_open:
             answer_s = self.config.authentication_refresh_check_s

@@ -100,7 +100,7 @@ class CachedTail:
             skip = 0
 
     def drop(self) -> None:
-        """Drop all entries of a deleted log at once."""
+        """Drop all entries at once, because the log is deleted or not used."""
         for chunk in self._chunks:
             self._cache.remove(chunk)
         self._chunks.clear()

@@ -189,6 +189,9 @@ class FileLog:
                 if not ledger.dropped:
                     raise PersistenceError(f"{self.name}: {ledger.data_file} cannot be read") from error
 
+    def release(self) -> None:
+        self.stored.tail.drop()
+
     async def flush(self) -> None:
         await self._journal.flush()
 

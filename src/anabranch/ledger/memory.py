@@ -214,6 +214,9 @@ class MemoryLog:
             found.append(entry)
         return found
 
+    def release(self) -> None:
+        """Nothing to do: there is no disk behind this memory."""
+
     async def flush(self) -> None:
         self._storage.check_open()
         await self._storage.flush()

@@ -149,6 +149,9 @@ class SegmentLog(Protocol):
     def read_cached(self, ordinal: int, max_entries: int, max_bytes: int) -> Sequence[Entry] | None:
         """As `read`, from memory only; None when the first entry is not in memory."""
 
+    def release(self) -> None:
+        """Drop entries from memory that the disk can read again, because no client uses the log."""
+
     async def flush(self) -> None:
         """Return when everything queued before the call is durable."""
 

@@ -71,6 +71,8 @@ class Host:
             self._lives += 1
             life = self.life = cluster.start(self, self._lives)
             await life.ended.wait()
+            cluster.counts["log unloaded"] += life.broker.logs.unloaded
+            cluster.counts["log loaded again"] += life.broker.logs.resumed
             self.life = None
             self.up.clear()
             await asyncio.sleep(cluster.rng.uniform(*cluster.restart_delay_s))

@@ -14,6 +14,7 @@ from anabranch.admin.metrics.tables import Column, Table, label
 from anabranch.aio import in_slices
 from anabranch.broker.broker import Broker
 from anabranch.broker.serving.acknowledging import backlog_messages
+from anabranch.broker.serving.kept import KeptLog
 from anabranch.broker.serving.keyed_reading import KeyedReading
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.broker.serving.subscription import Subscription
@@ -85,7 +86,7 @@ _SHARING = (
         "1 while consumers share a sealed segment to drain it, else 0.",
     ),
 )
-_NO_TRAFFIC: Final = (0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0)
+_NOTHING: Final = (0, 0, 0, 0)
 
 
 class TopicTables:
@@ -112,14 +113,25 @@ class TopicTables:
             self._sharing,
         )
 
-    def add_stored(self, log: SegmentLog) -> None:
-        """Add a log that no client has used since its store was opened."""
-        topic = self._topic(TopicName.parse(log.name))
-        self._traffic.add(topic, *_NO_TRAFFIC, log.extent.size_bytes, 0)
-        for name, cursor in log.cursors.items():
-            self._subscriptions.add(
-                self._within(topic, subscription=name), backlog_messages(log, cursor), 0, 0
-            )
+    def add_stored(self, name: TopicName, log: SegmentLog, kept: KeptLog | None) -> None:
+        """Add a log that is not loaded; `kept` are its counters if clients used it before."""
+        topic = self._topic(name)
+        totals = _NOTHING if kept is None else kept.totals()
+        self._traffic.add(topic, *totals, *_NOTHING, log.extent.size_bytes, 0)
+        if kept is not None:
+            self._add_kept(name, log, kept)
+        for subscription, cursor in log.cursors.items():
+            labels = self._within(topic, subscription=subscription)
+            self._subscriptions.add(labels, backlog_messages(log, cursor), 0, 0)
+
+    def _add_kept(self, name: TopicName, log: SegmentLog, kept: KeptLog) -> None:
+        topic = self._topic(name)
+        if name.segment is not None:
+            entries = log.extent.next_ordinal - kept.first_ordinal
+            self._entries.add(self._within(topic, segment=name.segment.id), entries, kept.messages_in)
+        for subscription, found in kept.subscriptions:
+            if found.read_errors:
+                self._faults.add(self._within(topic, subscription=subscription), found.read_errors, 0, 0)
 
     def add_served(self, log: ServedLog) -> None:
         topic, totals = self._topic(log.name), log.totals()
@@ -133,7 +145,7 @@ class TopicTables:
 
     def _add_subscription(self, log: ServedLog, subscription: Subscription, labels: str) -> None:
         consumers, source = subscription.consumers, subscription.source
-        backlog = subscription.backlog_messages if subscription.durable else None
+        backlog = backlog_messages(log.log, subscription.cursor) if subscription.durable else None
         unacked = sum(consumer.unacked for consumer in consumers)
         self._subscriptions.add(labels, backlog, len(consumers), unacked)
         # A subscription appears with its first fault.
@@ -187,14 +199,13 @@ class TopicTables:
 async def collect_topics(broker: Broker) -> TopicTables:
     """The figures of all topics now; other tasks run between two slices of them."""
     tables = TopicTables(by_topic=broker.config.topic_metrics)
-    served = {log.log.name: log for log in broker.logs.served}
-    async for name in in_slices(broker.stores.names(), LOGS_AT_ONCE):
-        found = served.get(name)
-        stored = broker.stores.get(name) if found is None else None
-        if found is not None:
-            tables.add_served(found)
+    async for text in in_slices(broker.stores.names(), LOGS_AT_ONCE):
+        name, stored = TopicName.parse(text), broker.stores.get(text)
+        served = broker.logs.loaded(name)
+        if served is not None:
+            tables.add_served(served)
         elif stored is not None:
-            tables.add_stored(stored)
+            tables.add_stored(name, stored, broker.logs.kept(name))
     async for led in in_slices(broker.controllers.summaries(), LOGS_AT_ONCE):
         tables.add_led(led)
     return tables

@@ -1,14 +1,19 @@
-"""The logs of the open stores, found, created and removed by name; a log is served from its first use.
+"""The logs of the open stores, found, created and removed by name.
+
+A log is served from its first use until it is unloaded, because it was not used for long. The next use loads
+it again as the first one did.
 
 This module must not know connections, commands or the records of topics.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 from anabranch.broker.catalog.stores import Stores
 from anabranch.broker.serving.context import LogContext
+from anabranch.broker.serving.kept import KeptLog
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.errors import NotOwnerError, TopicNotFoundError
 from anabranch.ledger.storage import SegmentLog
@@ -20,20 +25,34 @@ class ServedLogs:
     """Segments and classic topics, each as one log."""
 
     def __init__(
-        self, stores: Stores, context: LogContext, drained: Callable[[ServedLog, str, Ranges], None]
+        self, stores: Stores, context: LogContext, drained: Callable[[TopicName, str, Ranges], None]
     ) -> None:
         """`drained` is called when a subscription has acknowledged a sealed log, or some buckets of it."""
         self.stores = stores
         self.dropped = 0
         """How many logs were removed since the start."""
+        self.unloaded = 0
+        """How many logs were unloaded since the start, each time counted."""
+        self.resumed = 0
+        """How many of them were loaded again."""
         self._context = context
         self._drained = drained
         self._served: dict[TopicName, ServedLog] = {}
+        self._kept: dict[TopicName, KeptLog] = {}
+        """By name of an unloaded log."""
 
     @property
     def served(self) -> Sequence[ServedLog]:
-        """The logs that have been used since their store was opened."""
+        """The logs that are loaded, because they were used lately."""
         return tuple(self._served.values())
+
+    def loaded(self, name: TopicName) -> ServedLog | None:
+        """The log of that name if it is loaded; this does not count as a use of it."""
+        return self._served.get(name)
+
+    def kept(self, name: TopicName) -> KeptLog | None:
+        """The counters of an unloaded log; None for a log that is loaded, or was never used here."""
+        return self._kept.get(name)
 
     def get(self, name: TopicName) -> ServedLog | None:
         """The log of that name; None when no open store has it."""
@@ -42,6 +61,8 @@ class ServedLogs:
             log = self.stores.get(str(name))
             if log is not None:
                 found = self._serve(name, log)
+        if found is not None:
+            found.use.used_s = asyncio.get_running_loop().time()
         return found
 
     def require(self, name: TopicName) -> ServedLog:
@@ -75,8 +96,17 @@ class ServedLogs:
             del self._served[name]
             self.dropped += 1
 
+    def unload(self, log: ServedLog) -> None:
+        """Keep only the durable state of a log that `may_unload`, and its counters."""
+        if self._served.get(log.name) is log:
+            del self._served[log.name]
+            self._kept[log.name] = log.unload()
+            self.unloaded += 1
+
     def leave(self, store: int) -> None:
         """Stop serving the logs of a store and disconnect their clients, which look up the next owner."""
+        for name in [name for name, kept in self._kept.items() if kept.store == store]:
+            del self._kept[name]
         for log in [log for log in self._served.values() if log.store == store]:
             del self._served[log.name]
             log.close("moves to another broker")
@@ -90,5 +120,9 @@ class ServedLogs:
                 raise NotOwnerError(f"{name} is not served by this broker any more")
             found = ServedLog(name, log, self._context, self._drained, store)
             self._served[name] = found
+            kept = self._kept.pop(name, None)
+            if kept is not None:
+                found.resume(kept)
+                self.resumed += 1
             found.check_drained()
         return found

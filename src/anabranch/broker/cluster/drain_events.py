@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from anabranch.aio import Backoff, TaskRegistry
-from anabranch.broker.serving.served_log import ServedLog
 from anabranch.controller.ports.leader import TopicLeader
 from anabranch.controller.ports.segments import Drained
 from anabranch.errors import AnabranchError, TopicNotFoundError
@@ -40,11 +39,11 @@ class DrainEvents:
 
         return undo
 
-    def report(self, log: ServedLog, subscription: str, ranges: Ranges) -> None:
+    def report(self, log: TopicName, subscription: str, ranges: Ranges) -> None:
         """A subscription has acknowledged a sealed log, or these bucket hashes of it."""
-        topic = log.name.partitioned_topic.topic
+        topic = log.partitioned_topic.topic
         for listener in tuple(self._listeners.get(topic, [self.otherwise])):
-            listener(Drained(log.name, subscription, ranges))
+            listener(Drained(log, subscription, ranges))
 
 
 class DrainMessenger:

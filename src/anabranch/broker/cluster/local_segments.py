@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from anabranch.broker.catalog.served_logs import ServedLogs
 from anabranch.broker.catalog.trimming import trim
 from anabranch.broker.cluster.drain_events import DrainEvents
-from anabranch.broker.serving.served_log import ServedLog
+from anabranch.broker.serving.acknowledging import backlog_messages
+from anabranch.broker.serving.served_log import ServedLog, troubles_of
 from anabranch.broker.serving.subscription import Subscription
 from anabranch.controller.decide.admission import Roster
 from anabranch.controller.decide.consistency import LogState
@@ -62,9 +63,10 @@ class LocalSegments:
     async def trim(self, place: Place, keep_bytes: int, term: int) -> None:
         self._check(place, term)
         found = self._logs.require(place.name)
-        await trim(found.log, found.log.extent.ordinal_keeping(keep_bytes))
-        for subscription in tuple(found.subscriptions.values()):
-            subscription.pass_trimmed()
+        with found.use.call():
+            await trim(found.log, found.log.extent.ordinal_keeping(keep_bytes))
+            for subscription in tuple(found.subscriptions.values()):
+                subscription.pass_trimmed()
 
     async def delete(self, place: Place, term: int) -> None:
         self._check(place, term)
@@ -109,17 +111,21 @@ class LocalSegments:
             known.restrict(roster)
 
     async def consumers(self, place: Place, subscription: str) -> int:
-        known = self._subscription(place, subscription)
+        self._logs.stores.check(place.store)
+        found = self._logs.loaded(place.name)
+        known = None if found is None else found.subscriptions.get(subscription)
         return 0 if known is None else len(known.consumers)
 
     async def backlog(self, place: Place, subscription: str) -> int | None:
-        known = self._subscription(place, subscription)
-        if known is None:
+        self._logs.stores.check(place.store)
+        log = self._logs.stores.get(str(place.name))
+        cursor = None if log is None else log.cursors.get(subscription)
+        if log is None or cursor is None:
             return None
-        if known.backlog == 0:
+        if cursor.acks.pending_count(log.extent.next_ordinal) == 0:
             # The leader acts on an empty backlog, so the acknowledgements must survive a crash.
-            await known.cursor.flush()
-        return known.backlog_messages
+            await cursor.flush()
+        return backlog_messages(log, cursor)
 
     async def drained(self, place: Place, subscription: str) -> Ranges | None:
         self._logs.stores.check(place.store)
@@ -128,19 +134,24 @@ class LocalSegments:
 
     async def load(self, place: Place) -> SegmentLoad:
         self._logs.stores.check(place.store)
-        found = self._logs.get(place.name)
-        if found is None:
+        log = self._logs.stores.get(str(place.name))
+        if log is None:
             return SegmentLoad()
+        waiting = max((backlog_messages(log, cursor) for cursor in log.cursors.values()), default=0)
+        size_bytes = log.extent.size_bytes
+        # A look of the leader does not count as a use, so that unused logs stay unloaded.
+        found = self._logs.loaded(place.name)
+        if found is None:
+            return SegmentLoad(backlog_messages=waiting, size_bytes=size_bytes, troubles=troubles_of(log))
         found.observed_s = asyncio.get_running_loop().time()
-        waiting = [sub.backlog_messages for sub in found.subscriptions.values() if sub.durable]
         messages_in, bytes_in, messages_out, bytes_out = found.rates()
         return SegmentLoad(
             messages_in,
             bytes_in,
             messages_out,
             bytes_out,
-            max(waiting, default=0),
-            found.log.extent.size_bytes,
+            waiting,
+            size_bytes,
             found.troubles(),
             found.clients,
         )

@@ -73,6 +73,10 @@ class DrainState(Enum):
     """The leader was notified that the whole log is drained."""
 
 
+AT_REST: Final = frozenset((DrainState.UNKNOWN, DrainState.KNOWN, DrainState.REPORTED))
+"""The states in which no effect is under way."""
+
+
 class DrainEvent(Enum):
     """Something that happened to the log, its cursor, or an effect."""
 

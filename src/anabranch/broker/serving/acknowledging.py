@@ -241,6 +241,14 @@ def position_from(message_id: pb.MessageIdData) -> Position:
     return Position(ledger, entry - 2**64 if entry >= 2**63 else entry)
 
 
+def mark_delete(log: SegmentLog, cursor: Cursor) -> Position:
+    """The last entry of the run that is acknowledged from the beginning; entry -1 when there is none."""
+    mark, extent = cursor.acks.mark, log.extent
+    if mark > extent.first_ordinal:
+        return extent.position_of(mark - 1)
+    return Position(extent.position_of(extent.first_ordinal).ledger, -1)
+
+
 def backlog_messages(log: SegmentLog, cursor: Cursor) -> int:
     """Messages not acknowledged yet; entries acknowledged out of order count with the average size."""
     extent, acks = log.extent, cursor.acks

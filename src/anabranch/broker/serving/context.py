@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from google.protobuf.message import Message
 
+from anabranch.broker.serving.log_use import LogUse
 from anabranch.broker.serving.rate_gates import Pauses
 from anabranch.broker.serving.throttles import Throttles, TopicThrottle
 from anabranch.broker.serving.usage import Usage
@@ -126,8 +127,7 @@ class SubscriptionContext:
     log: SegmentLog
     partition: int
     broker: LogContext
-    splits: Callable[[], tuple[int, ...]]
-    """The bucket boundaries of the segment, as they are now."""
     throttle: TopicThrottle
+    use: LogUse
     report_drained: Callable[[str, Ranges], None]
     """Called with the name of a subscription and the slots that it has drained."""

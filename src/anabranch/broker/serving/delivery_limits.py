@@ -17,25 +17,25 @@ class DeliveryLimits:
         self._path = path
         self._entries_max = path.batch_entries
         self._counted = (0, 0)
-        self._gates: SubscriptionGates | None = None
+        self.gates: SubscriptionGates | None = None
 
     def hold(self, go_on: Callable[[], None]) -> bool:
         """Whether no entry may be delivered now; `go_on` is called when one may."""
         if self._throttle.limits_delivery:
             # Kept here, because the throttle does not keep the gates of a subscription alive.
-            self._gates = self._throttle.subscription(self._subscription)
-            if self._gates.hold(go_on):
+            self.gates = self._throttle.subscription(self._subscription)
+            if self.gates.hold(go_on):
                 return True
-            self._path.batch_entries = self._gates.entries_max(self._entries_max)
+            self._path.batch_entries = self.gates.entries_max(self._entries_max)
             self._counted = (self._path.counters.messages_out, self._path.counters.bytes_out)
-        elif self._gates is not None:
-            self._gates = None
+        elif self.gates is not None:
+            self.gates = None
             self._path.batch_entries = self._entries_max
         return False
 
     def delivered(self) -> None:
         """Count the messages and bytes of the turn that `hold` allowed."""
-        if self._gates is not None:
+        if self.gates is not None:
             messages, size = self._counted
             counters = self._path.counters
-            self._gates.delivered(counters.messages_out - messages, counters.bytes_out - size)
+            self.gates.delivered(counters.messages_out - messages, counters.bytes_out - size)

@@ -15,9 +15,17 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError
 
-from anabranch.broker.dispatch.drains import DrainEffect, DrainEvent, DrainMachine, DrainState, PendingBuckets
+from anabranch.broker.dispatch.drains import (
+    AT_REST,
+    DrainEffect,
+    DrainEvent,
+    DrainMachine,
+    DrainState,
+    PendingBuckets,
+)
 from anabranch.broker.serving.context import Spawn
 from anabranch.broker.serving.log_reader import FETCH_BYTES_MAX, RETRIES
+from anabranch.broker.serving.log_use import LogUse
 from anabranch.errors import (
     AlreadyClosedError,
     AnabranchError,
@@ -55,13 +63,13 @@ class DrainReporter:
         self,
         log: SegmentLog,
         cursor: Cursor,
-        splits: Callable[[], tuple[int, ...]],
+        use: LogUse,
         spawn: Spawn,
         report: Callable[[Ranges], None],
     ) -> None:
         self._log = log
         self._cursor = cursor
-        self._splits = splits
+        self._use = use
         self._spawn = spawn
         self._report = report
         self._machine = DrainMachine()
@@ -71,11 +79,16 @@ class DrainReporter:
         """Whether the log is sealed and all of it acknowledged."""
         return self._log.sealed and self._cursor.acks.mark >= self._log.extent.next_ordinal
 
+    @property
+    def working(self) -> bool:
+        """Whether entries are being read for their buckets, or a report is under way."""
+        return self._machine.state not in AT_REST
+
     def check(self, *, at_end: bool, by_buckets: bool) -> None:
         """Look at the log after an ACK or a read; `by_buckets` says whether single buckets of it matter."""
         if self.done:
             self._carry_out(self._machine.handle(DrainEvent.ALL_ACKNOWLEDGED))
-        elif by_buckets and self._log.sealed and self._splits():
+        elif by_buckets and self._log.sealed and self._use.splits:
             event = DrainEvent.ADVANCED
             if at_end and self._machine.state is DrainState.UNKNOWN:
                 pending = self._cursor.acks.pending_count(self._log.extent.next_ordinal)
@@ -96,7 +109,8 @@ class DrainReporter:
             return ()
         if found:
             # The leader opens children by this answer, so a crash must not take an acknowledgement back.
-            await self._cursor.flush()
+            with self._use.call():
+                await self._cursor.flush()
         return found if moves == self._machine.moves else ()
 
     def _carry_out(self, effect: DrainEffect | None) -> None:
@@ -111,7 +125,7 @@ class DrainReporter:
                 self._report(ALL)
 
     async def _read_pending(self) -> None:
-        moves, found = self._machine.moves, PendingBuckets(self._splits())
+        moves, found = self._machine.moves, PendingBuckets(self._use.splits)
         event = DrainEvent.PENDING_UNREADABLE
         try:
             await self._read_into(found, moves)

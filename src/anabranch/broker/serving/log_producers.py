@@ -80,6 +80,10 @@ class LogProducers:
             self._bytes_left + sum(producer.bytes_in for producer in producers),
         )
 
+    def resume(self, messages: int, size_bytes: int) -> None:
+        """Count on from these totals."""
+        self._messages_left, self._bytes_left = messages, size_bytes
+
     async def attach(self, producer: ServedProducer, *, fresh_name: bool, topic_epoch: int | None) -> bool:
         """Let a producer in; whether it may send at once or waits until its `promoted` is called.
 

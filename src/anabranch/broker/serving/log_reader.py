@@ -92,6 +92,11 @@ class LogReader:
             self._spawn(self._fetch(ordinal))
         return None
 
+    @property
+    def working(self) -> bool:
+        """Whether a read is under way, or will be repeated."""
+        return self._fetching or self._retry is not None
+
     def forget(self) -> None:
         """Drop the batch from disk, because no consumer reads for now or the cursor was moved."""
         self._fetched = ()
@@ -104,6 +109,11 @@ class LogReader:
         if self._retry is not None:
             self._retry.cancel()
             self._retry = None
+
+    def close(self) -> None:
+        """Forget the callbacks too, so that the subscription is freed with its last reference."""
+        self.forget()
+        self._ready, self._passed = _do_nothing, _stop
 
     async def _fetch(self, ordinal: int) -> None:
         try:
@@ -157,3 +167,11 @@ class LogReader:
     def _try_again(self) -> None:
         self._go_on()
         self._ready()
+
+
+def _do_nothing() -> None:
+    """A subscription that is closed delivers nothing."""
+
+
+def _stop(error: DamagedEntriesError) -> None:
+    """A subscription that is closed passes no damaged entries."""

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.context import LogContext, SubscriptionContext
+from anabranch.broker.serving.kept import KeptLog
 from anabranch.broker.serving.log_producers import LogProducers
+from anabranch.broker.serving.log_use import LogActivity, LogUse
 from anabranch.broker.serving.subscription import Subscription
 from anabranch.errors import NotAllowedError, ServiceNotReadyError, SubscriptionNotFoundError
 from anabranch.ledger.cursors import Cursor
@@ -38,7 +41,12 @@ class RateMeter:
 
     def __init__(self, window_s: float, now: float, counters: Sequence[int]) -> None:
         self._window_s = window_s
-        self._samples: list[tuple[float, tuple[int, ...]]] = [(now, tuple(counters))]
+        self._samples: list[tuple[float, tuple[int, ...]]]
+        self.restart(now, counters)
+
+    def restart(self, now: float, counters: Sequence[int]) -> None:
+        """Count from these counters on."""
+        self._samples = [(now, tuple(counters))]
 
     def sample(self, now: float, counters: Sequence[int]) -> None:
         """Remember the counters; of the samples older than the window only the newest stays."""
@@ -65,7 +73,7 @@ class ServedLog:
         name: TopicName,
         log: SegmentLog,
         context: LogContext,
-        report_drained: Callable[[ServedLog, str, Ranges], None],
+        report_drained: Callable[[TopicName, str, Ranges], None],
         store: int = 0,
     ) -> None:
         self.name = name
@@ -73,8 +81,8 @@ class ServedLog:
         self.store = store
         """The store that the log lives in."""
         self.log = log
-        self.splits: tuple[int, ...] = ()
-        """Bucket boundaries of the segment; set when a client attaches."""
+        now_s = asyncio.get_running_loop().time()
+        self.use = LogUse(now_s)
         self.throttle = context.throttles.of(name)
         self.producers = LogProducers(name, log, context)
         self.subscriptions: dict[str, Subscription] = {}
@@ -82,17 +90,17 @@ class ServedLog:
             log=log,
             partition=self.partition,
             broker=context,
-            splits=lambda: self.splits,
             throttle=self.throttle,
-            report_drained=lambda subscription, ranges: report_drained(self, subscription, ranges),
+            use=self.use,
+            report_drained=partial(report_drained, name),
         )
-        self.observed_s = asyncio.get_running_loop().time()
+        self.observed_s = now_s
         """When a leader last asked for the load; at first the time when the log was opened."""
         self._found_ordinal = log.extent.next_ordinal
         self._messages_out = 0
         self._bytes_out = 0
-        self._rates = RateMeter(context.rate_window_s, asyncio.get_running_loop().time(), self.totals())
-        self._unwatch = log.watch(self._advanced)
+        self._rates = RateMeter(context.rate_window_s, now_s, self.totals())
+        self._unwatch: Callable[[], None] | None = log.watch(self._advanced)
         for cursor in log.cursors.values():
             self._serve(cursor, durable=True)
 
@@ -110,7 +118,7 @@ class ServedLog:
             if found.durable != durable:
                 raise NotAllowedError(f"{name} is {'' if found.durable else 'not '}a durable subscription")
             if not found.confirmed:
-                await found.cursor.flush()
+                await self._confirm(found)
             return found
         if ordinal is None:
             raise SubscriptionNotFoundError(f"{self.name} has no subscription {name}")
@@ -119,9 +127,13 @@ class ServedLog:
         cursor = self.log.cursors.open(name, ordinal, properties)
         made = self._serve(cursor, durable=True)
         made.confirmed = False
-        await cursor.flush()
-        made.confirmed = True
+        await self._confirm(made)
         return made
+
+    async def _confirm(self, subscription: Subscription) -> None:
+        with self.use.call():
+            await subscription.cursor.flush()
+        subscription.confirmed = True
 
     def detach(self, subscription: Subscription, consumer: ServedConsumer) -> None:
         """Forget a consumer; a reader's subscription goes with its last consumer."""
@@ -163,20 +175,68 @@ class ServedLog:
 
     async def inherit(self, pieces: Pieces) -> None:
         """Recognise the messages that the segments before this one have stored, from now on and durably."""
-        await self.log.inherit(pieces)
-        self.producers.inherit()
+        with self.use.call():
+            await self.log.inherit(pieces)
+            self.producers.inherit()
 
     async def seal(self) -> None:
         """Take no more entries, for ever; the entries taken before are stored and answered."""
-        await self.producers.seal()
+        with self.use.call():
+            await self.producers.seal()
         self.check_drained()
 
     def close(self, reason: str = "is being deleted") -> None:
         """Disconnect all clients; `reason` is the error text while their lookups still lead here."""
-        self._unwatch()
+        self._stop_watching()
         self.producers.close(reason)
         for subscription in list(self.subscriptions.values()):
             subscription.close_consumers(moved=True)
+
+    def _stop_watching(self) -> None:
+        if self._unwatch is not None:
+            self._unwatch()
+            self._unwatch = None
+
+    def activity(self, now_s: float) -> LogActivity:
+        """The uses of the log now; a log with clients counts as used just now."""
+        clients = self.clients
+        if clients:
+            self.use.used_s = now_s
+        return LogActivity(
+            clients=clients,
+            calls=self.use.calls,
+            working=any(subscription.working for subscription in self.subscriptions.values()),
+            troubled=any(subscription.troubles for subscription in self.subscriptions.values()),
+            closed=self.producers.closed is not None,
+            idle_s=now_s - self.use.used_s,
+        )
+
+    def unload(self) -> KeptLog:
+        """Stop serving a log that `may_unload`, for good; returns the state that the disk does not hold.
+
+        A caller that kept a reference without a call of `use` is refused, and finds no subscriptions.
+        """
+        self._stop_watching()
+        self.producers.close("was not used for long and is loaded again")
+        kept = tuple((name, sub.unload()) for name, sub in self.subscriptions.items() if sub.durable)
+        throttle = self.throttle if self.throttle.publish_gates or self.throttle.limits_delivery else None
+        self.subscriptions = {}
+        self.log.release()
+        return KeptLog(self.store, self._found_ordinal, *self._own_totals(), kept, throttle)
+
+    def _own_totals(self) -> tuple[int, int, int, int]:
+        """As `totals`, without the deliveries of the present subscriptions."""
+        return (*self.producers.totals, self._messages_out, self._bytes_out)
+
+    def resume(self, kept: KeptLog) -> None:
+        """Go on from the state of an unloaded log."""
+        self._found_ordinal = kept.first_ordinal
+        self.producers.resume(kept.messages_in, kept.bytes_in)
+        self._messages_out, self._bytes_out = kept.messages_out, kept.bytes_out
+        for name, state in kept.subscriptions:
+            if name in self.subscriptions:
+                self.subscriptions[name].resume(state)
+        self._rates.restart(asyncio.get_running_loop().time(), self.totals())
 
     @property
     def clients(self) -> int:
@@ -205,8 +265,7 @@ class ServedLog:
             for name, subscription in self.subscriptions.items()
             for trouble in subscription.troubles
         )
-        store = (trouble for trouble in (self.log.full, self.log.slow) if trouble is not None)
-        return (*store, *islice(found, TROUBLES_MAX))
+        return (*troubles_of(self.log), *islice(found, TROUBLES_MAX))
 
     def sample(self, now: float) -> None:
         self._rates.sample(now, self.totals())
@@ -216,3 +275,8 @@ class ServedLog:
     def rates(self) -> tuple[float, ...]:
         """As `totals`, per second over the last window."""
         return self._rates.rates(asyncio.get_running_loop().time(), self.totals())
+
+
+def troubles_of(log: SegmentLog) -> tuple[str, ...]:
+    """Reasons why a log takes no entries, or takes them slowly."""
+    return tuple(trouble for trouble in (log.full, log.slow) if trouble is not None)

@@ -11,16 +11,12 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 
-from anabranch.broker.serving.acknowledging import (
-    DurableAnswers,
-    Ids,
-    LogAcknowledgements,
-    backlog_messages,
-)
+from anabranch.broker.serving.acknowledging import DurableAnswers, Ids, LogAcknowledgements
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.context import SubscriptionContext
 from anabranch.broker.serving.delivery_limits import DeliveryLimits
 from anabranch.broker.serving.draining import DrainReporter
+from anabranch.broker.serving.kept import KeptSubscription
 from anabranch.broker.serving.keyed_reading import KeyedReading
 from anabranch.broker.serving.log_reader import Counters, LogReader
 from anabranch.broker.serving.reading import OrderedReading, Reading, ReadPath
@@ -31,7 +27,6 @@ from anabranch.errors import ConsumerBusyError, DamagedEntriesError
 from anabranch.ledger.cursors import Cursor
 from anabranch.ledger.storage import Entry
 from anabranch.model.drains import Ranges
-from anabranch.model.ids import Position
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 
@@ -51,17 +46,16 @@ class Subscription:
         self.admitting: Roster | None = None
         """The roster by which members attach without asking the leader. None after a seek: the leader may
         have taken the segment from its readers for it, and its roster may not have arrived."""
-        broker, limits = context.broker, context.broker.limits
+        broker, limits, self._use = context.broker, context.broker.limits, context.use
         self.answers = DurableAnswers(cursor, broker.spawn)
         self.busy = asyncio.Lock()
         """Held while the cursor is moved, so that a consumer that comes back meanwhile waits."""
         self._clock, self._later, self._times = broker.clock, broker.later, broker.dispatch_times
         self._acks = LogAcknowledgements(self.log, cursor)
         report = partial(context.report_drained, name)
-        self._drains = DrainReporter(self.log, cursor, context.splits, broker.spawn, report)
-        self._skips_damaged = limits.skips_damaged
-        self._scheduled = False
-        self._timer = WakeTimer(broker.clock, self.schedule)
+        self._drains = DrainReporter(self.log, cursor, self._use, broker.spawn, report)
+        self._skips_damaged, self._scheduled = limits.skips_damaged, False
+        self._timer = WakeTimer(broker.clock)
         self._usage = broker.usage
         self.source = LogReader(self.log, broker.spawn, self.schedule, limits, self._pass_damaged)
         self._path = ReadPath(
@@ -88,10 +82,6 @@ class Subscription:
         return self.cursor.acks.pending_count(self.log.extent.next_ordinal)
 
     @property
-    def backlog_messages(self) -> int:
-        return backlog_messages(self.log, self.cursor)
-
-    @property
     def done(self) -> bool:
         """Whether the log is sealed and all of it acknowledged, or for a reader delivered."""
         if self.durable:
@@ -106,12 +96,9 @@ class Subscription:
         return found if self.source.trouble is None else [self.source.trouble, *found]
 
     @property
-    def mark_delete(self) -> Position:
-        """The last entry of the run that is acknowledged from the beginning; entry -1 when there is none."""
-        mark, extent = self.cursor.acks.mark, self.log.extent
-        if mark > extent.first_ordinal:
-            return extent.position_of(mark - 1)
-        return Position(extent.position_of(extent.first_ordinal).ledger, -1)
+    def working(self) -> bool:
+        """Whether a delivery, a read or a report of drains is under way or due."""
+        return self._scheduled or not self.confirmed or self.source.working or self._drains.working
 
     def add(self, consumer: ServedConsumer, kind: Kind, meta: pb.KeySharedMeta) -> None:
         """Let a consumer attach; ConsumerBusyError or ConsumerAssignError if connected ones exclude it."""
@@ -136,11 +123,9 @@ class Subscription:
     def restrict(self, roster: Roster) -> None:
         """Let only the members of this roster read, unless the subscription has a newer roster."""
         known = self._roster
-        if known is not None and roster.generation <= known.generation:
-            if roster.generation < known.generation:
-                return
-            roster = roster.widened(known)
-        self._roster = self.admitting = roster
+        if known is not None and roster.generation < known.generation:
+            return
+        self._roster = self.admitting = roster.after(known)
         for consumer in list(self.consumers):
             state = self.reader_state(consumer, self.kind)
             if state == "gone":
@@ -199,6 +184,19 @@ class Subscription:
             consumer.close(moved=moved)
         self._timer.cancel()
 
+    def unload(self) -> KeptSubscription:
+        """Stop for good, without consumers and work; returns the state that the cursor does not hold."""
+        self.close_consumers()
+        self.source.close()
+        kept = KeptSubscription(self.counters, self.source.errors, self.last_acked_ms, self.kind)
+        return kept._replace(roster=self._roster, admitting=self.admitting, gates=self._limits.gates)
+
+    def resume(self, kept: KeptSubscription) -> None:
+        """Go on from the state of an unloaded subscription."""
+        self.counters = self._path.counters = kept.counters
+        self.source.errors, self.last_acked_ms, self.kind = kept.read_errors, kept.last_acked_ms, kept.kind
+        self._roster, self.admitting, self._limits.gates = kept.roster, kept.admitting, kept.gates
+
     def flow(self, consumer: ServedConsumer, permits: int) -> None:
         consumer.permits += permits
         self.schedule()
@@ -226,9 +224,7 @@ class Subscription:
             self._later(partial(self._turn, now_s))
         elif self.log.sealed:
             self.check_end()
-        wake_ms = self.reading.wake_at_ms
-        if wake_ms is not None:
-            self._timer.set(wake_ms)
+        self._timer.set(self.reading.wake_at_ms, self.schedule)
 
     def redeliver(self, consumer: ServedConsumer, ids: Ids, epoch: int | None) -> Iterator[None]:
         """Deliver these entries of the consumer again, or all of them without ids, in slices."""
@@ -252,6 +248,11 @@ class Subscription:
 
         `remaining` are the messages of that entry which still count, when the aim is inside a batch.
         """
+        with self._use.call():
+            await self._move(ordinal, remaining)
+        self.check_end()
+
+    async def _move(self, ordinal: int, remaining: int | None) -> None:
         async with self.busy:
             self.close_consumers()
             self.admitting = None
@@ -263,7 +264,6 @@ class Subscription:
             self.reading.rewind()
             self._drains.cursor_moved()
             await self.cursor.flush()
-        self.check_end()
 
     def pass_trimmed(self) -> None:
         """Count trimmed entries as acknowledged: a reader was too slow, or a seek met a trim."""

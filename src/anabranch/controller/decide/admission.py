@@ -45,8 +45,10 @@ class Roster:
     incarnation: int | None = None
     """Of the topic that the subscription belongs to."""
 
-    def widened(self, known: Roster) -> Roster:
-        """This roster with the open buckets of another one of the same generation added."""
+    def after(self, known: Roster | None) -> Roster:
+        """This roster, with the open buckets of a known one of the same generation added."""
+        if known is None or known.generation != self.generation:
+            return self
         if known.open is None or self.open is None:
             return replace(self, open=None)
         return replace(self, open=union((*self.open, *known.open)))

@@ -64,6 +64,8 @@ SOMETIMES = (
     "operation interrupted",
     "holder fenced",
     "lease lost",
+    "log loaded again",
+    "log unloaded",
     "paused broker was ended",
     "process killed",
     "reconnected",
@@ -194,6 +196,8 @@ class ClusterRun:
             auto_scale_interval_s=0.2,
             load_report_interval_s=0.5,
             keep_alive_s=rng.choice((2.0, 10.0)),
+            # Unloaded as soon as a log has no clients, in half of the runs.
+            log_idle_s=self.loop.random("idle logs").choice((0.0, 1.0)),
             consumer_grace_s=rng.choice((0.5, 5.0)),
             dispatch_max_entries=rng.choice((1, 7, 100)),
             publish_pending_bytes_max=64 * 1024,

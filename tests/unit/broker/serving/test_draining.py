@@ -10,6 +10,7 @@ import pytest
 
 from anabranch.broker.serving import draining
 from anabranch.broker.serving.draining import LINGER_S, DrainReporter, slots_of
+from anabranch.broker.serving.log_use import LogUse
 from anabranch.errors import AlreadyClosedError, DamagedEntriesError, PersistenceError
 from anabranch.ledger.cursors import Cursor
 from anabranch.ledger.memory import MemoryLog, MemoryStorage
@@ -54,7 +55,9 @@ class Case:
         self.events: list[object] = []
         self.cursor = Flushes(log.cursors.open("sub", 0), self.events)
         self.tasks: set[asyncio.Task[None]] = set()
-        self.drain = DrainReporter(log, self.cursor, lambda: HALVES, self._spawn, self.events.append)
+        use = LogUse(now_s=0)
+        use.splits = HALVES
+        self.drain = DrainReporter(log, self.cursor, use, self._spawn, self.events.append)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)

@@ -37,7 +37,7 @@ async def open_log(services: Services, name: TopicName, *, create: bool) -> Serv
         if listed.store not in services.logs.stores.opened:
             raise ServiceNotReadyError(f"{name} is not served by this broker; look it up again")
         raise ServiceNotReadyError(f"{name} is being made; try again soon")
-    segment.splits = listed.entry_bucket_splits
+    segment.use.splits = listed.entry_bucket_splits
     return segment
 
 

@@ -6,7 +6,7 @@ from collections.abc import Coroutine, Iterator
 from functools import partial
 from typing import Any
 
-from anabranch.broker.serving.acknowledging import position_from
+from anabranch.broker.serving.acknowledging import mark_delete, position_from
 from anabranch.broker.serving.shared_reading import PendingReading
 from anabranch.broker.serving.strategies import kind_name
 from anabranch.broker.serving.subscription import Subscription
@@ -152,7 +152,8 @@ async def last_message_id(connection: ServerConnection, command: pb.CommandGetLa
         last_message_id=_wire_id(last, partition, await _last_batch_index(log, end)),
     )
     if subscription.durable:
-        response.consumer_mark_delete_position.CopyFrom(_wire_id(subscription.mark_delete, partition, -1))
+        marked = mark_delete(log, subscription.cursor)
+        response.consumer_mark_delete_position.CopyFrom(_wire_id(marked, partition, -1))
     if connection.peer_is_ours:
         response.first_index, response.next_index, response.sealed = extent.first_index, next_index, sealed
     connection.send(response)

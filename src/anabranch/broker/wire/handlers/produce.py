@@ -37,6 +37,12 @@ async def _open_producer(connection: ServerConnection, command: pb.CommandProduc
     name = TopicName.parse(command.topic)
     validate_client_name("producer", command.producer_name)
     segment = await open_log(services, name, create=True)
+    with segment.use.call():
+        await _open_on(connection, command, segment)
+
+
+async def _open_on(connection: ServerConnection, command: pb.CommandProducer, segment: ServedLog) -> None:
+    services, name = connection.services, segment.name
     metadata = metadata_of(command.metadata)
     if metadata.get(SETTLE) == "true":
         await segment.log.flush()
@@ -93,7 +99,7 @@ def _rules_for(connection: ServerConnection, segment: ServedLog) -> EntryRules:
         return EntryRules(bytes_max=bytes_max)
     # Other clients may route by another part of the hash, as Java's 5.0.0-M1 does.
     ring = segment.name.segment.range if connection.peer_is_ours else FULL
-    return EntryRules(segment.splits, is_segment=True, ring=ring, bytes_max=bytes_max)
+    return EntryRules(segment.use.splits, is_segment=True, ring=ring, bytes_max=bytes_max)
 
 
 async def _subscribe_first(services: Services, segment: ServedLog, subscription: str) -> None:

@@ -46,6 +46,17 @@ async def _subscribe(connection: ServerConnection, command: pb.CommandSubscribe)
         kind, start = _kind(command), _start_name(command)
         await controller.ensure_subscription(command.subscription, kind, start, command.opened_in)
     segment = await open_log(services, name, create=command.force_topic_creation)
+    with segment.use.call():
+        await _subscribe_to(connection, command, segment, metadata)
+
+
+async def _subscribe_to(
+    connection: ServerConnection,
+    command: pb.CommandSubscribe,
+    segment: ServedLog,
+    metadata: dict[str, str],
+) -> None:
+    services, name = connection.services, segment.name
     admission = Admission()
     if name.segment is not None and command.durable:
         admission = _admit_by_roster(connection, segment, command) or await _admit(connection, name, command)
