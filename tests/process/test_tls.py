@@ -11,10 +11,13 @@ from pathlib import Path
 import pytest
 
 from anabranch import Client, Producer
+from anabranch.admin.client import AdminClient
+from anabranch.model.names import TopicName
 from anabranch.protocol.commands import encode
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.testing.certificates import Authority, tls_settings
 from anabranch.transport.tls import ClientTls
+from anabranch.transport.tls_errors import TlsError
 from tests.process.conftest import MakeBroker
 
 CONNECT = encode(pb.CommandConnect(client_version="test", protocol_version=21))
@@ -80,5 +83,11 @@ def test_messages_go_through_tls_alone(make_broker: MakeBroker, authority: Autho
             message = consumer.receive(timeout=30)
             assert message.value == b"value"
             consumer.acknowledge_cumulative(message)
+    with AdminClient(broker.https_url, tls_trust_certs_file_path=authority.file) as admin:
+        assert len(admin.brokers()) == workers
+        admin.create_topic(TopicName.parse("topic://public/default/made"))
+    with AdminClient(broker.https_url) as admin, pytest.raises(TlsError, match="tls_trust_certs_file_path"):
+        admin.brokers()
+    assert ("connected to the broker at pulsar+ssl://" in broker.log_text) == (workers > 1)
     assert broker.stop() == 0
     assert "Traceback" not in broker.log_text

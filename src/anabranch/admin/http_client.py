@@ -10,10 +10,11 @@ import http.client
 import json
 import math
 import socket
+import ssl
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 from urllib.parse import urlencode, urlsplit
 
 from anabranch.credentials.asking import checked_authentication, http_headers, renew
@@ -33,6 +34,8 @@ from anabranch.errors import (
     TooManyRequestsError,
     UnknownServerError,
 )
+from anabranch.transport.tls_arguments import TlsArguments, tls_of
+from anabranch.transport.tls_errors import explain
 
 Json = Any
 Exchanged = tuple[int, dict[str, str], bytes]
@@ -56,7 +59,10 @@ _ERRORS: Mapping[int, type[AnabranchError]] = {
 }
 
 
-class _TimedSocket(socket.socket):
+_LOST = (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError, ssl.SSLEOFError)
+
+
+class _Deadline:
     """A socket whose reads end at a deadline, however slowly the bytes arrive."""
 
     deadline = math.inf
@@ -65,15 +71,34 @@ class _TimedSocket(socket.socket):
         left_s = self.deadline - time.monotonic()
         if left_s <= 0:
             raise TimeoutError("the deadline of the request is over")
-        self.settimeout(left_s)
-        return super().recv_into(*arguments)
+        self.settimeout(left_s)  # type: ignore[attr-defined]
+        received: int = super().recv_into(*arguments)  # type: ignore[misc]
+        return received
+
+
+class _TimedSocket(_Deadline, socket.socket):
+    pass
+
+
+class _TimedTlsSocket(_Deadline, ssl.SSLSocket):
+    pass
 
 
 class _TimedConnection(http.client.HTTPConnection):
+    tls: ssl.SSLContext | None = None
+
     def connect(self) -> None:
         plain = socket.create_connection((self.host, self.port), self.timeout)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.sock = _TimedSocket(fileno=plain.detach())
+        if self.tls is None:
+            self.sock = _TimedSocket(fileno=plain.detach())
+            return
+        self.tls.sslsocket_class = _TimedTlsSocket
+        try:
+            self.sock = self.tls.wrap_socket(plain, server_hostname=self.host)
+        except BaseException:
+            plain.close()
+            raise
 
 
 class HttpClient:
@@ -83,7 +108,12 @@ class HttpClient:
     """
 
     def __init__(
-        self, url: str = DEFAULT_URL, *, timeout_s: float = 60.0, authentication: Authentication | None = None
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        timeout_s: float = 60.0,
+        authentication: Authentication | None = None,
+        **tls: Unpack[TlsArguments],
     ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -91,8 +121,9 @@ class HttpClient:
         self.url = f"{parts.scheme}://{parts.netloc}"
         self._timeout_s = timeout_s
         self._authentication = checked_authentication(authentication)
+        self._tls = tls_of(self.url, "https", tls, authentication)
         self._deadline = math.inf
-        self._connection: http.client.HTTPConnection | None = None
+        self._connection: _TimedConnection | None = None
 
     def close(self) -> None:
         if self._connection is not None:
@@ -173,7 +204,7 @@ class HttpClient:
             raise OperationTimeoutError(
                 f"{self.url} did not answer {method} {target} within {self._timeout_s:g} s"
             ) from error
-        except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError) as error:
+        except _LOST as error:
             self.close()
             if method == "GET" and attempts > 1:
                 return self._exchange(method, target, data, headers, attempts - 1)
@@ -182,6 +213,9 @@ class HttpClient:
                 f"{self.url} closed the connection instead of answering {method} {target}; "
                 f"is this the HTTP port of the broker?{doubt}"
             ) from error
+        except ssl.SSLError as error:
+            self.close()
+            raise explain(error, self.url) from error
         except (OSError, http.client.HTTPException) as error:
             self.close()
             raise ConnectError(
@@ -189,12 +223,19 @@ class HttpClient:
                 "is `anabranch serve` running, with this --http-port?"
             ) from error
 
+    def _context(self, scheme: str) -> ssl.SSLContext | None:
+        """The TLS of the next connection; a redirect may ask for it although the first URL did not."""
+        if scheme == "https" and self._tls is None:
+            self._tls = tls_of("https://", "https", {}, self._authentication)
+        return self._tls() if self._tls is not None else None
+
     def _request(self, method: str, target: str, data: bytes, headers: dict[str, str]) -> Exchanged:
         if self._connection is None:
             parts = urlsplit(self.url)
             assert parts.hostname is not None
-            kind = http.client.HTTPSConnection if parts.scheme == "https" else _TimedConnection
-            self._connection = kind(parts.hostname, parts.port, timeout=self._timeout_s)
+            port = parts.port or (443 if parts.scheme == "https" else 80)
+            self._connection = _TimedConnection(parts.hostname, port, timeout=self._timeout_s)
+            self._connection.tls = self._context(parts.scheme)
         left_s = self._deadline - time.monotonic()
         if left_s <= 0:
             raise TimeoutError("the deadline of the call is over")
@@ -202,8 +243,8 @@ class HttpClient:
         if self._connection.sock is None:
             self._connection.connect()
         self._connection.sock.settimeout(left_s)
-        if isinstance(self._connection.sock, _TimedSocket):
-            self._connection.sock.deadline = self._deadline
+        assert isinstance(self._connection.sock, _Deadline)
+        self._connection.sock.deadline = self._deadline
         self._connection.request(method, target, body=data, headers=headers)
         response = self._connection.getresponse()
         answer = response.read()

@@ -23,7 +23,6 @@ from anabranch.client.consume.queue_consumer import AsyncQueueConsumer
 from anabranch.client.consume.stream_consumer import AsyncStreamConsumer
 from anabranch.client.net.connection_pool import ConnectionPool, PoolTimes
 from anabranch.client.net.layout_watch import TopicLayout, look_up_layout
-from anabranch.client.net.tls import tls_of
 from anabranch.client.options import (
     MEMORY_LIMIT,
     AccessMode,
@@ -52,6 +51,8 @@ from anabranch.credentials.asking import checked_authentication
 from anabranch.errors import InvalidConfigurationError
 from anabranch.model.checkpoint import Checkpoint
 from anabranch.model.names import validate_subscription
+from anabranch.transport.tls import TLS_SCHEME
+from anabranch.transport.tls_arguments import tls_of
 
 BYTES: Codec[Any] = Schema.bytes()
 
@@ -83,7 +84,7 @@ class AsyncClient(BulkReading):
                 keep_alive_s=seconds("keep_alive_interval", keep_alive_interval),
             ),
             authentication=checked_authentication(more.get("authentication")),
-            tls=tls_of(service_url, more),
+            tls=tls_of(service_url, TLS_SCHEME, more, more.get("authentication")),
             rng=more.get("rng") or Random(),
         )
         super().__init__(service_url, pool)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -17,6 +16,7 @@ from anabranch.errors import InvalidConfigurationError, InvalidNameError, Invali
 from anabranch.model.limits import check_properties
 from anabranch.model.names import TopicName, validate_client_name, validate_subscription
 from anabranch.transport.tls import TLS_SCHEME
+from anabranch.transport.tls_arguments import TlsArguments
 
 Seconds = float | timedelta
 """A duration as callers may write it."""
@@ -40,23 +40,12 @@ class ConsumerArguments(TypedDict, total=False):
     """
 
 
-class ClientArguments(TypedDict, total=False):
-    """More arguments of a client."""
+class ClientArguments(TlsArguments, total=False):
+    """More arguments of a client; those of TLS need a `pulsar+ssl://` URL."""
 
     authentication: Authentication | None
     """Proves the client's role, such as an AuthenticationToken; the client asks it for each connection and
     closes it. None connects without credentials."""
-    tls: ssl.SSLContext | None
-    """The TLS of a `pulsar+ssl://` URL; the other tls arguments describe one by files instead."""
-    tls_trust_certs_file_path: str | None
-    """Certificates of trusted authorities, as PEM; those of the system if not given."""
-    tls_certificate_file_path: str | None
-    """The certificate that the client shows, as PEM, with its key in `tls_private_key_file_path`."""
-    tls_private_key_file_path: str | None
-    tls_allow_insecure_connection: bool
-    """Accept every certificate of a broker; for tests only."""
-    tls_validate_hostname: bool
-    """Check that the certificate names the host of the broker; True unless it is switched off."""
     clock: Clock | None
     """For simulation, as `rng`."""
     rng: Random | None

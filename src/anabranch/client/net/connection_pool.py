@@ -17,7 +17,6 @@ from anabranch.client.decide.refused_roles import RefusedCredentials, is_refused
 from anabranch.client.net.closing import Deadline, farewell, took_too_long
 from anabranch.client.net.connection import Address, BrokerConnection, address_of
 from anabranch.client.net.credentials import Credentials
-from anabranch.client.net.tls import TlsOf
 from anabranch.client.net.trouble import BrokerTrouble
 from anabranch.client.options import log
 from anabranch.credentials.authentication import Authentication
@@ -32,6 +31,7 @@ from anabranch.errors import (
 from anabranch.protocol.connection import ClientMachine
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.transport.dialing import dial
+from anabranch.transport.tls_arguments import TlsOf
 from anabranch.transport.tls_errors import TlsError
 
 T = TypeVar("T")

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from anabranch import AsyncClient, AuthenticationTLS
-from anabranch.client.net.tls import tls_of
 from anabranch.errors import ConnectError, InvalidConfigurationError, RemoteProtocolError
 from anabranch.protocol.connection import ClientMachine, ServerMachine
 from anabranch.testing.certificates import Authority, Pair
-from anabranch.transport.tls import ClientTls
+from anabranch.transport.tls import TLS_SCHEME, ClientTls
+from anabranch.transport.tls_arguments import tls_of
 from anabranch.transport.tls_errors import TlsError, closed_early, explain
 from tests.harness.handshakes import shake_hands
 
@@ -33,14 +33,14 @@ def serving(pair: Pair) -> ssl.SSLContext:
 
 
 def context_of(url: str, **given: Any) -> ssl.SSLContext:
-    found = tls_of(url, given)  # type: ignore[arg-type]
+    found = tls_of(url, TLS_SCHEME, given)  # type: ignore[arg-type]
     assert found is not None
     return found()
 
 
 def test_a_plain_url_has_no_tls() -> None:
-    assert tls_of("pulsar://broker", {}) is None
-    assert tls_of("pulsar://broker", {"tls_validate_hostname": True}) is None
+    assert tls_of("pulsar://broker", TLS_SCHEME, {}) is None
+    assert tls_of("pulsar://broker", TLS_SCHEME, {"tls_validate_hostname": True}) is None
 
 
 @pytest.mark.parametrize(
@@ -98,12 +98,11 @@ def test_the_client_shows_its_certificate_and_follows_its_files(
     server.load_verify_locations(authority.file)
     pair = authority.client("app")
     given: dict[str, Any] = {"tls_trust_certs_file_path": authority.file}
-    if by_credentials:
-        given["authentication"] = AuthenticationTLS(pair.certificate, pair.key)
-    else:
+    credentials = AuthenticationTLS(pair.certificate, pair.key) if by_credentials else None
+    if not by_credentials:
         given["tls_certificate_file_path"] = pair.certificate
         given["tls_private_key_file_path"] = pair.key
-    contexts = tls_of(URL, given)  # type: ignore[arg-type]
+    contexts = tls_of(URL, TLS_SCHEME, given, credentials)  # type: ignore[arg-type]
     assert contexts is not None
     before = shake_hands(server, contexts()).certificate
     renewed = authority.client("renewed")
