@@ -31,6 +31,11 @@ class AuthorizationConfig:
         "Whether a grant to prefix* or *suffix is one to every role whose name begins or ends so.",
         pulsar="authorizationAllowWildcardsMatching",
     )
+    grants_on_missing_topics: bool = setting(
+        False,
+        "Whether rights can be granted on a topic that does not exist yet.",
+        pulsar="allowAclChangesOnNonExistentTopics",
+    )
 
 
 def split_roles(text: str) -> frozenset[str]:

@@ -60,7 +60,12 @@ def render(answer: Any) -> Response:
         return Response(status_code=204)
     if isinstance(answer, str):
         return Response(answer, media_type="text/plain; charset=utf-8")
-    return Response(msgspec.json.encode(answer), media_type="application/json")
+    return as_json(answer)
+
+
+def as_json(value: Any) -> Response:
+    """The JSON of a value, also of a text, which `render` takes for plain text."""
+    return Response(msgspec.json.encode(value), media_type="application/json")
 
 
 def refusal(error: BaseException, *, changing: bool = False) -> Response:

@@ -27,7 +27,9 @@ from anabranch.metadata.records import TopicRecord
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import Domain, TopicName
 from anabranch.rights.callers import ANYONE, Caller
+from anabranch.rights.needs import MissingRightError
 from anabranch.rights.table import CALLS, namespace_in, topic_in
+from anabranch.security.audit import AuditEvent, Outcome
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +68,7 @@ class Call:
         self.caller: Caller = request.scope.get(CALLER, ANYONE)
         self.repeatable = True
         """Cleared by a handler before a step that would have a further effect if it were repeated."""
+        self._change = ""
         self._seen: dict[str, Any] = {}
         self._body: bytes | None = None
 
@@ -103,14 +106,31 @@ class Call:
         return topic_in(domain, self.part)
 
     async def admit(self, method: str, path: str) -> None:
-        """Return if the caller has the rights that the table lists for the call, else AuthorizationError."""
+        """Return if the caller has the rights that the table lists for the call, else MissingRightError."""
         line = CALLS.get((method, path))
         if line is None:
-            raise errors.AuthorizationError(f"{method} {path} is not in the table of rights")
+            raise MissingRightError(f"{method} {path} is not in the table of rights")
         if self.broker.authorizer.enabled:
             asking = self.broker.authorizer.admit(self.caller, line.needs(self.part))
             if asking is not None:
                 await asking
+
+    def note_change(self, text: str) -> None:
+        """Say what the call changed about rights, for its line in the audit log."""
+        self._change = text
+
+    def note(self, outcome: Outcome, error: Exception | None = None) -> None:
+        """Write a refused call, or one that changes something, into the audit log."""
+        request, resource, why = self._request, "", self._change
+        if error is not None:
+            why = str(error)
+        if isinstance(error, MissingRightError):
+            resource, why = error.resource, error.reason or why
+        if outcome == "refused" or request.method not in ("GET", "HEAD"):
+            action = f"{request.method} {request.scope['path']}"
+            address = ":".join(map(str, request.scope.get("client") or ("unknown",)))
+            event = AuditEvent(action, outcome, self.caller, address, resource, why)
+            self.broker.gate.audit.write(event)
 
     async def leader(self) -> TopicLeader:
         """The leader of the scalable topic that the path names."""
@@ -216,7 +236,9 @@ def route(method: str, path: str, handler: CallHandler) -> Route:
             await call.admit(method, path)
             answer = await _answer(call, handler)
         except Exception as error:
+            call.note("refused" if isinstance(error, errors.AuthorizationError) else "failed", error)
             return refusal(error, changing=method != "GET")
+        call.note("allowed")
         return render(answer)
 
     return Route(path, endpoint, methods=[method])

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from anabranch.admin.calls import Call, route, whole
+from anabranch.admin.permissions import forget_topic
 from anabranch.admin.scalable_subscriptions import check_unused
 from anabranch.admin.topics import classic_places
 from anabranch.controller.decide.operation import LayoutVersion
@@ -67,6 +68,7 @@ async def delete(call: Call) -> None:
     # The topic existed when this call began: if it does not exist now, it is deleted.
     with suppress(TopicNotFoundError):
         await call.broker.controllers.delete_topic(name, force=force, incarnation=incarnation)
+    await forget_topic(call, name)
 
 
 async def split(call: Call) -> None:

@@ -15,7 +15,16 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from anabranch.admin import brokers, quotas, scalable, scalable_subscriptions, segments, tenants, topics
+from anabranch.admin import (
+    brokers,
+    permissions,
+    quotas,
+    scalable,
+    scalable_subscriptions,
+    segments,
+    tenants,
+    topics,
+)
 from anabranch.admin.answers import reason
 from anabranch.admin.browsers import AllowedHosts, guarded
 from anabranch.admin.callers import authenticated
@@ -36,6 +45,7 @@ ROUTES = [
     *scalable_subscriptions.ROUTES,
     *segments.ROUTES,
     *topics.ROUTES,
+    *permissions.ROUTES,
     *quotas.ROUTES,
     *tenants.ROUTES,
     *brokers.ROUTES,

@@ -7,12 +7,14 @@ from typing import Any
 
 import msgspec
 
+from anabranch.admin.answers import as_json
 from anabranch.admin.calls import NUMBER_MAX, Call, route
 from anabranch.admin.quotas import QUOTA_POLICIES, check_new_namespace, store_policy
 from anabranch.admin.topics import delete_topic, list_topics
 from anabranch.errors import InvalidConfigurationError, NotFoundError, TopicNotFoundError
 from anabranch.metadata.records import NamespaceRecord, TenantRecord
 from anabranch.model.names import validate_entity
+from anabranch.rights.grants import SUBSCRIPTION_MODE, SUBSCRIPTION_MODES
 
 RETENTION = "retention_policies"
 _LIMITS = ("retentionTimeInMinutes", "retentionSizeInMB")
@@ -23,6 +25,7 @@ _POLICY_FIELDS = {
     "deduplication": "deduplicationEnabled",
     "autoTopicCreation": "autoTopicCreationOverride",
     "autoSubscriptionCreation": "autoSubscriptionCreationOverride",
+    "subscriptionAuthMode": SUBSCRIPTION_MODE,
 }
 """Name in the path -> name in the Policies object. Brokers apply retention and automatic creation of topics;
 they store and return the other policies."""
@@ -56,7 +59,9 @@ async def get_tenant(call: Call) -> Any:
 
 async def create_tenant(call: Call) -> None:
     validate_entity("tenant", call.part("tenant"))
-    await call.topics.namespaces.create_tenant(call.part("tenant"), await _tenant(call))
+    record = await _tenant(call)
+    await call.topics.namespaces.create_tenant(call.part("tenant"), record)
+    call.note_change(f"admins of the tenant: {', '.join(record.admin_roles) or 'none'}")
 
 
 async def update_tenant(call: Call) -> None:
@@ -66,6 +71,7 @@ async def update_tenant(call: Call) -> None:
         return msgspec.structs.replace(record, quotas=known.quotas)
 
     await call.topics.namespaces.update_tenant(call.part("tenant"), change)
+    call.note_change(f"admins of the tenant: {', '.join(record.admin_roles) or 'none'}")
 
 
 async def _tenant(call: Call) -> TenantRecord:
@@ -126,7 +132,8 @@ async def get_policy(call: Call) -> Any:
     if quota is not None:
         return await quota.get(call)
     record = await call.topics.namespaces.load_namespace(call.namespace())
-    return record.policies.get(_field(call))
+    value = record.policies.get(_field(call))
+    return None if value is None else as_json(value)
 
 
 async def set_policy(call: Call) -> None:
@@ -149,6 +156,10 @@ async def _store_policy(call: Call, value: object) -> None:
     field = _field(call)
     if field == RETENTION:
         _check_retention(value)
+    if field == SUBSCRIPTION_MODE:
+        if value not in (None, *SUBSCRIPTION_MODES):
+            raise InvalidConfigurationError(f"the body must be one of {', '.join(SUBSCRIPTION_MODES)}")
+        call.note_change(f"subscriptions have the mode {value}")
     await store_policy(call, field, value)
 
 

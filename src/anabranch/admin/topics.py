@@ -8,6 +8,7 @@ from typing import Any
 from anabranch.admin import stats
 from anabranch.admin.answers import PreconditionFailedError
 from anabranch.admin.calls import Call, route
+from anabranch.admin.permissions import forget_topic
 from anabranch.aio import together
 from anabranch.broker.catalog.classic_topics import log_names
 from anabranch.errors import (
@@ -82,6 +83,7 @@ async def delete_topic(call: Call, name: TopicName, *, force: bool) -> None:
         await call.logs.drop(place)
         await call.topics.delete_classic(place.name)
     await call.topics.delete_classic(name)
+    await forget_topic(call, name)
 
 
 async def terminate(call: Call) -> Any:

@@ -6,7 +6,7 @@ A grant that cannot be read gives no right. A topic has one name for grants in a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -25,6 +25,7 @@ TOPIC_AUTH: Final = "destination_auth"
 SUBSCRIPTION_AUTH: Final = "subscription_auth_roles"
 SUBSCRIPTION_MODE: Final = "subscription_auth_mode"
 PREFIX_MODE: Final = "Prefix"
+SUBSCRIPTION_MODES: Final = ("None", PREFIX_MODE)
 
 RoleActions = Mapping[str, frozenset[str]]
 _NONE: Final[RoleActions] = {}
@@ -94,3 +95,70 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 def _texts(value: object) -> frozenset[str]:
     return frozenset(one for one in value if isinstance(one, str)) if isinstance(value, list) else frozenset()
+
+
+def grant_key(name: TopicName) -> str:
+    """The key of a topic's grants in `destination_auth`, the same in all schemes."""
+    scheme = "topic" if "/" in name.local else "persistent"
+    return f"{scheme}://{name.namespace_name}/{name.local}"
+
+
+def with_role(policies: Mapping[str, Any], role: str, actions: Sequence[str] | None) -> dict[str, Any]:
+    """The policies after a role was granted these actions on the namespace, and no others; None: no grant."""
+    auth = _auth(policies)
+    auth[NAMESPACE_AUTH] = _with(auth[NAMESPACE_AUTH], role, actions)
+    return {**policies, AUTH_POLICIES: auth}
+
+
+def with_topic_role(
+    policies: Mapping[str, Any], name: TopicName, role: str, actions: Sequence[str] | None
+) -> dict[str, Any]:
+    """The policies after a role was granted these actions on a topic, and no others; None: no grant."""
+    auth = _auth(policies)
+    topics = {
+        key: _with(roles, role, None) if _is_same(key, name) else roles
+        for key, roles in auth[TOPIC_AUTH].items()
+    }
+    if actions is not None:
+        key = grant_key(name)
+        topics[key] = _with(topics.get(key), role, actions)
+    auth[TOPIC_AUTH] = {key: roles for key, roles in topics.items() if roles}
+    return {**policies, AUTH_POLICIES: auth}
+
+
+def without_topic(policies: Mapping[str, Any], name: TopicName) -> dict[str, Any]:
+    """The policies after all grants on a topic and on its partitions ended."""
+    auth = _auth(policies)
+    auth[TOPIC_AUTH] = {
+        key: roles for key, roles in auth[TOPIC_AUTH].items() if not _is_same(key, name, with_partitions=True)
+    }
+    return {**policies, AUTH_POLICIES: auth}
+
+
+def with_subscription_roles(
+    policies: Mapping[str, Any], subscription: str, roles: Sequence[str] | None
+) -> dict[str, Any]:
+    """The policies after a subscription was reserved for these roles; for none: any consuming role."""
+    auth = _auth(policies)
+    auth[SUBSCRIPTION_AUTH] = _with(auth[SUBSCRIPTION_AUTH], subscription, roles or None)
+    return {**policies, AUTH_POLICIES: auth}
+
+
+def _auth(policies: Mapping[str, Any]) -> dict[str, Any]:
+    given = _mapping(policies.get(AUTH_POLICIES))
+    parts = (NAMESPACE_AUTH, TOPIC_AUTH, SUBSCRIPTION_AUTH)
+    return {**given, **{part: _mapping(given.get(part)) for part in parts}}
+
+
+def _with(given: object, key: str, value: Sequence[str] | None) -> dict[str, Any]:
+    kept = {name: one for name, one in _mapping(given).items() if name != key}
+    return kept if value is None else {**kept, key: list(value)}
+
+
+def _is_same(key: str, name: TopicName, *, with_partitions: bool = False) -> bool:
+    try:
+        known = TopicName.parse(key)
+    except InvalidNameError:
+        return False
+    whole = known.partitioned_topic if with_partitions else known
+    return known.namespace_name == name.namespace_name and name.local in (known.local, whole.local)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from anabranch.errors import AuthorizationError
 from anabranch.model.names import TopicName
 
 
@@ -21,6 +22,15 @@ class Right(enum.Enum):
     TENANT_ADMIN = "a role among the admins of the tenant"
     SUPERUSER = "a superuser"
     PEER = "a broker of this cluster"
+
+
+class MissingRightError(AuthorizationError):
+    """A caller lacks a right; `resource` and `reason` are for the audit log and never for the caller."""
+
+    def __init__(self, text: str, resource: str = "", reason: str = "") -> None:
+        super().__init__(text)
+        self.resource = resource
+        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,22 +6,19 @@ refused. This module must not know which command or call needs which right; `rig
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from anabranch.config import BrokerConfig
 from anabranch.config_authorization import split_roles
-from anabranch.errors import AuthorizationError, NotFoundError
+from anabranch.errors import NotFoundError
 from anabranch.metadata import records
 from anabranch.metadata.namespaces import NamespaceStore
 from anabranch.model.names import decode_part
 from anabranch.rights.callers import Caller
 from anabranch.rights.decide import RightsDecision, RightsRules, allowed
 from anabranch.rights.grants import NO_GRANTS, NO_NAMESPACE_GRANTS, Grants, NamespaceGrants, grants_of
-from anabranch.rights.needs import Need
-
-_logger = logging.getLogger(__name__)
+from anabranch.rights.needs import MissingRightError, Need
 
 KEPT_MAX: Final = 10_000
 """Tenants, and namespaces, whose grants are kept in memory, missing ones too."""
@@ -129,7 +126,7 @@ class Authorizer:
         self.grants.stop()
 
     def admit(self, caller: Caller, needs: Sequence[Need]) -> Coroutine[Any, Any, None] | None:
-        """Return if the caller has all rights; AuthorizationError if it lacks one.
+        """Return if the caller has all rights; MissingRightError if it lacks one.
 
         Returns a coroutine that does the same if grants have to be read from the metadata first.
         """
@@ -139,7 +136,7 @@ class Authorizer:
             decision = self.decide_now(caller, need)
             if decision is None:
                 return self._admit_later(caller, needs[at:])
-            self._require(caller, need, decision)
+            self._require(need, decision)
         return None
 
     def decide_now(self, caller: Caller, need: Need) -> RightsDecision | None:
@@ -166,9 +163,10 @@ class Authorizer:
             # Grants that change while others are read may take a right away that was found before.
             seen = self.grants.changes
             for need in needs:
-                self._require(caller, need, await self.decide(caller, need))
+                self._require(need, await self.decide(caller, need))
 
-    def _require(self, caller: Caller, need: Need, decision: RightsDecision) -> None:
+    def _require(self, need: Need, decision: RightsDecision) -> None:
         if not decision.allowed:
-            _logger.info("refused %r %s: %s", caller.principal, need.resource, decision.reason)
-            raise AuthorizationError(f"{need.resource} needs {need.right.value}")
+            raise MissingRightError(
+                f"{need.resource} needs {need.right.value}", need.resource, decision.reason
+            )

@@ -16,7 +16,7 @@ from anabranch.broker.serving.producer import ServedProducer
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.broker.wire.attachments import Attached, Registered, take_releases
 from anabranch.broker.wire.command_handler import CommandHandler, has_answer
-from anabranch.broker.wire.entrance import admit
+from anabranch.broker.wire.entrance import admit, note_refusal
 from anabranch.broker.wire.java_m1 import is_java_m1
 from anabranch.broker.wire.liveness import ListeningMachine, answers
 from anabranch.broker.wire.openings import Openings
@@ -25,6 +25,7 @@ from anabranch.broker.wire.services import Services
 from anabranch.broker.wire.turns import CommandTurns, ReadingPauses, Slices, first_slice, run_in_turns
 from anabranch.errors import (
     AnabranchError,
+    AuthorizationError,
     LimitExceededError,
     RemoteProtocolError,
     TooManyRequestsError,
@@ -207,6 +208,8 @@ class ServerConnection:
         if not isinstance(error, AnabranchError):
             _logger.error("%s failed", type(command).__name__, exc_info=error)
             error = UnknownServerError(f"the broker failed on {type(command).__name__}; its log says why")
+        if isinstance(error, AuthorizationError):
+            note_refusal(self, command, error)
         handler.refuse(self, command, error)
         if isinstance(error, LimitExceededError) and not has_answer(command):
             # Without an answer the client would never learn of it.

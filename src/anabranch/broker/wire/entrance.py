@@ -9,8 +9,9 @@ from google.protobuf.message import Message
 
 from anabranch.errors import AuthorizationError
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.rights.needs import Right
+from anabranch.rights.needs import MissingRightError, Right
 from anabranch.rights.table import COMMANDS
+from anabranch.security.audit import AuditEvent
 
 _WITH_ORIGINAL: Final = (pb.CommandLookupTopic, pb.CommandPartitionedTopicMetadata)
 """Commands that a proxy may send with the role of its client."""
@@ -44,6 +45,16 @@ def admit(connection: ServerConnection, command: Message) -> Coroutine[Any, Any,
         # The role of a proxy's client is proven once, with the connection.
         raise AuthorizationError("the command names another role than its connection speaks for")
     return authorizer.admit(connection.caller, line.needs(command))
+
+
+def note_refusal(connection: ServerConnection, command: Message, error: AuthorizationError) -> None:
+    """Write a refused command into the audit log."""
+    resource, why = (
+        (error.resource, error.reason) if isinstance(error, MissingRightError) else ("", str(error))
+    )
+    action = type(command).__name__
+    event = AuditEvent(action, "refused", connection.caller, connection.address, resource, why)
+    connection.services.gate.audit.write(event)
 
 
 def check_listed(commands: set[type[Message]]) -> None:

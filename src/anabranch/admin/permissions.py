@@ -1,0 +1,187 @@
+"""Pulsar's paths for the grants on namespaces, topics and subscriptions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from anabranch.admin.calls import Call, route
+from anabranch.errors import InvalidConfigurationError, NotFoundError, TopicNotFoundError
+from anabranch.metadata.records import NamespaceRecord
+from anabranch.model.names import Domain, TopicName, validate_subscription
+from anabranch.rights import grants
+from anabranch.rights.callers import ROLE_CHARACTERS_MAX, is_role
+from anabranch.rights.grants import ACTIONS, NamespaceGrants, RoleActions
+
+Policies = dict[str, Any]
+
+
+async def show_namespace(call: Call) -> Any:
+    return _shown(await _grants(call), [])
+
+
+async def grant_on_namespace(call: Call) -> None:
+    role, actions = _role(call.part("role")), await _actions(call)
+    await _change(call, lambda policies: grants.with_role(policies, role, actions))
+    call.note_change(f"granted {role!r} {_words(actions)}")
+
+
+async def revoke_on_namespace(call: Call) -> None:
+    role = call.part("role")
+    await _change(call, lambda policies: grants.with_role(policies, role, None))
+    call.note_change(f"revoked all of {role!r}")
+
+
+async def show_subscriptions(call: Call) -> Any:
+    given = (await _grants(call)).subscriptions
+    return {name: sorted(roles) for name, roles in sorted(given.items())}
+
+
+async def reserve_subscription(call: Call) -> None:
+    subscription = validate_subscription(call.part("subscription"))
+    roles = sorted({_role(role) for role in await call.body(list[str]) or ()})
+    await _change(call, lambda policies: grants.with_subscription_roles(policies, subscription, roles))
+    call.note_change(f"reserved subscription {subscription!r} for {_words(roles)}")
+
+
+async def revoke_on_subscription(call: Call) -> None:
+    namespace, subscription, role = call.namespace(), call.part("subscription"), call.part("role")
+
+    def change(policies: Policies) -> Policies:
+        known = grants.grants_of(namespace, policies).subscriptions.get(subscription)
+        if known is None:
+            raise NotFoundError(f"subscription {subscription} is reserved for no role")
+        return grants.with_subscription_roles(policies, subscription, sorted(known - {role}))
+
+    await _change(call, change)
+    call.note_change(f"revoked subscription {subscription!r} of {role!r}")
+
+
+async def show_classic(call: Call) -> Any:
+    return await _show_topic(call, "persistent")
+
+
+async def show_scalable(call: Call) -> Any:
+    return await _show_topic(call, "topic")
+
+
+async def _show_topic(call: Call, domain: Domain) -> Any:
+    """The grants that count on a topic: its own and those of its namespace, as Pulsar shows them."""
+    found = await _grants(call)
+    return _shown(found, found.on_topic(call.topic(domain))[1:])
+
+
+async def grant_on_classic(call: Call) -> None:
+    await _grant_on_topic(call, "persistent")
+
+
+async def grant_on_scalable(call: Call) -> None:
+    await _grant_on_topic(call, "topic")
+
+
+async def _grant_on_topic(call: Call, domain: Domain) -> None:
+    name, role, actions = call.topic(domain), _role(call.part("role")), await _actions(call)
+    if not call.broker.config.grants_on_missing_topics and not await topic_exists(call, name):
+        raise TopicNotFoundError(f"{name} does not exist; create it before you grant rights on it")
+    await _change(call, lambda policies: grants.with_topic_role(policies, name, role, actions))
+    call.note_change(f"granted {role!r} {_words(actions)}")
+
+
+async def revoke_on_classic(call: Call) -> None:
+    await _revoke_on_topic(call, "persistent")
+
+
+async def revoke_on_scalable(call: Call) -> None:
+    await _revoke_on_topic(call, "topic")
+
+
+async def _revoke_on_topic(call: Call, domain: Domain) -> None:
+    name, role = call.topic(domain), call.part("role")
+    await _change(call, lambda policies: grants.with_topic_role(policies, name, role, None))
+    call.note_change(f"revoked all of {role!r}")
+
+
+async def topic_exists(call: Call, name: TopicName) -> bool:
+    """Whether a topic of this name exists in any scheme: grants are the same in all."""
+    whole = name.partitioned_topic
+    if await call.topics.find_classic(whole) is not None or await call.topics.find_classic(name) is not None:
+        return True
+    found = await call.topics.find(name.topic)
+    return found is not None and not found.deleted
+
+
+async def forget_topic(call: Call, name: TopicName) -> None:
+    """End the grants on a deleted topic, so that the next topic of its name begins without any."""
+    if await topic_exists(call, name):
+        return
+
+    def change(record: NamespaceRecord) -> NamespaceRecord:
+        policies = grants.without_topic(record.policies, name)
+        before = grants.grants_of(name.namespace_name, record.policies)
+        unchanged = before == grants.grants_of(name.namespace_name, policies)
+        return record if unchanged else msgspec.structs.replace(record, policies=policies)
+
+    with suppress(NotFoundError):
+        await call.topics.namespaces.update_namespace(name.namespace_name, change)
+
+
+async def _grants(call: Call) -> NamespaceGrants:
+    record = await call.topics.namespaces.load_namespace(call.namespace())
+    return grants.grants_of(call.namespace(), record.policies)
+
+
+async def _change(call: Call, change: Callable[[Policies], Policies]) -> None:
+    await call.topics.namespaces.update_namespace(
+        call.namespace(), lambda record: msgspec.structs.replace(record, policies=change(record.policies))
+    )
+
+
+def _shown(found: NamespaceGrants, on_topic: Iterable[RoleActions]) -> dict[str, list[str]]:
+    shown: dict[str, set[str]] = {}
+    for given in (found.roles, *on_topic):
+        for role, actions in given.items():
+            shown.setdefault(role, set()).update(actions)
+    return {role: sorted(shown[role]) for role in sorted(shown)}
+
+
+def _role(text: str) -> str:
+    if not is_role(text):
+        raise InvalidConfigurationError(
+            f"{text!r} cannot be a role; use 1 to {ROLE_CHARACTERS_MAX} printable characters"
+        )
+    return text
+
+
+async def _actions(call: Call) -> list[str]:
+    given = await call.body(list[str])
+    wrong = sorted(set(given or ()) - set(ACTIONS))
+    if given is None or wrong:
+        raise InvalidConfigurationError(f"the body must be a list of some of {', '.join(ACTIONS)}")
+    return sorted(set(given))
+
+
+def _words(names: Iterable[str]) -> str:
+    return ", ".join(names) or "nothing"
+
+
+NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}/permissions"
+CLASSIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}/permissions"
+SCALABLE = "/admin/v2/scalable/{tenant}/{namespace}/{topic}/permissions"
+
+ROUTES = [
+    route("GET", NAMESPACE, show_namespace),
+    route("GET", NAMESPACE + "/subscription", show_subscriptions),
+    route("POST", NAMESPACE + "/subscription/{subscription}", reserve_subscription),
+    route("POST", NAMESPACE + "/{role}", grant_on_namespace),
+    route("DELETE", NAMESPACE + "/{role}", revoke_on_namespace),
+    route("DELETE", NAMESPACE + "/{subscription}/{role}", revoke_on_subscription),
+    route("GET", CLASSIC, show_classic),
+    route("POST", CLASSIC + "/{role}", grant_on_classic),
+    route("DELETE", CLASSIC + "/{role}", revoke_on_classic),
+    route("GET", SCALABLE, show_scalable),
+    route("POST", SCALABLE + "/{role}", grant_on_scalable),
+    route("DELETE", SCALABLE + "/{role}", revoke_on_scalable),
+]
