@@ -45,6 +45,7 @@ ALLOWED = (
     "security/audit_file.py",
     "security/secret_files.py",
     "security/tls.py",
+    "security/peer_secret_file.py",
     "transport/accepting.py",
     "transport/followed_context.py",
     "transport/tls.py",

@@ -25,8 +25,9 @@ from typing import Any
 from anabranch import descriptors, locks
 from anabranch.admin.logs import serve_logs
 from anabranch.aio import new_event_loop
-from anabranch.broker.broker import Broker, BrokerEnvironment
+from anabranch.broker.broker import Broker
 from anabranch.broker.cluster.endpoint import Endpoint, PeerTls
+from anabranch.broker.cluster.environment import BrokerEnvironment
 from anabranch.clock import SystemClock
 from anabranch.config import BrokerConfig
 from anabranch.data.directory import METADATA_FILE, STORES, open_data
@@ -39,6 +40,7 @@ from anabranch.metadata import sqlite_check
 from anabranch.metadata.metadata_reserve import MetadataReserve
 from anabranch.metadata.sqlite import SqliteStore
 from anabranch.security.configured import make_audit, make_gate
+from anabranch.security.peer_secret_file import PeerSecretFile
 from anabranch.security.tls import BrokerTls, peer_context, server_context
 from anabranch.timings import Timings
 from anabranch.transport.accepting import Acceptor, TlsHandshake
@@ -98,7 +100,8 @@ def run_worker(config: BrokerConfig, worker: Worker) -> int:
 
 
 def check_files(config: BrokerConfig) -> None:
-    """Read the files that settings name before a process listens; raises InvalidConfigurationError."""
+    """Read the files that a worker needs before a process listens; raises InvalidConfigurationError."""
+    PeerSecretFile(Path(config.data)).prepare()
     if config.has_tls:
         server_context(config)
         peer_context(config)
@@ -136,7 +139,7 @@ async def serve(config: BrokerConfig, worker: Worker, files_per_store: int) -> i
     broker = _make_broker(config, worker, store, files_per_store, tls)
     beside = [
         asyncio.ensure_future(_stop_when_failed(broker, stopping)),
-        asyncio.ensure_future(_collect_garbage(broker)),
+        asyncio.ensure_future(_tidy(broker)),
     ]
     if tls is not None:
         beside.append(asyncio.ensure_future(tls.follow(config.tls_refresh_s)))
@@ -180,11 +183,12 @@ async def _stop_when_failed(broker: Broker, stopping: asyncio.Event) -> None:
     stopping.set()
 
 
-async def _collect_garbage(broker: Broker) -> None:
-    """Collect removed logs, which are reference cycles, because automatic collections are rare here."""
+async def _tidy(broker: Broker) -> None:
+    """Collect removed logs, which are reference cycles, and end links that a rotated secret has proven."""
     collected = 0
     while True:
         await asyncio.sleep(TIDY_S)
+        broker.secret.refresh()
         if broker.logs.dropped >= collected + TIDY_LOGS:
             collected = broker.logs.dropped
             gc.collect()
@@ -238,7 +242,16 @@ def _make_broker(
     gate = make_gate(config, clock, make_audit(config, clock, worker.id))
     broker = Broker(
         config,
-        BrokerEnvironment(storage_of, store, clock, random.Random(), failpoints, timings, gate),
+        BrokerEnvironment(
+            storage_of,
+            store,
+            clock,
+            random.Random(),
+            failpoints,
+            PeerSecretFile(Path(config.data)),
+            timings,
+            gate,
+        ),
         _endpoint(config, worker.listeners, tls),
         id=worker.id,
     )

@@ -11,8 +11,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from anabranch import AsyncClient, AsyncProducer, AsyncStreamConsumer, Checkpoint, Message
-from anabranch.broker.broker import Broker, BrokerEnvironment
+from anabranch.broker.broker import Broker
 from anabranch.broker.cluster.endpoint import Accept, Endpoint
+from anabranch.broker.cluster.environment import BrokerEnvironment
 from anabranch.client.consume.segment_reader import RawEntry, SegmentReader
 from anabranch.config import BrokerConfig
 from anabranch.config_fields import OFF
@@ -29,6 +30,7 @@ from anabranch.rights.callers import Caller
 from anabranch.security.configured import make_gate
 from anabranch.testing.faults import SimClock
 from anabranch.testing.network import SimNetwork
+from anabranch.testing.sim_secrets import SimSecrets
 from anabranch.testing.simloop import SimLoop
 from anabranch.testing.simprocess import SimProcess
 from anabranch.testing.simtransport import Mode
@@ -84,6 +86,7 @@ class Brokers:
         self.clock = SimClock(loop)
         self.rng = loop.random("test")
         self.tree = MemoryTree()
+        self.secrets = SimSecrets(loop.random("secrets"))
         self.audit = KeptAudit()
         self.storages: dict[int, SegmentStorage] = {}
         self.stores: dict[int, MemoryStore] = {}
@@ -125,7 +128,9 @@ class Brokers:
         gate = make_gate(config, self.clock, self.audit)
         broker = Broker(
             config,
-            BrokerEnvironment(self._storage_of, store, self.clock, rng, NoFailpoints(), gate=gate),
+            BrokerEnvironment(
+                self._storage_of, store, self.clock, rng, NoFailpoints(), self.secrets, gate=gate
+            ),
             _endpoint(config, accept),
             id=number,
         )

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from anabranch.aio import TaskRegistry
@@ -18,15 +16,17 @@ from anabranch.broker.catalog.producer_epochs import TopicEpochs
 from anabranch.broker.catalog.quotas import QuotaBook
 from anabranch.broker.catalog.schemas import SchemaRegistry
 from anabranch.broker.catalog.served_logs import ServedLogs
-from anabranch.broker.catalog.stores import StorageOf, Stores
+from anabranch.broker.catalog.stores import Stores
 from anabranch.broker.catalog.trimming import Trimming
 from anabranch.broker.cluster.broker_lease import BrokerLease
+from anabranch.broker.cluster.cluster_secret import ClusterSecret
 from anabranch.broker.cluster.directory import Directory
 from anabranch.broker.cluster.drain_events import DrainEvents, DrainMessenger
 from anabranch.broker.cluster.endpoint import Endpoint
+from anabranch.broker.cluster.environment import BrokerEnvironment
 from anabranch.broker.cluster.local_segments import LocalSegments
 from anabranch.broker.cluster.ownership import Ownership, OwnershipOptions
-from anabranch.broker.cluster.peers import ClusterSecret, Peers, Target
+from anabranch.broker.cluster.peers import Peers, Target
 from anabranch.broker.cluster.remote_calls import Port
 from anabranch.broker.cluster.routing import (
     LEADER,
@@ -48,20 +48,15 @@ from anabranch.broker.wire.liveness import FEATURES, ListeningMachine
 from anabranch.broker.wire.publish_room import PublishRoom
 from anabranch.broker.wire.revocation import Revocation
 from anabranch.broker.wire.services import Services
-from anabranch.clock import Clock
 from anabranch.config import BrokerConfig
 from anabranch.controller.service import ControllerService
 from anabranch.controller.topic.controller import TopicController
 from anabranch.controller.topic.leadership import ControllerContext, ControllerSettings
 from anabranch.errors import AnabranchError, PersistenceError
-from anabranch.failpoints import Failpoints
 from anabranch.metadata.namespaces import Retention
 from anabranch.metadata.records import BrokerRecord
-from anabranch.metadata.store import MetadataStore
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import TopicName
-from anabranch.security.gate import Gate
-from anabranch.timings import Timings
 from anabranch.transport.door import Listener
 from anabranch.transport.fair_pump import FairPump, SharedLimits
 from anabranch.transport.pump import Pump
@@ -72,19 +67,6 @@ P = TypeVar("P")
 
 LEAVE_S = 5.0
 """How long a stop waits for the disk, or for the topics of a store to be left."""
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerEnvironment:
-    """The outside world of one broker: storage, metadata, time, randomness and injected faults."""
-
-    storage_of: StorageOf
-    store: MetadataStore
-    clock: Clock
-    rng: random.Random
-    failpoints: Failpoints
-    timings: Timings = field(default_factory=Timings)
-    gate: Gate = field(default_factory=Gate)
 
 
 class Broker:
@@ -121,8 +103,8 @@ class Broker:
             self.logs, self.records, self.clock, self.directory.served, auto_create=config.auto_create_topics
         )
         self.segments = LocalSegments(self.logs, drains)
-        self._secret = ClusterSecret(environment.store, environment.rng)
-        self._peers = Peers(self._secret, endpoint.peer_tls)
+        self.secret = ClusterSecret(environment.secrets, environment.clock)
+        self._peers = Peers(self.secret, endpoint.peer_tls)
         self._targets = {LEADER_TARGET: Target(LEADER, self._local_leader)}
         self.controllers = self._make_controllers(environment)
         drains.otherwise = DrainMessenger(self._tasks, self.controllers.controller).send
@@ -170,7 +152,7 @@ class Broker:
             schemas=SchemaRegistry(self.records.schemas),
             directory=self.directory,
             lease=lease,
-            secret=self._secret,
+            secret=self.secret,
             gate=self.gate,
             limits=self.limits,
             room=PublishRoom(self.config, self.connections),
@@ -182,7 +164,7 @@ class Broker:
     async def start(self) -> None:
         """Join the living brokers, recover the own stores, finish interrupted changes, then listen."""
         await self.records.namespaces.ensure_defaults(self.config.cluster)
-        await self._secret.load()
+        await self.secret.load(self.records.store)
         self.authorizer.start()
         await self.quotas.start()
         most = self.config.max_message_bytes

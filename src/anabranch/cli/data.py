@@ -1,4 +1,4 @@
-"""`anabranch store ...`, `anabranch backup` and `anabranch restore`: commands over data directories."""
+"""`anabranch store`, `backup`, `restore` and `secret`: commands over data directories."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -30,8 +31,10 @@ from anabranch.data.restore import restore
 from anabranch.errors import InvalidConfigurationError
 from anabranch.ledger.findings import Finding, StoreReport
 from anabranch.metadata.sqlite_check import MetadataFinding
+from anabranch.security.peer_secret_file import PeerSecretFile
 
 EXIT_DAMAGED = 1
+OVERLAP_MAX_S = 86_400.0
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -164,10 +167,26 @@ def _progress(about: str) -> Iterator[Progress]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
+def _rotate(arguments: argparse.Namespace) -> int:
+    if not 0 <= arguments.overlap <= OVERLAP_MAX_S:
+        raise InvalidConfigurationError(f"--overlap must be 0 to {OVERLAP_MAX_S:g} seconds")
+    if not (Path(arguments.data) / METADATA_FILE).is_file():
+        raise InvalidConfigurationError(f"{arguments.data} is no data directory: it has no {METADATA_FILE}")
+    file = PeerSecretFile(Path(arguments.data))
+    made = file.rotate(arguments.overlap)
+    print(f"made a new secret; the old one is accepted for {arguments.overlap:g} more seconds", flush=True)
+    # If the command is interrupted, brokers end the old secret by themselves.
+    time.sleep(arguments.overlap)
+    file.finish(made)
+    print("the old secret has ended")
+    return 0
+
+
 _ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
     "show": _show,
     "check": _inspect,
     "repair": _inspect,
     "backup": _back_up,
     "restore": _restore,
+    "rotate": _rotate,
 }

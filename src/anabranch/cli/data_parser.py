@@ -43,6 +43,23 @@ def add_backup(commands: Commands) -> None:
     restore.add_argument("backup", metavar="FOLDER", help="the folder that `anabranch backup` made")
 
 
+def add_secret(commands: Commands) -> None:
+    parser = commands.add_parser("secret", help="rotate the secret between the brokers of a data directory")
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    rotate = _add(
+        actions,
+        "rotate",
+        "make a new secret between brokers, while they serve or after they stopped; the old one ends soon",
+    )
+    rotate.add_argument(
+        "--overlap",
+        metavar="S",
+        type=float,
+        default=10.0,
+        help="seconds for which the old secret is still accepted (10)",
+    )
+
+
 def _add(actions: Commands, name: str, about: str) -> argparse.ArgumentParser:
     made: argparse.ArgumentParser = actions.add_parser(
         name, help=about.partition(";")[0], description=about[0].upper() + about[1:] + "."

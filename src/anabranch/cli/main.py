@@ -60,6 +60,7 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     topic_parser.add_brokers(commands)
     data_parser.add_store(commands)
     data_parser.add_backup(commands)
+    data_parser.add_secret(commands)
     _add_produce(commands)
     _add_consume(commands)
     bench = commands.add_parser(

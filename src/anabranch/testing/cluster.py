@@ -12,8 +12,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from anabranch.broker.broker import Broker, BrokerEnvironment
+from anabranch.broker.broker import Broker
 from anabranch.broker.cluster.endpoint import Endpoint
+from anabranch.broker.cluster.environment import BrokerEnvironment
 from anabranch.client.api import AsyncClient
 from anabranch.config import BrokerConfig
 from anabranch.controller.ports.leader import TopicLeader
@@ -31,6 +32,7 @@ from anabranch.testing.judges.checkers import ClientHistory
 from anabranch.testing.judges.metadata_witness import WitnessedTree
 from anabranch.testing.network import SimNetwork
 from anabranch.testing.platter import Platter
+from anabranch.testing.sim_secrets import SimSecrets
 from anabranch.testing.simdisk import SimDisk
 from anabranch.testing.simloop import SimLoop
 from anabranch.testing.simprocess import SimProcess, State
@@ -81,6 +83,7 @@ class Cluster:
         self.rng = loop.random("cluster")
         self.hosts = [Host(self, number) for number in range(self.config.workers)]
         self._limits = limits
+        self._secrets = SimSecrets(loop.random("secrets"))
         self._observer = TopicStore(MemoryStore(self.tree))
 
     async def keep_up(self) -> None:
@@ -111,7 +114,7 @@ class Cluster:
         store = SimStore(self.tree, process, trouble=self.store_trouble, lease_s=self.config.lease_s)
         broker = Broker(
             replace(self.config, host=host.name, port=PORT),
-            BrokerEnvironment(storage_of, store, clock, rng, HostFailpoints(self, process)),
+            BrokerEnvironment(storage_of, store, clock, rng, HostFailpoints(self, process), self._secrets),
             Endpoint(f"pulsar://{host.name}:{PORT}", "", listen),
             id=host.number,
         )

@@ -8,15 +8,14 @@ not know what is called, nor which broker owns what.
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
-import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from anabranch.aio import AttemptCancelled, SharedAttempts
+from anabranch.broker.cluster.cluster_secret import ClusterSecret, PeerMachine
 from anabranch.broker.cluster.endpoint import PeerTls
 from anabranch.broker.cluster.peer_link import PeerLink
 from anabranch.broker.cluster.remote_calls import Port, VerbCall
@@ -26,46 +25,16 @@ from anabranch.errors import (
     AuthenticationError,
     ConnectError,
     OperationTimeoutError,
-    VersionConflictError,
 )
 from anabranch.metadata.records import BrokerRecord
-from anabranch.metadata.store import ABSENT, MetadataStore
-from anabranch.protocol.connection import ClientMachine
 from anabranch.transport.dialing import dial
 from anabranch.transport.tls import TLS_SCHEME
 
 _logger = logging.getLogger(__name__)
 
-PEER_VERSION: Final = "Anabranch-Broker"
-PEER_AUTHENTICATION: Final = "anabranch-peer"
-"""The authentication method of a broker at another broker; its credentials are the cluster's secret."""
-
-SECRET_PATH: Final = "/secrets/brokers"
-SECRET_BYTES: Final = 32
 CALL_S: Final = 30.0
 CONNECT_S: Final = 5.0
 KEEP_ALIVE_S: Final = 5.0
-
-
-class ClusterSecret:
-    """The secret that the brokers of one cluster share, and no client knows; the first broker makes it."""
-
-    def __init__(self, store: MetadataStore, rng: random.Random) -> None:
-        self.value = b""
-        """Empty until the secret is loaded."""
-        self._store = store
-        self._rng = rng
-
-    async def load(self) -> None:
-        with suppress(VersionConflictError):
-            await self._store.put(SECRET_PATH, self._rng.randbytes(SECRET_BYTES), expected=ABSENT)
-        found = await self._store.get(SECRET_PATH)
-        assert found is not None
-        self.value = found.value
-
-    def matches(self, shown: bytes) -> bool:
-        """Whether a peer showed the secret; never before it is loaded."""
-        return bool(self.value) and hmac.compare_digest(shown, self.value)
 
 
 class Target(NamedTuple):
@@ -186,18 +155,12 @@ class Peers:
             raise ConnectError(f"{url} is no broker's address")
         link = PeerLink(url, self._forget)
         loop = asyncio.get_running_loop()
-        machine = ClientMachine(
-            PEER_VERSION,
-            now=loop.time(),
-            keep_alive_s=KEEP_ALIVE_S,
-            auth_method=PEER_AUTHENTICATION,
-            auth_data=self._secret.value,
-        )
+        machine = PeerMachine(self._secret.dial(), now=loop.time(), keep_alive_s=KEEP_ALIVE_S)
         tls = self._tls.context() if self._tls is not None and parts.scheme == TLS_SCHEME else None
         try:
             await dial(parts.hostname, parts.port, lambda: machine, link, timeout_s=CONNECT_S, tls=tls)
         except AuthenticationError:
-            raise ConnectError(f"{url} does not accept the secret of this broker") from None
+            raise ConnectError(f"this broker and {url} do not know the same secret") from None
         if not link.is_open or self._closed:
             link.hang_up()
             raise ConnectError(f"{url} closed the connection at once")

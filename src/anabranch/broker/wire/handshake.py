@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 
-from anabranch.broker.cluster.peers import PEER_AUTHENTICATION, PEER_VERSION
+from anabranch.broker.cluster.cluster_secret import PEER_AUTHENTICATION, PEER_VERSION, AcceptingProof
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.errors import (
     AuthenticationError,
@@ -18,7 +19,7 @@ from anabranch.errors import (
     RemoteProtocolError,
 )
 from anabranch.protocol.commands import NO_ID, Command, encode
-from anabranch.protocol.connection import ServerMachine
+from anabranch.protocol.connection import SERVER_VERSION, ServerMachine
 from anabranch.protocol.limits import check as check_limits
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.rights.callers import ANYONE, Caller
@@ -65,7 +66,7 @@ class Handshake:
             return
         shown = Shown(connect.auth_method_name, connect.auth_data, pump.peer, peer_certificate(pump))
         if connect.auth_method_name == PEER_AUTHENTICATION or connect.client_version == PEER_VERSION:
-            self._admit_peer(pump, shown)
+            self._challenge_peer(pump, shown)
         elif self._services.gate.is_open:
             self._admit(pump, ANYONE)
         else:
@@ -75,12 +76,30 @@ class Handshake:
     def _wait(self, pump: Pump, commands: Sequence[Command]) -> None:
         self._waiting += commands
 
-    def _admit_peer(self, pump: Pump, shown: Shown) -> None:
-        """Accept a broker that shows the cluster's secret, and no other client that claims to be one."""
+    def _challenge_peer(self, pump: Pump, shown: Shown) -> None:
+        """Let a broker prove that it knows the secret, and refuse other clients that claim to be one."""
         is_broker = shown.method == PEER_AUTHENTICATION
-        if is_broker and self._services.secret.matches(shown.credentials):
-            self._admit(pump, ANYONE, is_peer=True)
+        proof = self._services.secret.accept(shown.credentials) if is_broker else None
+        if proof is None:
+            self._refuse_peer(pump, shown)
             return
+        challenge = pb.AuthData(auth_method_name=PEER_AUTHENTICATION, auth_data=proof.challenge)
+        pump.write(encode(pb.CommandAuthChallenge(server_version=SERVER_VERSION, challenge=challenge)))
+        self.commands = partial(self._admit_peer, shown, proof)
+
+    def _admit_peer(
+        self, shown: Shown, proof: AcceptingProof, pump: Pump, commands: Sequence[Command]
+    ) -> None:
+        answer, *rest = commands
+        shown_proof = answer.response.auth_data if isinstance(answer, pb.CommandAuthResponse) else b""
+        if not proof.is_proven_by(shown_proof):
+            self._refuse_peer(pump, shown)
+            return
+        self._services.secret.note_link(self._connection, proof)
+        self._waiting += rest
+        self._admit(pump, ANYONE, is_peer=True)
+
+    def _refuse_peer(self, pump: Pump, shown: Shown) -> None:
         warn = self._services.limits.warnings.warning
         warn("%s claims to be a broker of this cluster without its secret", pump.peer)
         error = RefusedCredentialsError("the client claims to be a broker, without the secret of the cluster")

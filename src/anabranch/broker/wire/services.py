@@ -12,8 +12,9 @@ from anabranch.broker.catalog.classic_topics import ClassicTopics
 from anabranch.broker.catalog.schemas import SchemaRegistry
 from anabranch.broker.catalog.served_logs import ServedLogs
 from anabranch.broker.cluster.broker_lease import BrokerLease
+from anabranch.broker.cluster.cluster_secret import ClusterSecret
 from anabranch.broker.cluster.directory import Directory
-from anabranch.broker.cluster.peers import ClusterSecret, Targets
+from anabranch.broker.cluster.peers import Targets
 from anabranch.broker.wire.publish_room import PublishRoom
 from anabranch.broker.wire.revocation import Revocation
 from anabranch.clock import Clock

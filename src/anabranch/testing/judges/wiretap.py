@@ -6,7 +6,7 @@ protocol and no invariant; must not change anything.
 
 from __future__ import annotations
 
-from anabranch.broker.cluster.peers import PEER_VERSION
+from anabranch.broker.cluster.cluster_secret import PEER_VERSION
 from anabranch.errors import RemoteProtocolError
 from anabranch.model.ids import Position
 from anabranch.model.names import TopicName

@@ -13,14 +13,8 @@ import pytest
 
 from anabranch.aio import TaskRegistry
 from anabranch.broker.cluster import peer_link
-from anabranch.broker.cluster.peers import (
-    PEER_VERSION,
-    SECRET_PATH,
-    ClusterSecret,
-    Peers,
-    RemoteSession,
-    Target,
-)
+from anabranch.broker.cluster.cluster_secret import PEER_VERSION, ClusterSecret
+from anabranch.broker.cluster.peers import Peers, RemoteSession, Target
 from anabranch.broker.cluster.remote_calls import Port, Verb, VerbCall
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.handlers import HANDLERS
@@ -46,7 +40,10 @@ from anabranch.metadata.memory import MemoryStore
 from anabranch.protocol.connection import ClientMachine
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.security.gate import Gate
+from anabranch.security.peer_secrets import PeerSecrets
+from anabranch.testing.faults import SimClock
 from anabranch.testing.network import SimNetwork
+from anabranch.testing.sim_secrets import SimSecrets
 from anabranch.testing.simloop import SimLoop
 from anabranch.transport.dialing import dial, listen
 from anabranch.transport.fair_pump import SharedLimits
@@ -54,7 +51,7 @@ from anabranch.transport.pump import Pump
 from tests.harness.wire import WireClient
 
 URL = "pulsar://other:6650"
-SECRET = b"only brokers know"
+SECRET = b"only brokers know".ljust(32)
 
 
 @dataclass(frozen=True)
@@ -119,10 +116,10 @@ class LocalEcho:
 
 
 async def cluster_secret(value: bytes) -> ClusterSecret:
-    store = MemoryStore()
-    await store.put(SECRET_PATH, value)
-    secret = ClusterSecret(store, random.Random(1))
-    await secret.load()
+    source = SimSecrets(random.Random(1))
+    source.secrets = PeerSecrets(value)
+    secret = ClusterSecret(source, SimClock(cast(SimLoop, asyncio.get_running_loop())))
+    await secret.load(MemoryStore())
     return secret
 
 

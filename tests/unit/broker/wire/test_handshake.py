@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.broker.cluster.peers import PEER_AUTHENTICATION, PEER_VERSION
+from anabranch.broker.cluster.cluster_secret import PEER_AUTHENTICATION, PEER_VERSION
 from anabranch.errors import AuthenticationError
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.rights.callers import ANYONE, Caller

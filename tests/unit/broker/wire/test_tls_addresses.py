@@ -6,9 +6,10 @@ from typing import cast
 
 import pytest
 
+from anabranch.broker.cluster.cluster_secret import ClusterSecret
 from anabranch.broker.cluster.directory import Directory
 from anabranch.broker.cluster.endpoint import PeerTls
-from anabranch.broker.cluster.peers import ClusterSecret, Peers
+from anabranch.broker.cluster.peers import Peers
 from anabranch.broker.wire.handlers.layout_watch import dag_of
 from anabranch.client.net.layout_watch import layout_from_wire
 from anabranch.metadata.records import BrokerRecord
