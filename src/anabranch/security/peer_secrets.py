@@ -42,7 +42,7 @@ class PeerSecrets:
 
 
 class SecretSource(Protocol):
-    """Where brokers find the secrets of their cluster, and randomness for nonces."""
+    """Gives brokers the secrets of their cluster, and randomness for nonces."""
 
     def load(self) -> PeerSecrets:
         """The secrets as they are now; raises InvalidConfigurationError if they cannot be used."""
