@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 Json = dict[str, Any]
 
@@ -89,6 +90,11 @@ class Issuer:
         path.write_text(json.dumps(content))
         path.chmod(0o600)
         return path.absolute().as_uri()
+
+    def public_key(self) -> bytes:
+        """The newest public key as PEM."""
+        newest = list(self._keys.values())[-1].public_key()
+        return newest.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
     def jwks(self) -> Json:
         """The public keys as the JWKS endpoint answers them."""

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from anabranch.cli import data_parser, topic_parser
+from anabranch.cli import data_parser, role_options, topic_parser
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
@@ -41,8 +41,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         if not isinstance(error, AnabranchError | OSError):
             raise
-        print(f"anabranch: {error}", file=sys.stderr)
+        print(f"anabranch: {error}{_advice(error)}", file=sys.stderr)
         return EXIT_FAILED
+
+
+def _advice(error: Exception) -> str:
+    from anabranch.errors import AuthenticationError, AuthorizationError
+
+    if isinstance(error, AuthenticationError) and not error.retryable:
+        return "; prove your role with --token-file, ANABRANCH_TOKEN or --client-conf"
+    if isinstance(error, AuthorizationError):
+        return "; the role of this command lacks the right, or proves another role than you think"
+    return ""
 
 
 def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
@@ -158,11 +168,9 @@ def _config(arguments: argparse.Namespace) -> int:
 def _add_client_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topic", help="topic://tenant/namespace/name, or a bare name of public/default")
     parser.add_argument(
-        "--url",
-        metavar="URL",
-        default=os.environ.get("ANABRANCH_URL", "pulsar://127.0.0.1:6650"),
-        help="the broker's address; or ANABRANCH_URL (pulsar://127.0.0.1:6650)",
+        "--url", metavar="URL", help="the broker's address; or ANABRANCH_URL (pulsar://127.0.0.1:6650)"
     )
+    role_options.add_role_options(parser)
 
 
 def _add_produce(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

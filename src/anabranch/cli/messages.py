@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import signal
 import socket
 import sys
@@ -15,6 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import anabranch
+from anabranch.cli.role import role_of
 from anabranch.client.options import parse_service_url, parse_topic
 from anabranch.errors import ConnectError, InvalidConfigurationError
 
@@ -48,7 +50,7 @@ def produce(arguments: argparse.Namespace) -> int:
     began = time.monotonic()
     sent = 0
     topic = parse_topic(arguments.topic)
-    with ended_by_signals(), _open(arguments.url) as client:
+    with ended_by_signals(), _open(arguments) as client:
         producer: anabranch.Producer[bytes] = client.create_producer(arguments.topic)
         limit_s: float | None = LEAVE_TIMEOUT_S
         try:
@@ -72,13 +74,15 @@ def _report(arguments: argparse.Namespace, topic: str, sent: int, seconds: float
         print(f"{sent} message{'' if sent == 1 else 's'} stored in {topic}", file=sys.stderr)
 
 
-def _open(url: str) -> anabranch.Client:
+def _open(arguments: argparse.Namespace) -> anabranch.Client:
     """Return a client, or raise ConnectError at once if no broker answers; the client itself would wait."""
+    role = role_of(arguments, os.environ)
+    url = role.service_url
     refused: OSError | None = None
     for address in parse_service_url(url):
         try:
             socket.create_connection(address, CONNECT_TIMEOUT_S).close()
-            return anabranch.Client(url)
+            return anabranch.Client(url, **role.arguments)
         except OSError as error:
             refused = error
     raise ConnectError(
@@ -97,7 +101,7 @@ def _values(arguments: argparse.Namespace) -> Iterator[bytes]:
 
 def consume(arguments: argparse.Namespace) -> int:
     """Print and acknowledge messages until the count, the timeout or a signal; then leave."""
-    with ended_by_signals(), _open(arguments.url) as client:
+    with ended_by_signals(), _open(arguments) as client:
         subscribe = client.subscribe_stream if arguments.kind == "stream" else client.subscribe_queue
         consumer: Any = subscribe(arguments.topic, arguments.subscription, initial_position=arguments.start)
         taken = 0

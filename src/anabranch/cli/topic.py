@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -11,12 +12,14 @@ from typing import Any
 
 from anabranch.admin.client import AdminClient
 from anabranch.cli import dag
+from anabranch.cli.role import role_of
 from anabranch.errors import InvalidConfigurationError, InvalidNameError
 from anabranch.model.names import TopicName
 
 
 def run(arguments: argparse.Namespace) -> int:
-    with AdminClient(arguments.admin_url) as admin:
+    role = role_of(arguments, os.environ)
+    with AdminClient(role.admin_url, authentication=role.arguments.get("authentication")) as admin:
         if arguments.action == "brokers":
             _list_brokers(admin, arguments)
         elif arguments.action == "list":

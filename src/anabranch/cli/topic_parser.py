@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
 from typing import Any
+
+from anabranch.cli.role_options import add_role_options
 
 Commands = Any
 """argparse gives its sub-parsers no public type."""
@@ -34,9 +35,9 @@ def _action(actions: Commands, name: str, about: str, *, names_topic: bool = Tru
     made.add_argument(
         "--admin-url",
         metavar="URL",
-        default=os.environ.get("ANABRANCH_ADMIN_URL", "http://127.0.0.1:8080"),
         help="the broker's HTTP address; or ANABRANCH_ADMIN_URL (http://127.0.0.1:8080)",
     )
+    add_role_options(made)
     made.set_defaults(run=_run, action=name)
     return made
 

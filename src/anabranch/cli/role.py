@@ -1,0 +1,100 @@
+"""The addresses, the credentials and the TLS of a command: from its options, the environment or client.conf.
+
+An option wins over the environment, and the environment over client.conf. No error shows a secret.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from anabranch.client.options import ClientArguments
+from anabranch.config_properties import parse_properties
+from anabranch.credentials.authentication import Authentication, AuthenticationToken
+from anabranch.credentials.plugins import authentication_from
+from anabranch.errors import InvalidConfigurationError
+
+SERVICE_URL: Final = "pulsar://127.0.0.1:6650"
+ADMIN_URL: Final = "http://127.0.0.1:8080"
+
+_TLS_FILES: Final = {
+    "tlsTrustCertsFilePath": "tls_trust_certs_file_path",
+    "tlsCertificateFilePath": "tls_certificate_file_path",
+    "tlsKeyFilePath": "tls_private_key_file_path",
+}
+_TLS_FLAGS: Final = {
+    "tlsAllowInsecureConnection": "tls_allow_insecure_connection",
+    "tlsEnableHostnameVerification": "tls_validate_hostname",
+}
+"""By the name in client.conf: the argument of a client."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRole:
+    """All that a command needs to reach a broker."""
+
+    service_url: str
+    admin_url: str
+    arguments: ClientArguments
+    """The credentials and the TLS."""
+
+
+def role_of(arguments: argparse.Namespace, environment: Mapping[str, str]) -> ClientRole:
+    """Raises InvalidConfigurationError for contradicting or unreadable places."""
+    file = arguments.client_conf or environment.get("ANABRANCH_CLIENT_CONF")
+    conf = _read_conf(file) if file else {}
+    return ClientRole(
+        getattr(arguments, "url", None)
+        or environment.get("ANABRANCH_URL")
+        or conf.get("brokerServiceUrl")
+        or SERVICE_URL,
+        getattr(arguments, "admin_url", None)
+        or environment.get("ANABRANCH_ADMIN_URL")
+        or conf.get("webServiceUrl")
+        or ADMIN_URL,
+        _arguments(_credentials(arguments.token_file, environment, conf), conf),
+    )
+
+
+def _read_conf(file: str) -> dict[str, str]:
+    try:
+        return parse_properties(Path(file).read_text())
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise InvalidConfigurationError(f"cannot read {file}: {reason}") from None
+
+
+def _credentials(
+    token_file: str | None, environment: Mapping[str, str], conf: Mapping[str, str]
+) -> Authentication | None:
+    if token_file:
+        return AuthenticationToken(Path(token_file).absolute().as_uri())
+    plugin, parameters = (environment.get(f"ANABRANCH_AUTH_{name}", "") for name in ("PLUGIN", "PARAMS"))
+    if environment.get("ANABRANCH_TOKEN"):
+        if plugin or parameters:
+            raise InvalidConfigurationError("set ANABRANCH_TOKEN or ANABRANCH_AUTH_PLUGIN, not both")
+        return AuthenticationToken("env:ANABRANCH_TOKEN")
+    if plugin or parameters:
+        return authentication_from(plugin, parameters)
+    return authentication_from(conf.get("authPlugin", ""), conf.get("authParams", ""))
+
+
+def _arguments(authentication: Authentication | None, conf: Mapping[str, str]) -> ClientArguments:
+    found: ClientArguments = {"authentication": authentication}
+    for name, argument in _TLS_FILES.items():
+        if conf.get(name):
+            found[argument] = conf[name]  # type: ignore[literal-required]
+    for name, argument in _TLS_FLAGS.items():
+        if conf.get(name):
+            found[argument] = _flag(name, conf[name])  # type: ignore[literal-required]
+    return found
+
+
+def _flag(name: str, text: str) -> bool:
+    words = {"true": True, "false": False}
+    if text.lower() not in words:
+        raise InvalidConfigurationError(f"{name} in client.conf is {text!r}; write true or false")
+    return words[text.lower()]
