@@ -15,7 +15,8 @@ from anabranch.broker.broker import Broker
 from anabranch.errors import AuthenticationError
 from anabranch.rights.needs import Right
 from anabranch.rights.table import CALLS
-from anabranch.security.gate import Gate, Original, Shown
+from anabranch.security.authentication import Shown
+from anabranch.security.gate import Gate, Original
 from anabranch.security.refusals import RefusedCredentialsError
 
 CERTIFICATE: Final = "certificate"

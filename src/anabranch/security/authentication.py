@@ -7,12 +7,25 @@ refusals are for the audit log (`gate`), never for the client.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from anabranch.rights.callers import Caller
 from anabranch.security import tokens
+from anabranch.security.attempts import Attempts
 from anabranch.security.refusals import RefusedCredentialsError
 from anabranch.transport.certificates import PeerCertificate
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Shown:
+    """The credentials that a client shows, and its address."""
+
+    method: str
+    credentials: bytes
+    address: str
+    certificate: PeerCertificate | None = None
+
 
 NO_METHODS: Final = ("", "none")
 
@@ -26,7 +39,7 @@ class TokenVerifier(Protocol):
 class Authenticator(Protocol):
     """One method of authentication."""
 
-    async def authenticate(self, credentials: bytes, certificate: PeerCertificate | None) -> Caller:
+    async def authenticate(self, shown: Shown) -> Caller:
         """The caller that the credentials prove; raises RefusedCredentialsError."""
 
 
@@ -36,8 +49,8 @@ class TokenAuthentication:
     def __init__(self, verifiers: Sequence[TokenVerifier]) -> None:
         self._verifiers = verifiers
 
-    async def authenticate(self, credentials: bytes, certificate: PeerCertificate | None) -> Caller:
-        text = tokens.text_of(credentials)
+    async def authenticate(self, shown: Shown) -> Caller:
+        text = tokens.text_of(shown.credentials)
         reasons = []
         for verifier in self._verifiers:
             try:
@@ -50,20 +63,21 @@ class TokenAuthentication:
 class AuthenticationMethods:
     """All configured methods by their names on the wire."""
 
-    def __init__(self, methods: Mapping[str, Authenticator], anonymous_role: str = "") -> None:
+    def __init__(
+        self, methods: Mapping[str, Authenticator], attempts: Attempts, anonymous_role: str = ""
+    ) -> None:
         self.methods = methods
+        self.attempts = attempts
         self._anonymous = anonymous_role
 
-    async def authenticate(
-        self, method: str, credentials: bytes, certificate: PeerCertificate | None = None
-    ) -> Caller:
+    async def authenticate(self, shown: Shown) -> Caller:
         """The caller that shows these credentials; raises RefusedCredentialsError with the reason."""
-        found = self.methods.get(method)
+        found = self.methods.get(shown.method)
         if found is not None:
-            return await found.authenticate(credentials, certificate)
+            return await found.authenticate(shown)
         if self._anonymous:
             # As in Pulsar, also a client with a method that is not configured has the anonymous role.
             return Caller(self._anonymous, method="anonymous")
-        if method in NO_METHODS:
+        if shown.method in NO_METHODS:
             raise RefusedCredentialsError("the client showed no credentials")
-        raise RefusedCredentialsError(f"the method {method[:50]!r} is not configured")
+        raise RefusedCredentialsError(f"the method {shown.method[:50]!r} is not configured")

@@ -52,6 +52,17 @@ def verify(token: str, key: TokenKey) -> Mapping[str, Any]:
         raise RefusedCredentialsError("the claims of the token are not a JSON object") from None
 
 
+def peek(token: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """The header and claims of a token that is NOT verified, to find the key that must verify it."""
+    import jwt
+
+    try:
+        found = _signatures().decode_complete(token, options={"verify_signature": False})
+        return found["header"], msgspec.json.decode(found["payload"], type=dict[str, Any])
+    except (jwt.PyJWTError, ValueError, TypeError, msgspec.MsgspecError, RecursionError):
+        raise RefusedCredentialsError("the token cannot be read") from None
+
+
 @cache
 def _signatures() -> Any:
     import jwt

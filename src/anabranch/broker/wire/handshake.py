@@ -23,7 +23,8 @@ from anabranch.protocol.connection import SERVER_VERSION, ServerMachine
 from anabranch.protocol.limits import check as check_limits
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.rights.callers import ANYONE, Caller
-from anabranch.security.gate import Original, Shown
+from anabranch.security.authentication import Shown
+from anabranch.security.gate import Original
 from anabranch.security.refusals import RefusedCredentialsError
 from anabranch.transport.certificates import peer_certificate
 from anabranch.transport.pump import Pump

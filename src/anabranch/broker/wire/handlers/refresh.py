@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from anabranch.broker.wire.command_handler import CommandHandler
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.errors import AuthenticationError
 from anabranch.protocol.commands import NO_ID
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.security.gate import Shown
+from anabranch.security.authentication import Shown
 from anabranch.security.refusals import RefusedCredentialsError
 
 AUTH_RESPONSE = "AUTH_RESPONSE"
@@ -23,11 +21,9 @@ async def refresh(connection: ServerConnection, command: pb.CommandAuthResponse)
     shown = Shown(response.auth_method_name, response.auth_data, connection.address, connection.certificate)
     connection.is_refreshing = True
     try:
-        proven = await gate.renew(shown, AUTH_RESPONSE, connection.caller)
+        connection.caller = await gate.renew(shown, AUTH_RESPONSE, connection.caller)
     finally:
         connection.is_refreshing = False
-    # The rights of the role may have changed meanwhile, but not the role.
-    connection.caller = dataclasses.replace(connection.caller, expires_s=proven.expires_s)
     connection.services.revocation.check(connection)
 
 
