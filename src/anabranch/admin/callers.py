@@ -10,7 +10,7 @@ from typing import Any, Final
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from anabranch.admin.answers import reason
-from anabranch.admin.calls import CALLER
+from anabranch.admin.calls import CALLER, METRICS_PATHS
 from anabranch.broker.broker import Broker
 from anabranch.errors import AuthenticationError
 from anabranch.rights.needs import Right
@@ -23,7 +23,6 @@ CERTIFICATE: Final = "certificate"
 """The key of the client's certificate in the state of a request."""
 
 OPEN_PATHS: Final = tuple(path for (_, path), line in CALLS.items() if line.right is Right.OPEN)
-METRICS_PATHS: Final = ("/metrics", "/metrics/")
 
 
 def authenticated(app: ASGIApp, broker: Broker) -> ASGIApp:

@@ -37,6 +37,8 @@ T = TypeVar("T")
 CALLER = "anabranch.caller"
 """The key of the caller in the scope of a request (`callers`)."""
 BODY_BYTES_MAX = 1024 * 1024
+METRICS_PATHS = ("/metrics", "/metrics/")
+"""Paths that need neither credentials nor rights if `authenticate_metrics` is off."""
 NUMBER_MAX = 2**63 - 1
 """The largest number that fits into all records and files."""
 
@@ -110,6 +112,8 @@ class Call:
         line = CALLS.get((method, path))
         if line is None:
             raise MissingRightError(f"{method} {path} is not in the table of rights")
+        if path in METRICS_PATHS and not self.broker.config.authenticate_metrics:
+            return
         if self.broker.authorizer.enabled:
             asking = self.broker.authorizer.admit(self.caller, line.needs(self.part))
             if asking is not None:

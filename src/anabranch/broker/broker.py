@@ -157,7 +157,7 @@ class Broker:
             limits=self.limits,
             room=PublishRoom(self.config, self.connections),
             authorizer=self.authorizer,
-            revocation=Revocation(self.authorizer, self.connections, self._tasks),
+            revocation=Revocation(self.authorizer, self.connections, self._tasks, self.gate.audit),
             targets=self._targets,
         )
 

@@ -11,7 +11,6 @@ import re
 from typing import Any, NamedTuple
 
 import pytest
-from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from anabranch.model.names import TopicName
@@ -27,7 +26,7 @@ from tests.harness.wire import WireClient
 pytestmark = pytest.mark.brokers(**RIGHTS)
 
 
-class Place(NamedTuple):
+class ForeignPlace(NamedTuple):
     """A topic, which exists or does not."""
 
     tenant: str
@@ -40,8 +39,8 @@ class Place(NamedTuple):
         return self._asdict()
 
 
-CLASSIC = Place("shop", "prod", "orders")
-SCALABLE = Place("shop", "prod", "clicks")
+CLASSIC = ForeignPlace("shop", "prod", "orders")
+SCALABLE = ForeignPlace("shop", "prod", "clicks")
 MISSING = [
     pytest.param({"topic": "absent"}, id="topic"),
     pytest.param({"subscription": "gone"}, id="subscription"),
@@ -86,7 +85,7 @@ async def _resources(brokers: Brokers) -> None:
     await leader.ensure_subscription("subs", "QUEUE", "earliest")
 
 
-def names_in_fields(place: Place, scheme: str) -> dict[str, Any]:
+def names_in_fields(place: ForeignPlace, scheme: str) -> dict[str, Any]:
     """The fields of commands that name the resource."""
     namespace = f"{place.tenant}/{place.namespace}"
     segment = "/0000-7fff-0" if scheme == "segment" else ""
@@ -115,7 +114,7 @@ def filled(kind: type[Message], values: dict[str, Any]) -> Message:
     return made
 
 
-def _some(field: FieldDescriptor) -> Any:
+def _some(field: Any) -> Any:
     if field.message_type is not None:
         return filled(getattr(pb, field.message_type.name), {})
     if field.enum_type is not None:

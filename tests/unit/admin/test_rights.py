@@ -57,3 +57,9 @@ async def test_a_call_without_a_line_in_the_table_is_not_served(
     assert await status(admin, "root", "GET", "/admin/v2/tenants") == 403
     with pytest.raises(AssertionError, match="GET /admin/v2/tenants"):
         create_app(brokers[0])
+
+
+@pytest.mark.brokers(authenticate_metrics=False)
+async def test_metrics_are_open_if_the_operator_says_so(admin: Admin) -> None:
+    assert await status(admin, "", "GET", "/metrics") == 200
+    assert await status(admin, "", "GET", "/admin/v2/tenants") == 401

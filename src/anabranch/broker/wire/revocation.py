@@ -14,7 +14,9 @@ from anabranch.aio import TaskRegistry, in_slices
 from anabranch.broker.catalog.authorizer import Authorizer
 from anabranch.broker.wire.open_objects import OpenObject, open_objects
 from anabranch.errors import AnabranchError, AuthorizationError
+from anabranch.rights.decide import RightsDecision
 from anabranch.rights.needs import Need
+from anabranch.security.audit import AuditEvent, AuditLog
 
 if TYPE_CHECKING:
     from anabranch.broker.wire.connection import ServerConnection
@@ -26,6 +28,8 @@ CHECKED_AT_ONCE: Final = 200
 RETRY_S: Final = 0.5
 """Delay before grants that could not be read are read again."""
 
+REVOKE: Final = "revoke"
+"""The action in the audit log."""
 ALL: Final = ""
 """Stands for every tenant and namespace."""
 
@@ -34,11 +38,16 @@ class Revocation:
     """Judges the open objects of all connections again when grants change."""
 
     def __init__(
-        self, authorizer: Authorizer, connections: Collection[ServerConnection], tasks: TaskRegistry
+        self,
+        authorizer: Authorizer,
+        connections: Collection[ServerConnection],
+        tasks: TaskRegistry,
+        audit: AuditLog,
     ) -> None:
         self._authorizer = authorizer
         self._connections = connections
         self._tasks = tasks
+        self._audit = audit
         self._names: set[str] = set()
         """Tenants, and namespaces as `tenant/namespace`, whose grants changed."""
         self._late: dict[ServerConnection, None] = {}
@@ -84,10 +93,15 @@ class Revocation:
                 continue
             decision = await self._authorizer.decide(connection.caller, one.need)
             if not decision.allowed:
-                _logger.info(
-                    "%r lost %s: %s", connection.caller.principal, one.need.resource, decision.reason
-                )
+                self._note(connection, one.need, decision)
                 one.end(AuthorizationError(f"{one.need.resource} needs {one.need.right.value}"))
+
+    def _note(self, connection: ServerConnection, need: Need, decision: RightsDecision) -> None:
+        self._audit.write(
+            AuditEvent(
+                REVOKE, "refused", connection.caller, connection.address, need.resource, decision.reason
+            )
+        )
 
 
 def _objects(

@@ -62,6 +62,8 @@ async def test_a_producer_is_closed_and_cannot_come_back(brokers: Brokers) -> No
     await other.publish_all([b"1"])
     assert not app.hung_up
     assert not other.has(pb.CommandCloseProducer)
+    (noted,) = [event for event in brokers.audit.events if event.action == "revoke"]
+    assert (noted.caller.role, noted.resource) == ("app", CLASSIC)
 
 
 async def test_entries_taken_before_are_stored_and_answered(brokers: Brokers) -> None:
