@@ -1,4 +1,4 @@
-"""The cluster of a test, on virtual time."""
+"""The cluster and the gate of a test, on virtual time."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from anabranch.ledger.storage import SegmentStorage
 from anabranch.testing.plugin import marker_options
 from anabranch.testing.simloop import SimLoop
 from tests.harness.cluster import Brokers
+from tests.harness.gates import TestedGate
 
 
 @pytest.fixture
@@ -31,3 +32,9 @@ async def brokers(
     await brokers.start_all()
     yield brokers
     await brokers.stop_all()
+
+
+@pytest.fixture
+def gate(loop: SimLoop) -> TestedGate:
+    """A gate; a test calls `use` with its settings."""
+    return TestedGate(loop)

@@ -16,10 +16,10 @@ from anabranch.errors import InvalidConfigurationError
 SECRET_BYTES_MIN: Final = 32
 RSA_BITS_MIN: Final = 2048
 
-_HMAC: Final = {"HS256": 32, "HS384": 48, "HS512": 64}
+HMAC_BYTES: Final = {"HS256": 32, "HS384": 48, "HS512": 64}
 """The fewest bytes of the secret for each algorithm (RFC 7518, section 3.2)."""
-_RSA: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
-_CURVES: Final = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
+RSA_ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
+CURVES: Final = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -44,7 +44,7 @@ def secret_key(data: bytes) -> TokenKey:
             f"the secret key of tokens has {len(data)} bytes and needs at least {SECRET_BYTES_MIN}; "
             "make one with `anabranch token create-secret-key`"
         )
-    return TokenKey(data, tuple(name for name, least in _HMAC.items() if len(data) >= least))
+    return TokenKey(data, tuple(name for name, least in HMAC_BYTES.items() if len(data) >= least))
 
 
 def public_key(data: bytes, algorithm: str = "") -> TokenKey:
@@ -61,12 +61,12 @@ def of_public_key(key: Any, algorithm: str = "") -> TokenKey:
             raise InvalidConfigurationError(
                 f"the public key of tokens has {key.key_size} bits and needs at least {RSA_BITS_MIN}"
             )
-        fitting: tuple[str, ...] = _RSA
-    elif isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name in _CURVES:
-        fitting = (_CURVES[key.curve.name],)
+        fitting: tuple[str, ...] = RSA_ALGORITHMS
+    elif isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name in CURVES:
+        fitting = (CURVES[key.curve.name],)
     else:
         raise InvalidConfigurationError(
-            f"the public key of tokens is of a kind that is not supported; use RSA or {', '.join(_CURVES)}"
+            f"the public key of tokens is of a kind that is not supported; use RSA or {', '.join(CURVES)}"
         )
     if not algorithm:
         return TokenKey(key, fitting)
