@@ -65,7 +65,6 @@ PROTECTING: Final[Mapping[str, Unsupported]] = {
     "webServiceHaProxyProtocolEnabled": Unsupported(_NO, "the broker does not speak HAProxy's protocol"),
     "brokerInterceptors": Unsupported((), "interceptors of Java do not exist here"),
     "bindAddresses": Unsupported((), "set bindAddress and the ports"),
-    "brokerMaxConnectionsPerIp": Unsupported(("0",), "connections are limited by brokerMaxConnections"),
 }
 """Refused with any value but a harmless one, unless this broker has a setting of that name."""
 

@@ -129,6 +129,10 @@ def test_a_name_that_pulsar_does_not_have_is_an_error(tmp_path: Path) -> None:
         load_config(file)
 
 
+def test_no_setting_of_this_broker_is_called_unsupported() -> None:
+    assert not PROTECTING.keys() & {field.metadata["pulsar"] for field in plain_fields()}
+
+
 @pytest.mark.parametrize("name", PROTECTING)
 def test_protection_that_is_not_here_is_refused(tmp_path: Path, name: str) -> None:
     file = tmp_path / "broker.conf"

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from anabranch.cli import data_parser, role_options, token_parser, topic_parser
+from anabranch.cli import data_parser, doctor_parser, role_options, token_parser, topic_parser
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
@@ -72,6 +72,7 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     data_parser.add_backup(commands)
     data_parser.add_secret(commands)
     token_parser.add_token(commands)
+    doctor_parser.add_doctor(commands)
     _add_produce(commands)
     _add_consume(commands)
     bench = commands.add_parser(
