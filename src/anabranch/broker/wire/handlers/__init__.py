@@ -41,4 +41,4 @@ _MODULES = (
 HANDLERS: dict[type[Message], CommandHandler] = {
     command: handler for module in _MODULES for command, handler in module.HANDLERS.items()
 }
-check_listed({*HANDLERS, pb.CommandSend, pb.CommandPing, pb.CommandPong})
+check_listed({*HANDLERS, pb.CommandConnect, pb.CommandSend, pb.CommandPing, pb.CommandPong})
