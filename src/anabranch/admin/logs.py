@@ -108,6 +108,7 @@ class Logs:
 
     async def create_subscription(self, place: Place, subscription: str, start: object) -> None:
         log = await self._log(place)
+        await self._broker.quotas.admit_classic(log, subscription)
         await log.subscription(subscription, durable=True, ordinal=_ordinal(log.log, start))
 
     async def delete_subscription(self, place: Place, subscription: str) -> None:

@@ -77,7 +77,7 @@ class _RatePolicy:
 async def check_new_namespace(call: Call, policies: dict[str, Any]) -> None:
     """Check the quotas among its policies, and that its tenant may have one more namespace."""
     check_policies(policies)
-    tenant, quotas = call.part("tenant"), call.broker.quotas
+    tenant, quotas = call.part("tenant"), call.broker.quotas.book
     limits = {
         "maxNamespacesPerTenant": call.broker.config.max_namespaces_per_tenant,
         "maxNamespaces": quotas.of_tenant(tenant).namespaces,

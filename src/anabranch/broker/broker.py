@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from anabranch.aio import TaskRegistry
@@ -27,6 +28,7 @@ from anabranch.broker.cluster.environment import BrokerEnvironment
 from anabranch.broker.cluster.local_segments import LocalSegments
 from anabranch.broker.cluster.ownership import Ownership, OwnershipOptions
 from anabranch.broker.cluster.peers import Peers, Target
+from anabranch.broker.cluster.quota_guard import QuotaGuard
 from anabranch.broker.cluster.remote_calls import Port
 from anabranch.broker.cluster.routing import (
     LEADER,
@@ -53,7 +55,6 @@ from anabranch.controller.service import ControllerService
 from anabranch.controller.topic.controller import TopicController
 from anabranch.controller.topic.leadership import ControllerContext, ControllerSettings
 from anabranch.errors import AnabranchError, PersistenceError
-from anabranch.metadata.namespaces import Retention
 from anabranch.metadata.records import BrokerRecord
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import TopicName
@@ -97,7 +98,6 @@ class Broker:
         self._unwatch: Callable[[], None] = lambda: None
         drains = DrainEvents()
         context = _log_context(config, environment, self._tasks, self.limits)
-        self.quotas = QuotaBook(config, self.records.namespaces, context.throttles)
         self.logs = ServedLogs(self.stores, context, drains.report)
         self.classic = ClassicTopics(
             self.logs, self.records, self.clock, self.directory.served, auto_create=config.auto_create_topics
@@ -106,12 +106,18 @@ class Broker:
         self.secret = ClusterSecret(environment.secrets, environment.clock)
         self._peers = Peers(self.secret, endpoint.peer_tls)
         self._targets = {LEADER_TARGET: Target(LEADER, self._local_leader)}
+        self.quotas = self._make_quotas(context)
         self.controllers = self._make_controllers(environment)
         drains.otherwise = DrainMessenger(self._tasks, self.controllers.controller).send
         self.record = endpoint.record(id)
         lease = BrokerLease(self.directory, environment.store, self.record)
         self._ownership = self._make_ownership(lease, environment)
         self._services = self._make_services(lease, environment)
+
+    def _make_quotas(self, context: LogContext) -> QuotaGuard:
+        book = QuotaBook(self.config, self.records, context.throttles, self.clock.wall_ms)
+        guard = QuotaGuard(book, context.usage, self.records, self.stores)
+        return guard.joined(self.id, self.directory, self.serve_each)
 
     def _make_controllers(self, environment: BrokerEnvironment) -> ControllerService:
         return ControllerService(
@@ -127,6 +133,7 @@ class Broker:
                 failpoints=environment.failpoints,
                 stores=self.directory.served,
                 is_sound=self.logs.is_sound,
+                admit_subscription=self.quotas.admit_subscription,
             ),
             BrokerLeaders(self.id, self.directory, self._peers, self.stores.is_open),
         )
@@ -155,6 +162,7 @@ class Broker:
             secret=self.secret,
             gate=self.gate,
             limits=self.limits,
+            quotas=self.quotas,
             room=PublishRoom(self.config, self.connections),
             authorizer=self.authorizer,
             revocation=Revocation(self.authorizer, self.connections, self._tasks, self.gate.audit),
@@ -166,21 +174,24 @@ class Broker:
         await self.records.namespaces.ensure_defaults(self.config.cluster)
         await self.secret.load(self.records.store)
         self.authorizer.start()
-        await self.quotas.start()
+        await self.quotas.book.start()
         most = self.config.max_message_bytes
         self._message_bytes_max = await largest_message_bytes(self.records.store, most)
         await self.directory.start()
         self._unwatch = self.directory.watch(self._brokers_changed)
         await self._ownership.start()
         self._servers = await self._endpoint.listen(self.limits.door)
-        config = self.config
-        self._tasks.spawn(IdleLogs(self.logs, config.load_report_interval_s, config.log_idle_s).run())
-        self._tasks.spawn(self.quotas.follow())
+        self._tasks.spawn(
+            IdleLogs(self.logs, self.config.load_report_interval_s, self.config.log_idle_s).run()
+        )
+        self._tasks.spawn(self.quotas.run())
         if not self.gate.is_open:
             answer_s = self.config.authentication_refresh_check_s
             self._tasks.spawn(Expiry(self.connections, self.clock, self.gate.audit, answer_s).run())
         self._tasks.spawn(UnledTopics(self.logs, self.controllers).run())
-        self._tasks.spawn(Trimming(self.stores, self.logs, self.clock, self._retention_of).run())
+        kept_s = self.config.segment_retention_s
+        retention_of = partial(self.records.namespaces.retention, default_s=None if kept_s < 0 else kept_s)
+        self._tasks.spawn(Trimming(self.stores, self.logs, self.clock, retention_of).run())
 
     async def stop(self) -> None:
         """Answer accepted entries, hang up, close all stores. May be called at any stage of `start`."""
@@ -197,12 +208,8 @@ class Broker:
         await self._ownership.stop()
         self.authorizer.stop()
         self._unwatch()
-        self.quotas.stop()
+        self.quotas.book.stop()
         await self.directory.stop()
-
-    async def _retention_of(self, namespace: str) -> Retention:
-        kept_s = self.config.segment_retention_s
-        return await self.records.namespaces.retention(namespace, kept_s if kept_s >= 0 else None)
 
     def _store_failed(self, store: int, error: PersistenceError) -> None:
         _logger.critical("store %d failed and cannot be used any more: %s", store, error)
@@ -243,14 +250,7 @@ class Broker:
         """Accept no more entries and answer the accepted ones, so that no producer has to resend one."""
         for connection in self.connections:
             connection.stop_reading()
-        for segment in self.logs.served:
-            if not segment.producers.idle:
-                try:
-                    async with asyncio.timeout(LEAVE_S):
-                        await segment.log.flush()
-                except (AnabranchError, TimeoutError) as error:
-                    _logger.warning("%s: entries were not stored before the stop: %s", segment.name, error)
-                    return
+        await self.logs.flush(LEAVE_S)
 
     def _make_pump(self) -> Pump:
         loop = asyncio.get_running_loop()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 
 from anabranch.errors import (
     ConflictError,
@@ -26,6 +26,7 @@ from anabranch.metadata.records import (
 )
 from anabranch.metadata.schemas import SchemaStore
 from anabranch.metadata.store import MetadataStore
+from anabranch.metadata.topic_room import TopicRoom
 from anabranch.model.names import Domain, TopicName, decode_part, parse_namespace
 
 DECODED_MAX = 64
@@ -39,6 +40,8 @@ class TopicStore(RecordStore):
         super().__init__(store)
         self.namespaces = NamespaceStore(store)
         self.schemas = SchemaStore(store)
+        self.room: TopicRoom | None = None
+        """Limits the number of topics; set by a broker."""
         self._decoded: dict[str, tuple[bytes, TopicRecord]] = {}
 
     async def load(self, name: TopicName) -> TopicRecord:
@@ -66,7 +69,12 @@ class TopicStore(RecordStore):
 
     async def create(self, name: TopicName, record: TopicRecord) -> None:
         exists = TopicExistsError(f"{name.topic} exists already")
-        await self.create_record(records.topic_path(name), record, exists)
+        async with self.claim(name, 1):
+            await self.create_record(records.topic_path(name), record, exists)
+
+    def claim(self, name: TopicName, count: int, *, grows: bool = False) -> AbstractAsyncContextManager[None]:
+        """As `TopicRoom.claim`; without limits, nothing is claimed."""
+        return nullcontext() if self.room is None else self.room.claim(name, count, grows=grows)
 
     async def update(self, name: TopicName, change: Callable[[TopicRecord], TopicRecord]) -> TopicRecord:
         """As `update_record`; raises TopicNotFoundError also once the deletion has begun."""
@@ -203,7 +211,8 @@ class TopicStore(RecordStore):
 
     async def create_classic(self, name: TopicName, record: ClassicTopicRecord) -> None:
         exists = TopicExistsError(f"{name} exists already")
-        await self.create_record(records.classic_path(name), record, exists)
+        async with self.claim(name, record.partitions or 1):
+            await self.create_record(records.classic_path(name), record, exists)
 
     async def update_classic(
         self, name: TopicName, change: Callable[[ClassicTopicRecord], ClassicTopicRecord]

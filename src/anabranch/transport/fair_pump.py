@@ -10,6 +10,7 @@ from typing import Final
 from anabranch.config import BrokerConfig
 from anabranch.descriptors import HANDSHAKES
 from anabranch.protocol.connection import ServerMachine
+from anabranch.transport.arrivals import Arrivals
 from anabranch.transport.door import Door
 from anabranch.transport.held_bytes import HeldBytes
 from anabranch.transport.pump import Pump, PumpHandler
@@ -21,11 +22,12 @@ SMALL_PART_BYTES: Final = 4 * 2**10
 
 
 class SharedLimits:
-    """Shared by all connections of a broker: door, turns, room for held bytes, the buffer of one read."""
+    """Shared by all connections of a broker: door, limits, turns, held bytes, the buffer of one read."""
 
     def __init__(self, config: BrokerConfig, make: Callable[[], Pump]) -> None:
         """`make` makes the pump of a connection that is accepted."""
         self.door = Door("the binary port", config.connections_max + HANDSHAKES, make)
+        self.arrivals = Arrivals(config)
         self.turns = Turns()
         # One frame of the largest size must always find room beside another.
         partial_bytes_max = max(config.partial_frames_bytes_max, 2 * config.max_message_bytes)

@@ -142,7 +142,9 @@ class ClassicTopics:
             more = self._spread(name, partitions - known, known)
             return msgspec.structs.replace(record, partitions=partitions, stores=(*stores, *more))
 
-        await self._records.update_classic(name, change)
+        known = await self.partitions(name)
+        async with self._records.claim(name, max(0, partitions - (known or 0)), grows=True):
+            await self._records.update_classic(name, change)
 
     async def mark_migrated(self, name: TopicName) -> None:
         """Create no further logs for this topic; existing logs stay."""

@@ -15,7 +15,8 @@ from anabranch.broker.serving.throttles import Throttles
 from anabranch.config import BrokerConfig
 from anabranch.errors import AnabranchError, LimitExceededError, MetadataError, NotFoundError
 from anabranch.metadata import records
-from anabranch.metadata.namespaces import NamespaceStore
+from anabranch.metadata.topic_room import TopicLimit, TopicRoom
+from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import TopicName, decode_part, parse_namespace
 from anabranch.model.quotas import (
     NO_TENANT_QUOTAS,
@@ -34,7 +35,9 @@ RETRY_S = 1.0
 class QuotaBook:
     """Answers without waiting; a change of a record takes effect as soon as the metadata store shows it."""
 
-    def __init__(self, config: BrokerConfig, namespaces: NamespaceStore, throttles: Throttles) -> None:
+    def __init__(
+        self, config: BrokerConfig, topics: TopicStore, throttles: Throttles, wall_ms: Callable[[], int]
+    ) -> None:
         self.throttles = throttles
         throttles.of_namespace, throttles.of_tenant = self.of_namespace, self.of_tenant
         self.refusals: Counter[tuple[str, str]] = Counter()
@@ -43,7 +46,8 @@ class QuotaBook:
         self._default = config.namespace_quotas()
         self._namespaces: dict[str, NamespaceQuotas] = {}
         self._tenants: dict[str, TenantQuotas] = {}
-        self._records = namespaces
+        self._records = topics.namespaces
+        topics.room = TopicRoom(self._records, wall_ms, self.topic_limits, self.refuse)
         self._changed: dict[tuple[str, str], None] = {}
         self._news = asyncio.Event()
         self._undo: list[Callable[[], None]] = []
@@ -89,6 +93,17 @@ class QuotaBook:
         self.refusals[policy, tenant] += 1
         self._warnings.warning("refused: %s", text)
         raise kind(text)
+
+    def topic_limits(self, name: TopicName) -> list[TopicLimit]:
+        """The limits that a new topic has to keep."""
+        namespace = name.namespace_name
+        limits = [
+            TopicLimit(
+                "maxTopicsPerNamespace", self.of_namespace(namespace).max_topics_per_namespace, namespace
+            ),
+            TopicLimit("maxTopics", self.of_tenant(name.tenant).topics),
+        ]
+        return [limit for limit in limits if limit.most]
 
     def check_subscriptions(self, name: TopicName, known: int) -> None:
         """Raise LimitExceededError if a topic with so many subscriptions may not get one more."""

@@ -9,16 +9,19 @@ This module must not know connections, commands or the records of topics.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 
 from anabranch.broker.catalog.stores import Stores
 from anabranch.broker.serving.context import LogContext
 from anabranch.broker.serving.kept import KeptLog
 from anabranch.broker.serving.served_log import ServedLog
-from anabranch.errors import NotOwnerError, TopicNotFoundError
+from anabranch.errors import AnabranchError, NotOwnerError, TopicNotFoundError
 from anabranch.ledger.storage import SegmentLog
 from anabranch.model.drains import Ranges
 from anabranch.model.names import Place, TopicName
+
+_logger = logging.getLogger(__name__)
 
 
 class ServedLogs:
@@ -102,6 +105,17 @@ class ServedLogs:
             del self._served[log.name]
             self._kept[log.name] = log.unload()
             self.unloaded += 1
+
+    async def flush(self, within_s: float) -> None:
+        """Wait until every entry that producers sent is stored and answered, for each log this long."""
+        for served in self.served:
+            if not served.producers.idle:
+                try:
+                    async with asyncio.timeout(within_s):
+                        await served.log.flush()
+                except (AnabranchError, TimeoutError) as error:
+                    _logger.warning("%s: entries were not stored before the stop: %s", served.name, error)
+                    return
 
     def leave(self, store: int) -> None:
         """Stop serving the logs of a store and disconnect their clients, which look up the next owner."""

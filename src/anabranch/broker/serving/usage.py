@@ -8,7 +8,7 @@ this holds over all brokers too.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -164,12 +164,14 @@ class Usage:
         topics = {str(topic): self.of_topic(topic) for topic in self._logs.get(tenant, {})}
         return TenantUse(len(self._links.get(tenant, ())), topics)
 
+    def attached(self, log: TopicName, subscription: str, name: str) -> int:
+        """How often a consumer of this name is attached to the log."""
+        use = self._logs.get(log.tenant, {}).get(topic_of(log), {}).get(log)
+        return 0 if use is None else use.consumers.get(subscription, Counter())[name]
+
     def uses(self, tenant: str, link: object) -> bool:
         """Whether a connection counts for the tenant already."""
         return link in self._links.get(tenant, ())
-
-    def tenants(self) -> Iterator[str]:
-        return iter(tuple(self._logs))
 
     def _add(self, client: object, entry: _Entry) -> None:
         self.discard(client)

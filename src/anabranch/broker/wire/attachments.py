@@ -32,6 +32,13 @@ class Registered(NamedTuple):
     topic: TopicName
     end: Callable[[], None]
     """Forgets the registration and has the client register again."""
+    uncount: Callable[[], object]
+    """Frees its place among the consumers that quotas count."""
+
+    def lost(self) -> None:
+        """Release the registration, because its connection is gone."""
+        self.uncount()
+        self.controller.connection_lost(self.registration)
 
 
 def take_releases(connection: ServerConnection) -> list[Callable[[], object]]:
@@ -46,7 +53,7 @@ def take_releases(connection: ServerConnection) -> list[Callable[[], object]]:
         *(partial(logs[one.id].producers.detach, one) for one in producers),
         *(partial(log.detach, subscription, one) for log, subscription, one in consumers.values()),
         *connection.pushes.close(),
-        *(partial(leader.connection_lost, one) for leader, one, *_ in registrations.values()),
+        *(registered.lost for registered in registrations.values()),
     ]
     for kept in (connection.producers, connection.waiting, logs, consumers, registrations):
         kept.clear()

@@ -101,10 +101,8 @@ class ServerConnection:
         self.hears_end_of_topic = machine.peer_hears_end_of_topic
         self.is_java_m1 = is_java_m1(machine.peer_version)
         pump.on_writable = self._writable_again
-        if len(self._connections) >= self.services.config.connections_max and not self.is_peer:
-            refused = TooManyRequestsError(
-                f"{len(self._connections)} connections are open; close some, or raise connections_max"
-            )
+        refused = self.services.limits.arrivals.enter(self.address, len(self._connections))
+        if refused is not None and not self.is_peer:
             self.send(pb.CommandError(request_id=NO_ID, error=pb.NotAllowedError, message=str(refused)))
             pump.close(refused)
         self._connections[self] = None
@@ -287,7 +285,9 @@ class ServerConnection:
             self.ended = True
             self.openings.end()
             self._turns.close()
-            self._connections.pop(self, None)
+            if self in self._connections:
+                del self._connections[self]
+                self.services.limits.arrivals.leave(self.address)
             if self._pump is not None and isinstance(self._pump.machine, ListeningMachine):
                 self._pump.machine.stop_listening()
             run_in_turns(take_releases(self), self.services.tasks)

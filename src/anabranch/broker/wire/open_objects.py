@@ -66,7 +66,7 @@ async def _leave(registered: Registered) -> None:
         await registered.controller.leave(registered.registration)
     except BaseException:
         # The connection has forgotten the registration, so without this call the name would stay taken.
-        registered.controller.connection_lost(registered.registration)
+        registered.lost()
         raise
 
 

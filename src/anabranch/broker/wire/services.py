@@ -15,6 +15,7 @@ from anabranch.broker.cluster.broker_lease import BrokerLease
 from anabranch.broker.cluster.cluster_secret import ClusterSecret
 from anabranch.broker.cluster.directory import Directory
 from anabranch.broker.cluster.peers import Targets
+from anabranch.broker.cluster.quota_guard import QuotaGuard
 from anabranch.broker.wire.publish_room import PublishRoom
 from anabranch.broker.wire.revocation import Revocation
 from anabranch.clock import Clock
@@ -47,6 +48,7 @@ class Services:
     secret: ClusterSecret
     gate: Gate
     limits: SharedLimits
+    quotas: QuotaGuard
     room: PublishRoom
     authorizer: Authorizer
     revocation: Revocation

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import NamedTuple
@@ -63,6 +63,10 @@ class ControllerSettings:
         )
 
 
+async def _admit_any(name: TopicName, known: int) -> None:
+    """Admit a subscription where there are no quotas."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerContext:
     """The ports, clock and settings that all controllers of one process share."""
@@ -77,6 +81,8 @@ class ControllerContext:
     """The stores that have an owner at the moment; new segments go there."""
     is_sound: Callable[[Place], bool] = lambda place: True
     """Whether the log of an active segment takes messages, as far as this broker knows."""
+    admit_subscription: Callable[[TopicName, int], Awaitable[None]] = _admit_any
+    """Lets a topic with so many subscriptions get one more; raises LimitExceededError if it may not."""
 
     def jitter_s(self, delay_s: float) -> float:
         """The delay, up to a fifth longer, so that calls that failed together are not repeated together."""

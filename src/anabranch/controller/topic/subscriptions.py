@@ -136,6 +136,7 @@ class Subscriptions:
                 raise SubscriptionNotFoundError(
                     f"subscription {sub} of {self._lead.name} was deleted; open it again to begin anew"
                 )
+            await self._lead.context.admit_subscription(self._lead.name, len(self.records))
             await self._create(sub, self._new(kind), start)
             return
         record = self.records[sub]

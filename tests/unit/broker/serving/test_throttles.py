@@ -171,7 +171,7 @@ async def test_the_segments_of_a_topic_share_its_rate(brokers: Brokers) -> None:
     await client.producer(WHOLE)
     assert await publish_for(client, 5.0) <= 50 * 6 + 30
     # The whole rate goes to the topic: a child continues with the debt of its parent.
-    throttle = brokers[0].quotas.throttles
+    throttle = brokers[0].quotas.book.throttles
     assert [gate.of for gate in throttle.gates()] == ["topic://public/default/orders"]
 
 
@@ -195,4 +195,4 @@ async def test_a_topic_without_limits_has_no_gate(brokers: Brokers) -> None:
     await client.producer(TOPIC)
     await client.subscribe()
     await client.publish_all([b"x"] * 10)
-    assert list(brokers[0].quotas.throttles.gates()) == []
+    assert list(brokers[0].quotas.book.throttles.gates()) == []

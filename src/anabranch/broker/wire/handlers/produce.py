@@ -62,11 +62,13 @@ async def _open_on(connection: ServerConnection, command: pb.CommandProducer, se
             _answer(connection, command, segment, producer, schema_version)
 
     producer.promoted = promoted
-    ready = await segment.producers.attach(
-        producer,
-        fresh_name=not command.producer_name,
-        topic_epoch=command.topic_epoch if command.HasField("topic_epoch") else None,
-    )
+    await services.quotas.admit_producer(segment.name, producer)
+    with services.quotas.attaching(producer):
+        ready = await segment.producers.attach(
+            producer,
+            fresh_name=not command.producer_name,
+            topic_epoch=command.topic_epoch if command.HasField("topic_epoch") else None,
+        )
     if connection.openings.is_cancelled("producer", command.producer_id):
         segment.producers.detach(producer)
         raise ServiceNotReadyError("the client closed the producer before it was opened")
@@ -108,6 +110,7 @@ async def _subscribe_first(services: Services, segment: ServedLog, subscription:
         controller = await services.controllers.controller(segment.name.topic)
         await controller.ensure_subscription(subscription, "QUEUE", "earliest")
     else:
+        await services.quotas.admit_classic(segment, subscription)
         await segment.subscription(subscription, durable=True, ordinal=segment.log.extent.first_ordinal)
 
 

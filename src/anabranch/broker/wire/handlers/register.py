@@ -22,9 +22,10 @@ from anabranch.protocol.pb import pulsar_pb2 as pb
 class AssignmentPush:
     """Sends a consumer the newest of its assignments; older ones that were not sent are dropped."""
 
-    def __init__(self, connection: ServerConnection, consumer_id: int) -> None:
-        self._connection = connection
+    def __init__(self, connection: ServerConnection, consumer_id: int, name: str) -> None:
+        self._connection = self.link = connection
         self._consumer_id = consumer_id
+        self.name = name
         self.active = True
 
     def __call__(self, assignment: Assignment | None) -> None:
@@ -40,12 +41,17 @@ class AssignmentPush:
         """Make the client register again, by a notice or else by the end of its connection."""
         if self.active:
             self.active = False
+            self.uncount()
             self._connection.registrations.pop(self._consumer_id, None)
             if understands_ends(self._connection):
                 close = pb.CommandCloseConsumer(consumer_id=self._consumer_id, request_id=NO_ID)
                 self._connection.send(close)
             else:
                 self._connection.hang_up()
+
+    def uncount(self) -> None:
+        """Free the place of the consumer among those that quotas count."""
+        self._connection.services.quotas.usage.discard(self)
 
     def _send(self, assignment: Assignment) -> None:
         if self.active:
@@ -66,12 +72,26 @@ async def _register(connection: ServerConnection, command: pb.CommandScalableTop
     controller = await _leader(connection.services, name)
     former = connection.registrations.pop(command.consumer_id, None)
     if former is not None:
-        former.controller.connection_lost(former.registration)
-    push = AssignmentPush(connection, command.consumer_id)
+        former.lost()
+    push = AssignmentPush(connection, command.consumer_id, command.consumer_name)
+    quotas = connection.services.quotas
+    await quotas.admit_member(name, command.subscription, push)
+    with quotas.attaching(push):
+        await _open_registration(connection, command, controller, push)
+
+
+async def _open_registration(
+    connection: ServerConnection,
+    command: pb.CommandScalableTopicSubscribe,
+    controller: TopicLeader,
+    push: AssignmentPush,
+) -> None:
+    """Register an admitted consumer with the leader of its topic, and answer."""
     request = _request(connection, command)
     registration = await controller.register(command.subscription, command.consumer_name, push, request)
     if connection.ended:
         push.active = False
+        push.uncount()
         controller.connection_lost(registration)
         return
     if connection.openings.is_cancelled("registration", command.consumer_id):
@@ -79,7 +99,9 @@ async def _register(connection: ServerConnection, command: pb.CommandScalableTop
         push.active = False
         await controller.leave(registration)
         raise ServiceNotReadyError("the client left before it was registered")
-    connection.registrations[command.consumer_id] = Registered(controller, registration, name, push.end)
+    name = TopicName.parse(command.topic).topic
+    registered = Registered(controller, registration, name, push.end, push.uncount)
+    connection.registrations[command.consumer_id] = registered
     connection.send(
         pb.CommandScalableTopicSubscribeResponse(
             request_id=command.request_id,
@@ -133,11 +155,12 @@ async def leave(connection: ServerConnection, command: pb.CommandScalableTopicUn
     registered = connection.registrations.pop(command.consumer_id, None)
     if registered is None:
         raise ConsumerNotFoundError(f"consumer {command.consumer_id} is not registered")
+    registered.uncount()
     try:
         await registered.controller.leave(registered.registration)
     except BaseException:
         # The connection has forgotten the registration, so without this call the name would stay taken.
-        registered.controller.connection_lost(registered.registration)
+        registered.lost()
         raise
     connection.send(pb.CommandSuccess(request_id=command.request_id))
 

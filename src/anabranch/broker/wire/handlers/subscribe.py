@@ -62,20 +62,37 @@ async def _subscribe_to(
         admission = _admit_by_roster(connection, segment, command) or await _admit(connection, name, command)
     if command.HasField("schema"):
         await services.schemas.register(name, command.schema, services.clock.wall_ms())
+    consumer = _make_consumer(connection, command, metadata, admission)
+    if command.durable:
+        await services.quotas.admit_classic(segment, command.subscription)
+    await services.quotas.admit_consumer(name, command.subscription, consumer)
+    with services.quotas.attaching(consumer):
+        await _open_consumer(connection, command, segment, consumer, admission)
+
+
+async def _open_consumer(
+    connection: ServerConnection,
+    command: pb.CommandSubscribe,
+    segment: ServedLog,
+    consumer: ServedConsumer,
+    admission: Admission,
+) -> None:
+    """Attach an admitted consumer to its subscription, which is made if it is new, and answer."""
+    services = connection.services
     subscription = await segment.subscription(
         command.subscription,
         durable=command.durable,
-        ordinal=_start(segment, command, metadata, services.clock.wall_ms()),
+        ordinal=_start(segment, command, consumer.options.metadata, services.clock.wall_ms()),
         properties={pair.key: pair.value for pair in command.subscription_properties},
     )
     if admission.roster is not None:
         subscription.restrict(admission.roster)
-    consumer = _make_consumer(connection, command, metadata, admission)
     attached = Attached(segment, subscription, consumer)
     if command.subType == pb.CommandSubscribe.Exclusive and command.durable:
         await _detach_dead(segment, subscription)
-        waits = name.is_segment and connection.is_java_m1
+        waits = segment.name.is_segment and connection.is_java_m1
         if waits and not await java_m1.wait_for_former_reader(services, attached):
+            services.quotas.usage.discard(consumer)
             java_m1.attach_and_close(connection, command)
             return
     await _attach(connection, command, attached)
@@ -181,7 +198,7 @@ def _start_name(command: pb.CommandSubscribe) -> InitialPosition:
     return "earliest" if command.initialPosition == pb.CommandSubscribe.Earliest else "latest"
 
 
-def _start(segment: ServedLog, command: pb.CommandSubscribe, metadata: dict[str, str], now_ms: int) -> int:
+def _start(segment: ServedLog, command: pb.CommandSubscribe, metadata: Mapping[str, str], now_ms: int) -> int:
     """The first entry that a new subscription reads."""
     log = segment.log
     if not command.durable:

@@ -1,0 +1,118 @@
+"""Admits producers, consumers and subscriptions within the quotas of their namespace and tenant.
+
+A client counts from its admission on, so requests at one broker never exceed a limit together. Requests that
+several brokers admit within the same moment may.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from anabranch.broker.catalog.quotas import QuotaBook
+from anabranch.broker.catalog.stores import Stores
+from anabranch.broker.cluster.decide.quota_limits import (
+    NewClient,
+    limits_clients,
+    reached_in_tenant,
+    reached_in_topic,
+)
+from anabranch.broker.cluster.directory import Directory
+from anabranch.broker.cluster.rate_shares import RateShares
+from anabranch.broker.cluster.remote_calls import Port
+from anabranch.broker.cluster.usage_of_all import TARGET, USAGE, LocalUsage, UsageOfAll
+from anabranch.broker.serving.consumer import ServedConsumer
+from anabranch.broker.serving.producer import ServedProducer
+from anabranch.broker.serving.served_log import ServedLog
+from anabranch.broker.serving.usage import Usage, UsingConsumer, topic_of
+from anabranch.errors import ConsumerBusyError, ProducerBusyError
+from anabranch.metadata.records import BrokerRecord
+from anabranch.metadata.topics import TopicStore
+from anabranch.model.names import TopicName
+
+ServeEach = Callable[[str, Port[LocalUsage], LocalUsage], Callable[[BrokerRecord], LocalUsage]]
+
+
+class QuotaGuard:
+    """Compares the clients of all brokers with the limits, only where there is a limit."""
+
+    def __init__(self, book: QuotaBook, usage: Usage, topics: TopicStore, stores: Stores) -> None:
+        self.book = book
+        self.usage = usage
+        self._topics = topics
+        self._local = LocalUsage(usage, topics, stores)
+
+    def joined(self, me: int, directory: Directory, serve_each: ServeEach) -> QuotaGuard:
+        """Answer the other brokers, and ask them from now on; `me` is the number of this broker."""
+        at = serve_each(TARGET, USAGE, self._local)
+        self.everywhere = UsageOfAll(me, directory, self._local, at)
+        self._shares = RateShares(me, self.book.throttles, self.everywhere)
+        return self
+
+    async def run(self) -> None:
+        """Follow changes of quotas, and the loads of the other brokers, for ever."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.book.follow())
+            tasks.create_task(self._shares.run())
+
+    @contextmanager
+    def attaching(self, client: object) -> Iterator[None]:
+        """Count an admitted client no more if it cannot be attached."""
+        try:
+            yield
+        except BaseException:
+            self.usage.discard(client)
+            raise
+
+    async def admit_producer(self, log: TopicName, producer: ServedProducer) -> None:
+        """Count a producer from now on; ProducerBusyError if a quota leaves no room."""
+        await self._admit(log, NewClient(topic_of(log), "producer", producer.bound_name), producer.link)
+        self.usage.add_producer(log, producer)
+
+    async def admit_consumer(self, log: TopicName, subscription: str, consumer: ServedConsumer) -> None:
+        """Count a consumer from now on; ConsumerBusyError if a quota leaves no room."""
+        if consumer.options.member is None:
+            attached = self.usage.attached(log, subscription, consumer.name)
+            new = NewClient(topic_of(log), "consumer", consumer.name, subscription, attached)
+            await self._admit(log, new, consumer.link)
+        self.usage.add_consumer(log, subscription, consumer)
+
+    async def admit_member(self, topic: TopicName, subscription: str, member: UsingConsumer) -> None:
+        """As `admit_consumer`, for a consumer that registers; its segments need no further admission."""
+        new = NewClient(topic, "consumer", member.name, subscription)
+        await self._admit(topic, new, member.link)
+        self.usage.add_consumer(topic, subscription, member)
+
+    async def _admit(self, log: TopicName, new: NewClient, link: object) -> None:
+        quotas, tenant = self.book.of_namespace(log.namespace_name), self.book.of_tenant(log.tenant)
+        by_topic, by_tenant = limits_clients(new.kind, quotas, tenant)
+        if not by_topic and not by_tenant:
+            return
+        in_topic = await self.everywhere.topic(log) if by_topic else None
+        in_tenant = await self.everywhere.tenant(log.tenant) if by_tenant else None
+        # From here to the caller's `add` nothing waits, so no other request takes the same room.
+        new = new._replace(is_connected=self.usage.uses(log.tenant, link))
+        reached = None
+        if in_topic is not None:
+            reached = reached_in_topic(new, in_topic(self.usage.of_topic(log)), quotas)
+        if in_tenant is not None and reached is None:
+            reached = reached_in_tenant(new, in_tenant(self.usage.of_tenant(log.tenant)), tenant)
+        if reached is not None:
+            busy = ProducerBusyError if new.kind == "producer" else ConsumerBusyError
+            self.book.refuse(reached.policy, log.tenant, reached.reason, busy)
+
+    async def admit_classic(self, log: ServedLog, subscription: str) -> None:
+        """As `admit_subscription`, for a durable subscription of a classic topic, unless it exists."""
+        if not log.name.is_segment and subscription not in log.subscriptions:
+            await self.admit_subscription(log.name, sum(one.durable for one in log.subscriptions.values()))
+
+    async def admit_subscription(self, topic: TopicName, known: int) -> None:
+        """Let a topic with so many durable subscriptions get one more; LimitExceededError if it may not."""
+        self.book.check_subscriptions(topic, known)
+        most = self.book.of_tenant(topic.tenant).subscriptions
+        if most:
+            count = await self.everywhere.subscriptions(topic.tenant, self._topics)
+            if count >= most:
+                text = f"tenant {topic.tenant} has {count} subscriptions: maxSubscriptions={most}"
+                self.book.refuse("maxSubscriptions", topic.tenant, text)

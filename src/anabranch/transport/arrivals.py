@@ -1,0 +1,42 @@
+"""Limits of connections: those of a broker, and those from one address."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from anabranch.config import BrokerConfig
+from anabranch.errors import TooManyRequestsError
+
+
+class Arrivals:
+    """Counts connections by the address of their clients."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._most = config.connections_max
+        self._most_from = config.connections_per_address_max
+        self._hosts: Counter[str] = Counter()
+
+    def enter(self, address: str, connections: int) -> TooManyRequestsError | None:
+        """Count a connection from `host:port` beside so many others; the reason to refuse it, if any."""
+        host = _host(address)
+        known = self._hosts[host]
+        self._hosts[host] += 1
+        if connections >= self._most:
+            return TooManyRequestsError(
+                f"{connections} connections are open; close some, or raise connections_max"
+            )
+        if self._most_from and known >= self._most_from:
+            return TooManyRequestsError(
+                f"{known} connections from this address are open: brokerMaxConnectionsPerIp={self._most_from}"
+            )
+        return None
+
+    def leave(self, address: str) -> None:
+        host = _host(address)
+        self._hosts[host] -= 1
+        if self._hosts[host] <= 0:
+            del self._hosts[host]
+
+
+def _host(address: str) -> str:
+    return address.rpartition(":")[0]
