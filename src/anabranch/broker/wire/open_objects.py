@@ -26,17 +26,22 @@ class OpenObject(NamedTuple):
 
 
 def open_objects(connection: ServerConnection) -> Iterator[OpenObject]:
-    """All open objects of a connection; those that are being made come later."""
-    for producer in (*connection.producers.values(), *connection.waiting.values()):
-        log = connection.producer_logs[producer.id]
-        yield OpenObject(on_topic(Right.PRODUCE, log.name), partial(_end_producer, producer))
-    for attached in list(connection.consumers.values()):
+    """The objects that a connection has open at the first step; some may be closed before their turn."""
+    producers = (*connection.producers.values(), *connection.waiting.values())
+    consumers = list(connection.consumers.values())
+    registrations = list(connection.registrations.items())
+    watches = list(connection.pushes.watches.items())
+    for producer in producers:
+        log = connection.producer_logs.get(producer.id)
+        if log is not None:
+            yield OpenObject(on_topic(Right.PRODUCE, log.name), partial(_end_producer, producer))
+    for attached in consumers:
         need = on_topic(Right.CONSUME, attached.segment.name, attached.subscription.name)
         yield OpenObject(need, partial(_end_consumer, connection, attached))
-    for number, registered in list(connection.registrations.items()):
+    for number, registered in registrations:
         need = on_topic(Right.CONSUME, registered.topic, registered.registration.subscription)
         yield OpenObject(need, partial(_end_registration, connection, number, registered))
-    for key, watch in list(connection.pushes.watches.items()):
+    for key, watch in watches:
         yield OpenObject(watch.need, partial(_end_watch, connection, key, watch))
 
 

@@ -109,7 +109,7 @@ def _objects(
 ) -> Iterable[tuple[ServerConnection, OpenObject]]:
     for connection in connections:
         if not connection.is_peer:
-            for one in list(open_objects(connection)):
+            for one in open_objects(connection):
                 yield connection, one
 
 
