@@ -23,9 +23,10 @@ from anabranch.client.net.layout_watch import TopicLayout
 from anabranch.client.produce.futures import BulkFuture
 from anabranch.client.produce.producer import AsyncProducer
 from anabranch.errors import OperationTimeoutError, TopicNotFoundError
+from anabranch.spark.credentials import SparkCredentials
 from anabranch.spark.decide.topology import SegmentSpan, Slice, Topology
 from anabranch.spark.encoding import RowEncoder
-from anabranch.spark.option_values import Settings
+from anabranch.spark.option_values import CREDENTIALS, Settings
 from anabranch.spark.topics import OutgoingRows, StoredEntry
 
 T = TypeVar("T")
@@ -81,7 +82,10 @@ class Session:
 
 
 async def _open(service: LiveService) -> tuple[AsyncClient, SegmentTails]:
-    client = AsyncClient(service.url, **dict(service.settings))
+    settings = dict(service.settings)
+    role: SparkCredentials | None = settings.pop(CREDENTIALS, None)
+    authentication = None if role is None else role.make()
+    client = AsyncClient(service.url, authentication=authentication, **settings)
     return client, client.tails()
 
 

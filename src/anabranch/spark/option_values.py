@@ -12,15 +12,14 @@ from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from anabranch.errors import InvalidConfigurationError
+from anabranch.spark.credentials import NAMES as CREDENTIAL_NAMES
+from anabranch.spark.credentials import read_credentials
 
 Settings = tuple[tuple[str, Any], ...]
 """Keyword arguments of the client as a value: comparable, hashable, picklable."""
 
-_CLIENT = {
-    "operationtimeout": "operation_timeout",
-    "connecttimeout": "connect_timeout",
-    "keepaliveinterval": "keep_alive_interval",
-}
+CREDENTIALS = "credentials"
+"""The setting that holds SparkCredentials; the others are arguments of the client."""
 
 _UNITS_S = {"": 0.001, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -39,7 +38,7 @@ class GivenOptions:
         names = {name.lower(): name for name in known}
         not_yet = {name.lower(): name for name in later}
         for name in sorted(self._given):
-            if name in names or name.startswith("client."):
+            if name in names or name.startswith(_PREFIXES):
                 continue
             if name in not_yet:
                 raise InvalidConfigurationError(f"option {not_yet[name]} of the {what} is not supported yet")
@@ -77,16 +76,22 @@ class GivenOptions:
 
     def client(self) -> Settings:
         """Return the settings for the client; names match without case and punctuation."""
-        found = {}
-        for name in sorted(self._given):
-            if name.startswith("client."):
-                setting = re.sub(r"[^a-z]", "", name.removeprefix("client."))
+        found: dict[str, Any] = {}
+        credentials: dict[str, str] = {}
+        for name, text in sorted(self._given.items()):
+            setting = re.sub(r"[^a-z]", "", name.removeprefix("pulsar.").removeprefix("client."))
+            if setting in CREDENTIAL_NAMES:
+                credentials[setting] = text
+            elif name.startswith(_PREFIXES):
                 if setting not in _CLIENT:
                     raise InvalidConfigurationError(
-                        f"option {name} is not supported; the client takes "
-                        "client.operationTimeout, client.connectTimeout and client.keepAliveInterval"
+                        f"option {name} is not supported; the client takes {', '.join(_CLIENT_NAMES)}"
                     )
-                found[_CLIENT[setting]] = self.read(name, duration_s)
+                argument, parse = _CLIENT[setting]
+                found[argument] = self.read(name, parse)
+        role = read_credentials(credentials)
+        if role is not None:
+            found[CREDENTIALS] = role
         return tuple(sorted(found.items()))
 
 
@@ -128,3 +133,20 @@ def duration_s(text: str) -> float:
     if not match or match[2] not in _UNITS_S:
         raise ValueError("it takes a time, such as 500 (milliseconds), 500ms, 10s or 15m")
     return float(match[1]) * _UNITS_S[match[2]]
+
+
+_PREFIXES = ("client.", "pulsar.client.")
+"""Prefixes of the options that go to the client; the second one is that of Pulsar's own connector."""
+
+_CLIENT_OPTIONS: tuple[tuple[str, str, Callable[[str], Any]], ...] = (
+    ("operationTimeout", "operation_timeout", duration_s),
+    ("connectTimeout", "connect_timeout", duration_s),
+    ("keepAliveInterval", "keep_alive_interval", duration_s),
+    ("tlsTrustCertsFilePath", "tls_trust_certs_file_path", str),
+    ("tlsCertificateFilePath", "tls_certificate_file_path", str),
+    ("tlsKeyFilePath", "tls_private_key_file_path", str),
+    ("tlsAllowInsecureConnection", "tls_allow_insecure_connection", flag),
+    ("tlsHostnameVerificationEnable", "tls_validate_hostname", flag),
+)
+_CLIENT = {name.lower(): (argument, parse) for name, argument, parse in _CLIENT_OPTIONS}
+_CLIENT_NAMES = ["client.auth.token", *(f"client.{name}" for name, _, _ in _CLIENT_OPTIONS)]

@@ -53,8 +53,11 @@ _SOURCE_FIELDS: Mapping[str, tuple[str, Callable[[str], Any], Any]] = {
 }
 """By field of SourceOptions: the option, the reading of its text, and the value if it is not given."""
 
+_ROLE = ("authPluginClassName", "authParams")
+
 _SOURCE = (
     "service.url",
+    *_ROLE,
     *_TOPIC_NAMES,
     "startingOffsets",
     "endingOffsets",
@@ -78,6 +81,7 @@ _SOURCE_LATER = (
 )
 _SINK = (
     "service.url",
+    *_ROLE,
     "topic",
     "path",
     "checkpointLocation",

@@ -49,7 +49,10 @@ def test_the_topic_may_be_given_in_four_ways(name: str) -> None:
         ({"startingOffsets": "soon"}, "earliest, latest"),
         ({"maxRecordsPerTrigger": "3", "maxOffsetsPerTrigger": "4"}, "mean the same"),
         ({"minOffsetsPerTrigger": "30", "maxOffsetsPerTrigger": "4"}, "above"),
-        ({"client.auth.token": "secret"}, "client.auth.token is not supported"),
+        (
+            {"client.auth.tokn": "secret"},
+            "client.auth.tokn is not supported; the client takes client.auth.token",
+        ),
     ],
 )
 def test_an_invalid_option_is_refused_with_a_hint(changed: dict[str, str], words: str) -> None:
