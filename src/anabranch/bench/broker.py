@@ -7,6 +7,7 @@ generator costs almost nothing and the figure belongs to the broker.
 from __future__ import annotations
 
 import socket
+import ssl
 import statistics
 import struct
 import threading
@@ -26,9 +27,11 @@ VALUE = b"x" * 100
 class WireProducers:
     """One connection with a producer on each topic and frames ready to go."""
 
-    def __init__(self, port: int, topics: list[str], entries: int) -> None:
+    def __init__(self, port: int, topics: list[str], entries: int, tls: ssl.SSLContext | None = None) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            self._socket = tls.wrap_socket(self._socket, server_hostname="127.0.0.1")
         self._rest = b""
         self.send(pb.CommandConnect(client_version="bench", protocol_version=21))
         self.next_frames(1)

@@ -7,11 +7,12 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from anabranch import AsyncClient
 from anabranch.bench.results import Row, percentile_ms
 from anabranch.testing.process import BrokerProcess
+from anabranch.transport.tls_arguments import TlsArguments
 
 VALUE = b"x" * 100
 KEYS = [f"key-{n}" for n in range(1000)]
@@ -19,8 +20,8 @@ OURS = "topic://public/default/bench"
 THEIRS = "persistent://public/default/bench-official"
 
 
-async def _publish_each(url: str, count: int) -> float:
-    async with AsyncClient(url) as client:
+async def publish_each(url: str, count: int, **tls: Unpack[TlsArguments]) -> float:
+    async with AsyncClient(url, **tls) as client:
         producer = await client.create_producer(OURS)
         for n in range(2000):
             await producer.enqueue(VALUE, key=KEYS[n % 1000])
@@ -34,8 +35,8 @@ async def _publish_each(url: str, count: int) -> float:
         return count / seconds
 
 
-async def _publish_bulk(url: str, count: int) -> float:
-    async with AsyncClient(url) as client:
+async def publish_bulk(url: str, count: int, **tls: Unpack[TlsArguments]) -> float:
+    async with AsyncClient(url, **tls) as client:
         producer = await client.create_producer(OURS)
         values, keys = [VALUE] * 1000, KEYS
         await producer.send_many(values, keys=keys)
@@ -75,8 +76,8 @@ def _publish_official(url: str, count: int, with_outcome: bool) -> float:
 def run_publish(scratch: Path, fast: bool) -> list[Row]:
     count = 100_000 if fast else 500_000
     with BrokerProcess(scratch / "data") as broker:
-        each = asyncio.run(_publish_each(broker.url, count))
-        bulk = asyncio.run(_publish_bulk(broker.url, count))
+        each = asyncio.run(publish_each(broker.url, count))
+        bulk = asyncio.run(publish_bulk(broker.url, count))
         with_outcome = _publish_official(broker.url, count // 5, True)
         without = _publish_official(broker.url, count, False)
     peer = "pulsar-client, callbacks"
@@ -137,7 +138,7 @@ def _consume_official(url: str, count: int) -> float:
 def run_consume(scratch: Path, fast: bool) -> list[Row]:
     count = 100_000 if fast else 500_000
     with BrokerProcess(scratch / "data") as broker:
-        asyncio.run(_publish_bulk(broker.url, count))
+        asyncio.run(publish_bulk(broker.url, count))
         _publish_official(broker.url, count, False)
         each = asyncio.run(_consume_each(broker.url, count))
         many = asyncio.run(_consume_many(broker.url, count))

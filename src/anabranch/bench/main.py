@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from anabranch.bench import broker, clients, layout, pipeline, scale, workers
+from anabranch.bench import broker, clients, layout, pipeline, scale, tls, workers
 from anabranch.bench.results import Row, show, store
 
 Benchmark = Callable[[Path, bool], list[Row]]
@@ -19,6 +19,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "publish": clients.run_publish,
     "consume": clients.run_consume,
     "latency": clients.run_latency,
+    "tls": tls.run,
     "layout": layout.run,
     "workers": workers.run,
     "scale": scale.run,

@@ -201,6 +201,11 @@ class BrokerProcess:
                 return int(line.split()[1]) * 1024
         raise RuntimeError("the kernel did not report the resident memory")
 
+    def cpu_s(self) -> float:
+        """Return the CPU time that the broker has used."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def open_files(self) -> int:
         """Return the number of file descriptors of the broker."""
         return len(os.listdir(f"/proc/{self.pid}/fd"))
