@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from anabranch.bench import broker, clients, layout, pipeline, scale, tls, workers
+from anabranch.bench import broker, clients, connecting, layout, pipeline, scale, tls, workers
 from anabranch.bench.results import Row, show, store
 
 Benchmark = Callable[[Path, bool], list[Row]]
@@ -16,6 +16,7 @@ Benchmark = Callable[[Path, bool], list[Row]]
 BENCHMARKS: dict[str, Benchmark] = {
     "start": broker.run_start,
     "entries": broker.run_entries,
+    "connect": connecting.run,
     "publish": clients.run_publish,
     "consume": clients.run_consume,
     "latency": clients.run_latency,
