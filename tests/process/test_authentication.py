@@ -1,0 +1,130 @@
+"""Real brokers that ask for credentials: the guide to tokens as it is written, and every method at once."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import bcrypt
+import pytest
+
+from anabranch import AuthenticationBasic, AuthenticationTLS, AuthenticationToken, Client
+from anabranch.errors import AuthenticationError
+from anabranch.testing.certificates import Authority, tls_settings
+from anabranch.testing.process import BrokerProcess
+from tests.harness.issuer import Issuer
+from tests.process.conftest import MakeBroker
+
+GUIDE = Path(__file__).parents[2] / "docs" / "security.md"
+
+
+def commands_of(heading: str) -> list[list[str]]:
+    """Return the words of each command in a section of the guide."""
+    section = GUIDE.read_text().partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    blocks = re.findall(r"```\n(.*?)```", section, re.S)
+    lines = [line for block in blocks for line in block.splitlines()]
+    return [shlex.split(line) for line in lines if line.startswith("anabranch ")]
+
+
+def run(words: list[str], folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "anabranch.cli.main", *words[1:], *more]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+
+
+def audit_of(broker: BrokerProcess) -> list[dict[str, Any]]:
+    file = broker.data / "audit.log"
+    assert file.stat().st_mode & 0o777 == 0o600
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_the_guide_to_tokens_works_as_it_is_written(make_broker: MakeBroker, tmp_path: Path) -> None:
+    commands = commands_of("Tokens in five minutes")
+    made = [words for words in commands if words[1] == "token"]
+    (serve,) = (words for words in commands if words[1] == "serve")
+    used = [words for words in commands if words[1] in ("produce", "consume")]
+    assert (len(made), len(used)) == (3, 2)
+    for words in made:
+        done = run(words, tmp_path)
+        assert done.returncode == 0, done.stderr
+    settings = dict(text.partition("=")[::2] for text in serve[3::2])
+    settings["token_secret_key"] = str(tmp_path / settings["token_secret_key"])
+    broker = make_broker(**settings).start()
+    for words in used:
+        done = run(words, tmp_path, "--url", broker.url)
+        assert done.returncode == 0, done.stderr
+    assert "one tea" in done.stdout
+    refused = run(used[0][:-2], tmp_path, "--url", broker.url)
+    assert refused.returncode == 1
+    assert "authentication failed" in refused.stderr
+    broker.stop()
+    (line,) = audit_of(broker)
+    assert (line["action"], line["outcome"]) == ("CONNECT", "refused")
+
+
+def status_of(broker: BrokerProcess, authorization: str | None) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", broker.http_port, timeout=30)
+    headers = {} if authorization is None else {"authorization": authorization}
+    connection.request("GET", "/admin/v2/tenants", headers=headers)
+    try:
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def test_every_method_is_accepted_side_by_side_by_two_workers(
+    make_broker: MakeBroker, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    users = tmp_path / "users"
+    users.write_text(f"bob:{bcrypt.hashpw(b'open sesame', bcrypt.gensalt(4)).decode()}\n")
+    users.chmod(0o600)
+    with Issuer({}) as issuer:
+        broker = make_broker(
+            workers=2,
+            authentication="true",
+            authentication_providers="openid,tls,basic",
+            basic_auth_file=users,
+            openid_issuers=issuer.url,
+            openid_audiences="broker",
+            openid_require_https="false",
+            **tls_settings(authority.server(), authority.file),
+        ).start()
+        pair = authority.client("carol")
+        issued = issuer.token("alice", aud="broker")
+        ways: list[tuple[str, Any]] = [
+            (broker.url, AuthenticationToken(issued)),
+            (broker.url, AuthenticationBasic("bob", "open sesame")),
+            (broker.tls_url, AuthenticationTLS(pair.certificate, pair.key)),
+        ]
+        for url, authentication in ways:
+            trusted: dict[str, Any] = {}
+            if url == broker.tls_url:
+                trusted = {"tls_trust_certs_file_path": authority.file}
+            with Client(url, authentication=authentication, **trusted) as client:
+                client.create_producer("orders").send(b"one")
+        for wrong in (
+            AuthenticationToken(issuer.token("alice", aud="elsewhere")),
+            AuthenticationToken(issuer.token("alice", aud="broker", expires_s=-5)),
+            AuthenticationBasic("bob", "wrong"),
+        ):
+            with (
+                Client(broker.url, authentication=wrong) as client,
+                pytest.raises(AuthenticationError, match="authentication failed"),
+            ):
+                client.create_producer("orders")
+        right = base64.b64encode(b"bob:open sesame").decode()
+        shown = [None, f"Bearer {issued}", f"Basic {right}", "Bearer rubbish", "Basic Ym9iOndyb25n"]
+        assert [status_of(broker, one) for one in shown] == [401, 200, 200, 401, 401]
+    broker.stop()
+    lines = audit_of(broker)
+    assert {line["outcome"] for line in lines} == {"refused"}
+    assert any("audience" in line["reason"] for line in lines)
+    assert "sesame" not in (broker.data / "audit.log").read_text() + broker.log_text
+    assert issued not in broker.log_text
