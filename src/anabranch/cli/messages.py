@@ -82,7 +82,7 @@ def _open(arguments: argparse.Namespace) -> anabranch.Client:
     for address in parse_service_url(url):
         try:
             socket.create_connection(address, CONNECT_TIMEOUT_S).close()
-            return anabranch.Client(url, **role.arguments)
+            return role.open_client()
         except OSError as error:
             refused = error
     raise ConnectError(

@@ -11,11 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from anabranch.client.options import ClientArguments
+from anabranch.admin.client import AdminClient
+from anabranch.client.blocking import Client
+from anabranch.client.options import is_tls_url
 from anabranch.config_properties import parse_properties
 from anabranch.credentials.authentication import Authentication, AuthenticationToken
 from anabranch.credentials.plugins import authentication_from
 from anabranch.errors import InvalidConfigurationError
+from anabranch.transport.tls_arguments import TlsArguments
 
 SERVICE_URL: Final = "pulsar://127.0.0.1:6650"
 ADMIN_URL: Final = "http://127.0.0.1:8080"
@@ -38,8 +41,16 @@ class ClientRole:
 
     service_url: str
     admin_url: str
-    arguments: ClientArguments
-    """The credentials and the TLS."""
+    authentication: Authentication | None
+    tls: TlsArguments
+
+    def open_admin(self) -> AdminClient:
+        tls = self.tls if self.admin_url.startswith("https:") else {}
+        return AdminClient(self.admin_url, authentication=self.authentication, **tls)
+
+    def open_client(self) -> Client:
+        tls = self.tls if is_tls_url(self.service_url) else {}
+        return Client(self.service_url, authentication=self.authentication, **tls)
 
 
 def role_of(arguments: argparse.Namespace, environment: Mapping[str, str]) -> ClientRole:
@@ -55,7 +66,8 @@ def role_of(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Cl
         or environment.get("ANABRANCH_ADMIN_URL")
         or conf.get("webServiceUrl")
         or ADMIN_URL,
-        _arguments(_credentials(arguments.token_file, environment, conf), conf),
+        _credentials(arguments.token_file, environment, conf),
+        _tls(arguments.tls_trust_certs or environment.get("ANABRANCH_TLS_TRUST_CERTS"), conf),
     )
 
 
@@ -82,14 +94,16 @@ def _credentials(
     return authentication_from(conf.get("authPlugin", ""), conf.get("authParams", ""))
 
 
-def _arguments(authentication: Authentication | None, conf: Mapping[str, str]) -> ClientArguments:
-    found: ClientArguments = {"authentication": authentication}
+def _tls(trust_file: str | None, conf: Mapping[str, str]) -> TlsArguments:
+    found: TlsArguments = {}
     for name, argument in _TLS_FILES.items():
         if conf.get(name):
             found[argument] = conf[name]  # type: ignore[literal-required]
     for name, argument in _TLS_FLAGS.items():
         if conf.get(name):
             found[argument] = _flag(name, conf[name])  # type: ignore[literal-required]
+    if trust_file:
+        found["tls_trust_certs_file_path"] = trust_file
     return found
 
 

@@ -23,6 +23,11 @@ def add_role_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="file like Pulsar's client.conf, with addresses, credentials and TLS; or ANABRANCH_CLIENT_CONF",
     )
+    parser.add_argument(
+        "--tls-trust-certs",
+        metavar="FILE",
+        help="certificates (PEM) of trusted authorities, for TLS; or ANABRANCH_TLS_TRUST_CERTS",
+    )
     for secret in ("--token", "--auth-params", "--password"):
         parser.add_argument(secret, action=_RefuseSecret, help=argparse.SUPPRESS)
 

@@ -18,8 +18,7 @@ from anabranch.model.names import TopicName
 
 
 def run(arguments: argparse.Namespace) -> int:
-    role = role_of(arguments, os.environ)
-    with AdminClient(role.admin_url, authentication=role.arguments.get("authentication")) as admin:
+    with role_of(arguments, os.environ).open_admin() as admin:
         if arguments.action == "brokers":
             _list_brokers(admin, arguments)
         elif arguments.action == "list":

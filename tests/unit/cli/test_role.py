@@ -27,18 +27,21 @@ useKeyStoreTls=false
 
 
 def role(environment: dict[str, str] | None = None, **options: str) -> ClientRole:
-    return role_of(Namespace(**{"client_conf": None, "token_file": None, **options}), environment or {})
+    return role_of(
+        Namespace(**{"client_conf": None, "token_file": None, "tls_trust_certs": None, **options}),
+        environment or {},
+    )
 
 
 async def shown(found: ClientRole) -> bytes | None:
-    authentication = found.arguments.get("authentication")
-    return None if authentication is None else await proof(authentication, "broker", 1.0)
+    return None if found.authentication is None else await proof(found.authentication, "broker", 1.0)
 
 
 async def test_a_command_without_credentials_uses_the_local_broker() -> None:
     found = role()
     assert (found.service_url, found.admin_url) == (SERVICE_URL, ADMIN_URL)
     assert await shown(found) is None
+    assert found.tls == {}
 
 
 async def test_client_conf_says_addresses_credentials_and_tls(tmp_path: Path) -> None:
@@ -47,9 +50,9 @@ async def test_client_conf_says_addresses_credentials_and_tls(tmp_path: Path) ->
     for found in (role(client_conf=str(path)), role({"ANABRANCH_CLIENT_CONF": str(path)})):
         assert (found.service_url, found.admin_url) == ("pulsar+ssl://conf:6651", "https://conf:8443")
         assert await shown(found) == b"of-the-conf"
-        assert found.arguments["tls_trust_certs_file_path"] == "/ca.pem"
-        assert found.arguments["tls_allow_insecure_connection"] is False
-        assert found.arguments["tls_validate_hostname"] is True
+        assert found.tls["tls_trust_certs_file_path"] == "/ca.pem"
+        assert found.tls["tls_allow_insecure_connection"] is False
+        assert found.tls["tls_validate_hostname"] is True
 
 
 async def test_an_option_wins_over_the_environment_and_that_over_client_conf(
@@ -75,7 +78,7 @@ async def test_the_environment_names_a_plugin() -> None:
     found = role({"ANABRANCH_AUTH_PLUGIN": "basic", "ANABRANCH_AUTH_PARAMS": '{"userId":"u","password":"p"}'})
     assert await shown(found) == b"u:p"
     found = role({"ANABRANCH_AUTH_PLUGIN": "tls", "ANABRANCH_AUTH_PARAMS": "tlsCertFile:/c,tlsKeyFile:/k"})
-    assert isinstance(found.arguments["authentication"], AuthenticationTLS)
+    assert isinstance(found.authentication, AuthenticationTLS)
 
 
 @pytest.mark.parametrize(
@@ -91,6 +94,22 @@ def test_contradictions_are_named_without_the_secret(environment: dict[str, str]
     with pytest.raises(InvalidConfigurationError, match=text) as raised:
         role(environment)
     assert "secret" not in str(raised.value)
+
+
+def test_certificates_are_trusted_by_option_or_environment() -> None:
+    variable = {"ANABRANCH_TLS_TRUST_CERTS": "/variable.pem"}
+    assert role(variable).tls == {"tls_trust_certs_file_path": "/variable.pem"}
+    assert role(variable, tls_trust_certs="/option.pem").tls == {"tls_trust_certs_file_path": "/option.pem"}
+
+
+def test_tls_is_for_addresses_that_use_it() -> None:
+    found = role(tls_trust_certs="/does/not/exist.pem")
+    found.open_admin().close()
+    found.open_client().close()
+    found = role(tls_trust_certs="/does/not/exist.pem", url="pulsar+ssl://b", admin_url="https://b")
+    for open_ in (found.open_admin, found.open_client):
+        with pytest.raises(InvalidConfigurationError, match="/does/not/exist"):
+            open_()
 
 
 def test_a_flag_of_client_conf_is_true_or_false(tmp_path: Path) -> None:
