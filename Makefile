@@ -64,7 +64,7 @@ fuzz: $(STAMP)  ## Fuzz decoders, a live broker, recovery and REST bodies; FAST=
 slow: $(STAMP)  ## A canary beside CLIENTS=n slow clients of each kind: silent, half a frame, never reading...
 	$(BIN)/python -m tests.slow.run --clients $(CLIENTS)
 
-interop: $(STAMP)  ## The official pulsar-client and the Java V5 client (needs Maven) against our broker
+interop: $(STAMP)  ## The official Python, Go and Java clients (needs Go and Maven) against our broker
 	$(BIN)/python -m pytest tests/interop
 
 bench: $(STAMP)  ## Measure beside the official client; writes build/bench.json

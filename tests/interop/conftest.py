@@ -8,9 +8,16 @@ from pathlib import Path
 import pytest
 
 from anabranch.testing.process import BrokerProcess
+from tests.interop.building import java_classpath
 
 
 @pytest.fixture(params=[1, 2], ids=["one-process", "two-workers"])
 def broker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path / "data", {"workers": request.param}) as process:
         yield process
+
+
+@pytest.fixture(scope="session")
+def classpath() -> str:
+    """The classpath of the Java side."""
+    return java_classpath()

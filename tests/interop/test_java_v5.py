@@ -10,10 +10,8 @@ its batches hold keys of several buckets.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
-import shutil
 import subprocess
 import threading
 import time
@@ -28,13 +26,11 @@ import pytest
 from anabranch.admin.client import AdminClient
 from anabranch.model.names import TopicName
 from anabranch.testing.process import BrokerProcess
+from tests.interop.building import JVM
 
 # The first run downloads some 60 MB.
 pytestmark = pytest.mark.timeout(900)
 
-PROJECT = Path(__file__).parent / "java"
-BUILT = Path(__file__).parents[2] / "build" / "java-v5"
-JVM = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx192m"]
 LOGGING = ["-Dorg.slf4j.simpleLogger.defaultLogLevel=info", "-Dorg.slf4j.simpleLogger.showDateTime=true"]
 TOPIC = TopicName.parse("topic://public/default/orders")
 COUNT = 1200
@@ -42,29 +38,6 @@ CHILD_WAIT_MS_MAX = 1000
 """What is promised; 0.1 s is usual."""
 
 Event = dict[str, Any]
-
-
-@pytest.fixture(scope="session")
-def classpath() -> str:
-    """Build the Java side, unless its build is newer than its sources."""
-    for tool in ("java", "javac", "mvn"):
-        if shutil.which(tool) is None:
-            pytest.fail(f"`{tool}` is not installed; this test needs a JDK 17 and Maven (and Maven Central)")
-    sources = [PROJECT / "pom.xml", *sorted(PROJECT.rglob("*.java"))]
-    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
-    jars, stamp = BUILT / "classpath.txt", BUILT / "sources.sha256"
-    if not stamp.exists() or stamp.read_text() != digest or not _all_there(jars):
-        command = ["mvn", "-B", "-q", "-f", str(PROJECT / "pom.xml"), f"-Dout={BUILT}"]
-        command += ["compile", "dependency:build-classpath", f"-Dmdep.outputFile={jars}"]
-        made = subprocess.run(command, capture_output=True, text=True, check=False)
-        if made.returncode:
-            pytest.fail(f"Maven could not build {PROJECT}:\n{made.stdout[-4000:]}{made.stderr[-4000:]}")
-        stamp.write_text(digest)
-    return f"{BUILT / 'classes'}:{jars.read_text().strip()}"
-
-
-def _all_there(jars: Path) -> bool:
-    return jars.exists() and all(Path(jar).exists() for jar in jars.read_text().strip().split(":"))
 
 
 class Role:
