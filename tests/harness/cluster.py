@@ -26,7 +26,6 @@ from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import Command
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.rights.callers import Caller
 from anabranch.security.configured import make_gate
 from anabranch.testing.faults import SimClock
 from anabranch.testing.network import SimNetwork
@@ -183,14 +182,6 @@ class Brokers:
         if token := credentials.pop("token", ""):
             credentials |= {"auth_method": "token", "auth_data": token.encode()}
         return await WireClient.dial(host_of(number), PORT, version, **credentials)
-
-    async def connect_as(self, role: str, number: int = 0, version: str = "Anabranch-Test") -> WireClient:
-        """Return a client as `connect` does, whose connection speaks for this role without a proof."""
-        before = set(self.living[number].connections)
-        client = await self.connect(number, version)
-        (connection,) = set(self.living[number].connections) - before
-        connection.caller = Caller(role, method="test")
-        return client
 
     def client(self, *numbers: int, **options: Any) -> AsyncClient:
         """Return a client of ours that knows the addresses of these brokers, of all by default."""
