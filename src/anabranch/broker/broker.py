@@ -181,9 +181,7 @@ class Broker:
         self._unwatch = self.directory.watch(self._brokers_changed)
         await self._ownership.start()
         self._servers = await self._endpoint.listen(self.limits.door)
-        self._tasks.spawn(
-            IdleLogs(self.logs, self.config.load_report_interval_s, self.config.log_idle_s).run()
-        )
+        self._tasks.spawn(IdleLogs(self.logs, self.config, self.controllers.look_soon).run())
         self._tasks.spawn(self.quotas.run())
         if not self.gate.is_open:
             answer_s = self.config.authentication_refresh_check_s

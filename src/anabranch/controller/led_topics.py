@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+import msgspec
 
 from anabranch.aio import AttemptCancelled, SharedAttempts, TaskRegistry, together
 from anabranch.controller.layout_watches import LayoutWatches
@@ -25,7 +27,8 @@ class RestingTopic(NamedTuple):
     segment: int
     buckets: int
     tally: Tally = Tally()
-    looks: tuple[dict[str, Any], ...] = ()
+    looks: bytes = b"[]"
+    """The last decisions of auto-scaling as JSON, which takes less memory than objects."""
 
     @staticmethod
     def of(record: TopicRecord) -> RestingTopic:
@@ -123,7 +126,7 @@ class LedTopics:
         self._controllers[name] = controller
         rested = self.resting.pop(name, None)
         if rested is not None:
-            controller.scaling.remember(replace(rested.tally), rested.looks)
+            controller.scaling.remember(replace(rested.tally), msgspec.json.decode(rested.looks))
         return controller
 
     def rest(self, name: TopicName, topic: RestingTopic) -> None:
@@ -135,7 +138,9 @@ class LedTopics:
         if self._controllers.get(controller.name) is controller and not self._stopped:
             del self._controllers[controller.name]
             scaling, topic = controller.scaling, RestingTopic.of(controller.record)
-            self.resting[controller.name] = topic._replace(tally=scaling.tally, looks=tuple(scaling.looks))
+            self.resting[controller.name] = topic._replace(
+                tally=scaling.tally, looks=msgspec.json.encode(list(scaling.looks))
+            )
             controller.retire()
             self._tasks.spawn(controller.stop())
 

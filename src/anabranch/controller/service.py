@@ -166,6 +166,12 @@ class ControllerService:
         if not isinstance(controller, TopicController):
             await controller.settled()
 
+    def look_soon(self, name: TopicName) -> None:
+        """Look at a topic that is led here soon: it may rest, because its clients are gone."""
+        found = self._led.find(name.topic)
+        if found is not None:
+            found.upkeep.look_soon()
+
     async def lead(self, name: TopicName) -> TopicController:
         """The controller of a topic that this broker leads; NotLeaderError if another broker does."""
         return await self._led.lead(name.topic)

@@ -57,6 +57,8 @@ class Cache:
 class CachedTail:
     """The newest entries of one log, without a gap up to its end."""
 
+    __slots__ = ("__weakref__", "_cache", "_chunks", "_starts", "flushed")
+
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
         self._chunks: list[_Chunk] = []

@@ -19,6 +19,8 @@ from anabranch.model.acks import AckSet
 class Cursor:
     """An AckSet over the ordinals of one log, which lasts as long as this object."""
 
+    __slots__ = ("acks", "name", "properties")
+
     def __init__(self, name: str, acks: AckSet, properties: Mapping[str, str] | None = None) -> None:
         self.name = name
         self.acks = acks
@@ -61,6 +63,8 @@ class CursorJournal(Protocol):
 
 class DurableCursor(Cursor):
     """A cursor whose changes become durable with the next commit of its journal."""
+
+    __slots__ = ("_acked", "_deleted", "_journal", "_parted", "_steps", "log")
 
     def __init__(
         self, log: int, name: str, acks: AckSet, properties: Mapping[str, str], journal: CursorJournal
@@ -141,6 +145,8 @@ class DurableCursor(Cursor):
 
 class LogCursors(Mapping[str, DurableCursor]):
     """The durable cursors of one log, by name."""
+
+    __slots__ = ("_cursors", "_deleted", "_journal", "_log", "_log_name")
 
     def __init__(self, log: int, log_name: str, journal: CursorJournal) -> None:
         self._log = log

@@ -32,6 +32,22 @@ class SharedParts:
 class FileLog:
     """The log of the ledger port; only the storage creates it."""
 
+    __slots__ = (
+        "_batch",
+        "_deleted",
+        "_journal",
+        "_roll_bytes",
+        "_roll_ms",
+        "_sealing",
+        "_shared",
+        "_watchers",
+        "_writing",
+        "cursors",
+        "extent",
+        "name",
+        "stored",
+    )
+
     def __init__(self, stored: StoredLog, shared: SharedParts) -> None:
         self.stored = stored
         self.extent = stored.extent

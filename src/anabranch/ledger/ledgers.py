@@ -45,14 +45,13 @@ class Ledger:
     """One ledger in memory: where each of its durable entries lies in its files."""
 
     __slots__ = (
+        "_folder",
         "base_ms",
-        "data_file",
         "dropped",
         "first_index",
         "first_ordinal",
         "flushed",
         "id",
-        "index_file",
         "owner",
         "queued_bytes",
         "queued_entries",
@@ -68,8 +67,7 @@ class Ledger:
     def __init__(self, log: int, folder: str, tail: CachedTail, start: LedgerStart) -> None:
         self.id, self.first_ordinal, self.first_index, self.base_ms = start
         self.owner = seed(log, self.id)
-        self.data_file = f"{FOLDER}/{folder}/{self.id:08d}.data"
-        self.index_file = f"{FOLDER}/{folder}/{self.id:08d}.index"
+        self._folder = folder
         self.tail = tail
         self.rows = Rows()
         self.rows_checksum = 0
@@ -83,6 +81,14 @@ class Ledger:
         self.waiting: list[bytes] = []
         self.waiting_rows: list[bytes] = []
         self.dropped = False
+
+    @property
+    def data_file(self) -> str:
+        return f"{FOLDER}/{self._folder}/{self.id:08d}.data"
+
+    @property
+    def index_file(self) -> str:
+        return f"{FOLDER}/{self._folder}/{self.id:08d}.index"
 
     @property
     def entries(self) -> int:

@@ -210,6 +210,8 @@ class SegmentStorage(Protocol):
 class Watchers:
     """The callbacks that want to know when one log moved."""
 
+    __slots__ = ("_log_name", "_watchers")
+
     def __init__(self, log_name: str) -> None:
         self._log_name = log_name
         self._watchers: list[Callable[[], None]] = []

@@ -39,6 +39,19 @@ class LedgerFiles(NamedTuple):
 class StoredLog:
     """The durable state of one log."""
 
+    __slots__ = (
+        "_files",
+        "_folder",
+        "_producers",
+        "cursors",
+        "extent",
+        "id",
+        "inherited",
+        "name",
+        "sealed",
+        "tail",
+    )
+
     def __init__(self, id_: int, name: str, files: LedgerFiles, journal: CursorJournal) -> None:
         self.id = id_
         self.name = name

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, cast
 from urllib.parse import quote_plus, unquote_plus
@@ -94,7 +95,8 @@ class TopicName:
         parts = rest.split("/", 2)
         if len(parts) < 3:
             raise InvalidNameError(f"{text!r} is incomplete; write {domain}://tenant/namespace/name")
-        tenant, namespace, local = parts
+        # Shared, because a broker keeps many names and few tenants.
+        domain, tenant, namespace, local = *map(sys.intern, (domain, *parts[:2])), parts[2]
         if domain != "segment":
             return TopicName(cast(Domain, domain), tenant, namespace, local)
         local, slash, descriptor = local.rpartition("/")

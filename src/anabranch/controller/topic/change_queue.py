@@ -85,6 +85,8 @@ class ChangeQueue:
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+            # The traceback of a cancelled task refers to this object, which would be a reference cycle.
+            self._task = None
 
     def close(self, *, deleted: bool = False) -> None:
         """Refuse waiting and later changes with NotLeaderError, or TopicNotFoundError of a deleted topic."""

@@ -70,6 +70,8 @@ class Upkeep:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+            # The traceback of a cancelled task refers to this object, which would be a reference cycle.
+            self._task = None
 
     def troubles(self) -> dict[str, str]:
         """The last failure of each duty, and each piece of garbage that could not be deleted."""

@@ -15,6 +15,19 @@ from anabranch.model.ids import EARLIEST, Position
 class LedgerExtent:
     """The extent of a log that is stored as a sequence of ledgers."""
 
+    __slots__ = (
+        "_ids",
+        "_starts",
+        "end",
+        "first_index",
+        "first_ordinal",
+        "index_floor",
+        "last_timestamp_ms",
+        "ledgers",
+        "next_index",
+        "next_ordinal",
+    )
+
     def __init__(self) -> None:
         self.ledgers: list[Ledger] = []
         self._starts: list[int] = []

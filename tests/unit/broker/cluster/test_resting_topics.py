@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
+import weakref
 
 import pytest
 
@@ -114,3 +116,23 @@ async def test_a_subscription_is_created_through_any_broker_while_the_topic_rest
         await asyncio.sleep(QUIET_S)
     (log,) = (log for log in brokers[0].logs.served if log.name.topic == name)
     assert log.subscriptions["s"].backlog == 1
+
+
+@pytest.mark.brokers(count=1, log_idle_s=2.0, auto_scale_interval_s=10_000.0)
+async def test_a_topic_rests_soon_after_its_clients_are_gone_and_its_leader_is_freed(
+    brokers: Brokers,
+) -> None:
+    name = await topic_at(brokers, home=0)
+    async with brokers.client() as client, await client.create_producer(str(name)) as producer:
+        await producer.send(b"first")
+        await asyncio.sleep(100)
+        assert is_led(brokers, name)
+    gc.collect()
+    gc.disable()
+    try:
+        leader = weakref.ref(await brokers[0].controllers.lead(name))
+        await asyncio.sleep(10)
+        assert not is_led(brokers, name)
+        assert leader() is None, "no garbage collection is needed"
+    finally:
+        gc.enable()
