@@ -1,14 +1,10 @@
-"""Real brokers that ask for credentials: the guide to tokens as it is written, and every method at once."""
+"""Real brokers that ask for credentials: every method at once."""
 
 from __future__ import annotations
 
 import base64
 import http.client
 import json
-import re
-import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,50 +18,11 @@ from anabranch.testing.process import BrokerProcess
 from tests.harness.issuer import Issuer
 from tests.process.conftest import MakeBroker
 
-GUIDE = Path(__file__).parents[2] / "docs" / "security.md"
-
-
-def commands_of(heading: str) -> list[list[str]]:
-    """Return the words of each command in a section of the guide."""
-    section = GUIDE.read_text().partition(f"## {heading}\n")[2].partition("\n## ")[0]
-    blocks = re.findall(r"```\n(.*?)```", section, re.S)
-    lines = [line for block in blocks for line in block.splitlines()]
-    return [shlex.split(line) for line in lines if line.startswith("anabranch ")]
-
-
-def run(words: list[str], folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "anabranch.cli.main", *words[1:], *more]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
-
 
 def audit_of(broker: BrokerProcess) -> list[dict[str, Any]]:
     file = broker.data / "audit.log"
     assert file.stat().st_mode & 0o777 == 0o600
     return [json.loads(line) for line in file.read_text().splitlines()]
-
-
-def test_the_guide_to_tokens_works_as_it_is_written(make_broker: MakeBroker, tmp_path: Path) -> None:
-    commands = commands_of("Tokens in five minutes")
-    made = [words for words in commands if words[1] == "token"]
-    (serve,) = (words for words in commands if words[1] == "serve")
-    used = [words for words in commands if words[1] in ("produce", "consume")]
-    assert (len(made), len(used)) == (3, 2)
-    for words in made:
-        done = run(words, tmp_path)
-        assert done.returncode == 0, done.stderr
-    settings = dict(text.partition("=")[::2] for text in serve[3::2])
-    settings["token_secret_key"] = str(tmp_path / settings["token_secret_key"])
-    broker = make_broker(**settings).start()
-    for words in used:
-        done = run(words, tmp_path, "--url", broker.url)
-        assert done.returncode == 0, done.stderr
-    assert "one tea" in done.stdout
-    refused = run(used[0][:-2], tmp_path, "--url", broker.url)
-    assert refused.returncode == 1
-    assert "authentication failed" in refused.stderr
-    broker.stop()
-    (line,) = audit_of(broker)
-    assert (line["action"], line["outcome"]) == ("CONNECT", "refused")
 
 
 def status_of(broker: BrokerProcess, authorization: str | None) -> int:
