@@ -54,12 +54,21 @@ async def _prove(gate: Gate, scope: Scope) -> Any:
     certificate = scope.get("state", {}).get(CERTIFICATE)
     original = Original(headers.get(b"x-original-principal", b"").decode("utf-8", "replace"))
     try:
+        _check_unambiguous(scope)
         method, credentials = _credentials(headers, bool(certificate))
     except RefusedCredentialsError as error:
         gate.refuse(Shown("http", b"", address), f"{scope['method']} {scope['path']}", error.reason)
         raise
     shown = Shown(method, credentials, address, certificate)
     return await gate.admit(shown, f"{scope['method']} {scope['path']}", original)
+
+
+def _check_unambiguous(scope: Scope) -> None:
+    """Refuse a request with two values of one header that proves a role: a proxy may see the other one."""
+    names = [name.lower() for name, _ in scope["headers"]]
+    for proving in (b"authorization", b"x-original-principal"):
+        if names.count(proving) > 1:
+            raise RefusedCredentialsError(f"the request has several headers {proving.decode()}")
 
 
 def _credentials(headers: Mapping[bytes, bytes], has_certificate: bool) -> tuple[str, bytes]:

@@ -63,3 +63,26 @@ async def test_a_call_without_a_line_in_the_table_is_not_served(
 async def test_metrics_are_open_if_the_operator_says_so(admin: Admin) -> None:
     assert await status(admin, "", "GET", "/metrics") == 200
     assert await status(admin, "", "GET", "/admin/v2/tenants") == 401
+
+
+async def test_a_proxy_calls_with_the_rights_of_its_client(admin: Admin, brokers: Brokers) -> None:
+    roles = {"proxy": ["produce"], "app": ["produce"]}
+    await grant(brokers, "shop/prod", {"auth_policies": {"namespace_auth": roles}})
+    topics = "/admin/v2/persistent/shop/prod"
+    assert await status(admin, "proxy/app", "GET", topics) == 200
+    assert await status(admin, "proxy/other", "GET", topics) == 403
+    assert await status(admin, "proxy/root", "GET", "/admin/v2/tenants") == 403
+    for wrong in ("proxy", "proxy/proxy", "app/root", "root/app"):
+        assert await status(admin, wrong, "GET", topics) == 401, wrong
+
+
+@pytest.mark.parametrize("header", ["authorization", "x-original-principal"])
+async def test_a_request_that_proves_two_roles_is_refused(
+    admin: Admin, brokers: Brokers, header: str
+) -> None:
+    await grant(brokers, "shop/prod", {"auth_policies": {"namespace_auth": {"proxy": ["produce"]}}})
+    headers = headers_of("proxy/root")
+    twice = {**headers, header.upper(): headers[header]}
+    for sent, expected in ((headers, 200), (twice, 401)):
+        answer = await admin.ask("GET", "/admin/v2/persistent/shop/prod", headers=sent)
+        assert answer.status == expected
