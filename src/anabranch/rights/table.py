@@ -48,8 +48,15 @@ def _command_topic(right: Right, command: Any) -> tuple[Need, ...]:
     return (on_topic(right, TopicName.parse(command.topic)),)
 
 
-def _command_subscription(command: Any) -> tuple[Need, ...]:
+def _command_registration(command: pb.CommandScalableTopicSubscribe) -> tuple[Need, ...]:
     return (on_topic(Right.CONSUME, TopicName.parse(command.topic), command.subscription),)
+
+
+def _command_subscribe(command: pb.CommandSubscribe) -> tuple[Need, ...]:
+    name = TopicName.parse(command.topic)
+    # With this field, the subscription is made on all logs of the scalable topic that the log belongs to.
+    topic = name.partitioned_topic if command.HasField("opened_in") else name
+    return (on_topic(Right.CONSUME, topic, command.subscription),)
 
 
 def _command_producer(command: pb.CommandProducer) -> tuple[Need, ...]:
@@ -66,7 +73,6 @@ def _command_namespace(command: Any) -> tuple[Need, ...]:
 
 _LOOK_UP: Final = TableLine(Right.LOOK_UP, partial(_command_topic, Right.LOOK_UP))
 _PRODUCE: Final = TableLine(Right.PRODUCE, partial(_command_topic, Right.PRODUCE))
-_CONSUME: Final = TableLine(Right.CONSUME, _command_subscription)
 _LISTS: Final = TableLine(Right.USE_NAMESPACE, _command_namespace)
 
 COMMANDS: Final[dict[type[Message], TableLine]] = {
@@ -85,12 +91,12 @@ COMMANDS: Final[dict[type[Message], TableLine]] = {
     pb.CommandWatchScalableTopicsClose: OWN,
     pb.CommandScalableTopicLookup: _LOOK_UP,
     pb.CommandScalableTopicClose: OWN,
-    pb.CommandScalableTopicSubscribe: _CONSUME,
+    pb.CommandScalableTopicSubscribe: TableLine(Right.CONSUME, _command_registration),
     pb.CommandScalableTopicUnsubscribe: OWN,
     pb.CommandProducer: TableLine(Right.PRODUCE, _command_producer),
     pb.CommandSend: OWN,
     pb.CommandCloseProducer: OWN,
-    pb.CommandSubscribe: _CONSUME,
+    pb.CommandSubscribe: TableLine(Right.CONSUME, _command_subscribe),
     pb.CommandFlow: OWN,
     pb.CommandAck: OWN,
     pb.CommandRedeliverUnacknowledgedMessages: OWN,

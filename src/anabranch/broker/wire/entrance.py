@@ -9,8 +9,8 @@ from google.protobuf.message import Message
 
 from anabranch.errors import AuthorizationError
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.rights.needs import MissingRightError, Right
-from anabranch.rights.table import COMMANDS
+from anabranch.rights.needs import MissingRightError
+from anabranch.rights.table import COMMANDS, OPEN, OWN, PEER
 from anabranch.security.audit import AuditEvent
 
 _WITH_ORIGINAL: Final = (pb.CommandLookupTopic, pb.CommandPartitionedTopicMetadata)
@@ -29,9 +29,9 @@ def admit(connection: ServerConnection, command: Message) -> Coroutine[Any, Any,
     line = COMMANDS.get(type(command))
     if line is None:
         raise AuthorizationError(f"{type(command).__name__} is not in the table of rights")
-    if line.right is Right.OWN or line.right is Right.OPEN:
+    if line is OWN or line is OPEN:
         return None
-    if line.right is Right.PEER:
+    if line is PEER:
         if connection.is_peer:
             return None
         raise AuthorizationError("only brokers of this cluster may call each other")

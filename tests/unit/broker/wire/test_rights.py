@@ -149,3 +149,84 @@ async def test_a_command_without_a_line_in_the_table_is_not_served(
     monkeypatch.delitem(table.COMMANDS, pb.CommandLookupTopic)
     answer = await root.request(pb.CommandLookupTopic(topic=TOPIC, request_id=0))
     assert answer.error == pb.AuthorizationError
+
+
+ONE_TOPIC = {
+    "auth_policies": {
+        "destination_auth": {"persistent://public/default/orders": {"app": ["produce", "consume"]}}
+    }
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "orders",
+        "public/default/orders",
+        "persistent://public/default/orders",
+        "persistent://public/default/orders-partition-12",
+    ],
+)
+async def test_every_spelling_of_a_granted_topic_is_the_granted_topic(brokers: Brokers, name: str) -> None:
+    await grant(brokers, "public/default", ONE_TOPIC)
+    app = await connect_as(brokers, "app")
+    assert isinstance(await app.producer(name), pb.CommandProducerSuccess)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Orders",
+        "orders2",
+        "orders-partition-",
+        "orders-partition-01",
+        "orders-partition-1-partition-2",
+        "%6frders",
+        "persistent://public/default/%6frders",
+        "persistent://public/Default/orders",
+        "segment://public/default/orders/x/0000-ffff-0",
+        "topic://public/default/orders/x",
+    ],
+)
+async def test_no_spelling_of_another_topic_is_the_granted_topic(brokers: Brokers, name: str) -> None:
+    await grant(brokers, "public/default", ONE_TOPIC)
+    app = await connect_as(brokers, "app")
+    assert error_of(await app.producer(name)) == pb.AuthorizationError
+
+
+@pytest.mark.parametrize(
+    "name", ["public//orders", " orders", "a/b", "topic://public/default/../orders", "x://a/b/c"]
+)
+async def test_a_text_that_is_no_name_is_refused_as_such(brokers: Brokers, name: str) -> None:
+    app = await connect_as(brokers, "app")
+    assert error_of(await app.producer(name)) == pb.InvalidTopicName
+
+
+async def test_a_segment_needs_the_rights_of_its_topic(brokers: Brokers) -> None:
+    await grant(brokers, "public/default", ONE_TOPIC)
+    app, other = await connect_as(brokers, "app"), await connect_as(brokers, "other")
+    await look_up(app, create_if_missing=True)
+    segment = "segment://public/default/orders/0000-ffff-0"
+    assert isinstance(await app.producer(segment), pb.CommandProducerSuccess)
+    assert error_of(await other.producer(segment)) == pb.AuthorizationError
+    assert error_of(await other.subscribe(segment)) == pb.AuthorizationError
+
+
+async def test_a_subscription_of_a_whole_topic_needs_more_than_a_right_on_one_partition(
+    brokers: Brokers,
+) -> None:
+    name = "persistent://shop/prod/orders-partition-1"
+    await grant(brokers, "shop/prod", {"auth_policies": {"destination_auth": {name: {"app": ["consume"]}}}})
+    app = await connect_as(brokers, "app")
+    assert isinstance(await app.subscribe(name), pb.CommandSuccess)
+    assert error_of(await app.subscribe(name, consumer_id=2, opened_in=0)) == pb.AuthorizationError
+
+
+@pytest.mark.brokers(**RIGHTS, count=2)
+async def test_all_brokers_follow_the_grants(brokers: Brokers) -> None:
+    await grant(brokers, "shop/prod")
+    clients = [await connect_as(brokers, "app", number) for number in (0, 1)]
+    lookup = pb.CommandLookupTopic(topic=TOPIC, request_id=0)
+    for policies, expected in (({}, pb.AuthorizationError), (APP, 0), ({}, pb.AuthorizationError)):
+        await grant(brokers, "shop/prod", policies)
+        assert [(await client.request(lookup)).error for client in clients] == [expected] * 2
