@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import quote
 
 from anabranch.admin.http_client import HttpClient, Json
-from anabranch.model.names import TopicName
+from anabranch.model.names import TopicName, parse_namespace
 
 
 class AdminClient(HttpClient):
@@ -23,6 +23,60 @@ class AdminClient(HttpClient):
         """The living brokers, each with the stores it owns."""
         found: list[dict[str, Json]] = self.call("GET", "/admin/v2/brokers/workers")
         return found
+
+    def tenants(self) -> list[str]:
+        return [str(tenant) for tenant in self.call("GET", "/admin/v2/tenants")]
+
+    def tenant_admins(self, tenant: str) -> list[str]:
+        """The roles that administrate a tenant."""
+        return [str(role) for role in self.call("GET", _path("tenants", tenant))["adminRoles"]]
+
+    def create_tenant(self, tenant: str, admins: Iterable[str] = ()) -> None:
+        clusters = self.call("GET", "/admin/v2/clusters")
+        body = {"adminRoles": list(admins), "allowedClusters": clusters}
+        self.call("PUT", _path("tenants", tenant), body=body)
+
+    def set_tenant_admins(self, tenant: str, admins: Iterable[str]) -> None:
+        """Make these roles, and no others, the admins of a tenant."""
+        clusters = self.call("GET", _path("tenants", tenant))["allowedClusters"]
+        body = {"adminRoles": list(admins), "allowedClusters": clusters}
+        self.call("POST", _path("tenants", tenant), body=body)
+
+    def delete_tenant(self, tenant: str) -> None:
+        self.call("DELETE", _path("tenants", tenant))
+
+    def namespaces(self, tenant: str) -> list[str]:
+        return [str(name) for name in self.call("GET", _path("namespaces", tenant))]
+
+    def create_namespace(self, namespace: str) -> None:
+        self.call("PUT", _path("namespaces", *parse_namespace(namespace)))
+
+    def delete_namespace(self, namespace: str, *, force: bool = False) -> None:
+        path = _path("namespaces", *parse_namespace(namespace))
+        self.call("DELETE", path, query={"force": str(force).lower()})
+
+    def permissions(self, on: str | TopicName) -> dict[str, list[str]]:
+        """The actions of each role on a namespace, `tenant/namespace`, or on a topic."""
+        found: dict[str, list[str]] = self.call("GET", _permissions(on))
+        return found
+
+    def grant(self, on: str | TopicName, role: str, actions: Iterable[str]) -> None:
+        """Grant a role these actions, and no others, on a namespace or on a topic."""
+        self.call("POST", f"{_permissions(on)}/{quote(role, safe='')}", body=list(actions))
+
+    def revoke(self, on: str | TopicName, role: str) -> None:
+        """End all grants of a role on a namespace or on a topic."""
+        self.call("DELETE", f"{_permissions(on)}/{quote(role, safe='')}")
+
+    def subscription_roles(self, namespace: str) -> dict[str, list[str]]:
+        """The roles for which subscriptions of a namespace are reserved."""
+        found: dict[str, list[str]] = self.call("GET", f"{_permissions(namespace)}/subscription")
+        return found
+
+    def reserve_subscription(self, namespace: str, subscription: str, roles: Iterable[str]) -> None:
+        """Let only these roles use a subscription; without any, all roles that may consume."""
+        path = f"{_permissions(namespace)}/subscription/{quote(subscription, safe='')}"
+        self.call("POST", path, body=list(roles))
 
     def create_topic(
         self, name: TopicName, segments: int = 1, properties: Mapping[str, str] | None = None
@@ -108,9 +162,19 @@ class AdminClient(HttpClient):
         self.call("POST", f"{_subscription(name, subscription)}/skip-all")
 
 
+def _path(resource: str, *parts: str) -> str:
+    return "/".join((f"/admin/v2/{resource}", *(quote(part, safe="") for part in parts)))
+
+
 def _scalable(name: TopicName) -> str:
-    parts = (name.tenant, name.namespace, name.local)
-    return "/admin/v2/scalable/" + "/".join(quote(part, safe="") for part in parts)
+    return _path("scalable", name.tenant, name.namespace, name.local)
+
+
+def _permissions(on: str | TopicName) -> str:
+    if isinstance(on, str):
+        return _path("namespaces", *parse_namespace(on)) + "/permissions"
+    resource = "persistent" if on.domain == "persistent" else "scalable"
+    return _path(resource, on.tenant, on.namespace, on.local) + "/permissions"
 
 
 def _subscription(name: TopicName, subscription: str) -> str:

@@ -32,14 +32,19 @@ def _action(actions: Commands, name: str, about: str, *, names_topic: bool = Tru
     )
     if names_topic:
         made.add_argument("topic", help="topic://tenant/namespace/name, or a bare name of public/default")
-    made.add_argument(
+    add_admin_options(made)
+    made.set_defaults(run=_run, action=name)
+    return made
+
+
+def add_admin_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a command that calls the admin API."""
+    parser.add_argument(
         "--admin-url",
         metavar="URL",
         help="the broker's HTTP address; or ANABRANCH_ADMIN_URL (http://127.0.0.1:8080)",
     )
-    add_role_options(made)
-    made.set_defaults(run=_run, action=name)
-    return made
+    add_role_options(parser)
 
 
 def _run(arguments: argparse.Namespace) -> int:
