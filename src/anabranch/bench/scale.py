@@ -22,7 +22,7 @@ AT_ONCE = 200
 ENTRIES = 3
 SETTLE_S = 1.0
 SCALING_S = 10.0
-"""Interval of auto-scaling: an unused topic is led for one to two of them before it rests."""
+"""Interval of auto-scaling: an unused topic is led for two of them at most before it rests."""
 
 START_S_MAX = STOP_S_MAX = 5.0
 TOPIC_BYTES_MAX = 10_000
@@ -92,7 +92,7 @@ def run(scratch: Path, fast: bool) -> list[Row]:
 
 def run_topics(scratch: Path, kind: Kind, count: int) -> list[Row]:
     title = f"{count:,} {kind.name} topics"
-    settings = {"auto_scale_interval_s": SCALING_S, "load_report_interval_s": 2.0}
+    settings = {"auto_scale_interval_s": SCALING_S, "load_report_interval_s": 2.0, "log_idle_s": 1.0}
     broker = BrokerProcess(scratch / kind.name, settings)
     with broker:
         time.sleep(SETTLE_S)
