@@ -106,7 +106,8 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "serve",
         help="run a broker",
         description="Run a broker in the foreground. When it accepts connections it prints one line, "
-        "`ready pulsar://HOST:PORT http://HOST:PORT`. SIGTERM or Ctrl-C stop it cleanly. "
+        "`ready pulsar://HOST:PORT http://HOST:PORT`, and the addresses of TLS ports behind them. SIGTERM or "
+        "Ctrl-C stop it cleanly. "
         "With --workers N, N processes share the work: clients use the same two addresses, each worker also "
         "has its own on the ports behind them, and one that dies or hangs is replaced while the others take "
         "over. `anabranch config` lists all settings.",
@@ -116,6 +117,8 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--http-port", type=int, help="port of admin API and metrics (8080); 0 picks a free one"
     )
+    parser.add_argument("--tls-port", type=int, help="port of the binary protocol over TLS (none)")
+    parser.add_argument("--https-port", type=int, help="port of admin API and metrics over TLS (none)")
     parser.add_argument("--data", metavar="DIR", help="data directory (./anabranch-data)")
     parser.add_argument("--workers", type=int, metavar="N", help="how many processes share the work (1)")
     parser.add_argument(
@@ -139,7 +142,16 @@ def _serve(arguments: argparse.Namespace) -> int:
     from anabranch.config_doors import check_open_door
     from anabranch.config_files import load_config
 
-    names = ("host", "port", "http_port", "data", "workers", "allow_unauthenticated")
+    names = (
+        "host",
+        "port",
+        "http_port",
+        "tls_port",
+        "https_port",
+        "data",
+        "workers",
+        "allow_unauthenticated",
+    )
     given = {name: getattr(arguments, name) for name in names}
     sets = [f"{name}={value}" for name, value in given.items() if value is not None]
     config = load_config(arguments.config, [*arguments.set, *sets])

@@ -53,6 +53,8 @@ class Handshake:
             self._connection.closed(pump, error)
         else:
             self._waiting.clear()
+            if isinstance(error, RemoteProtocolError):
+                self._services.limits.warnings.warning("closed the connection of %s: %s", pump.peer, error)
             self._services.limits.door.leave(pump)
 
     def _begin(self, pump: Pump, commands: Sequence[Command]) -> None:

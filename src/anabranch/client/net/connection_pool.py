@@ -238,8 +238,10 @@ class ConnectionPool:
             if is_refused_role(error):
                 self._refused.refused(asyncio.get_running_loop().time())
                 self._credentials.refused()
+            if isinstance(error, TlsError) and not self._was_connected:
+                raise
             self._trouble.failed(address, "cannot connect to", error)
-            if isinstance(error, TlsError) and self._was_connected:
+            if isinstance(error, TlsError):
                 # TLS worked before, so the operator of the broker may repair it; open producers wait.
                 raise ConnectError(str(error)) from error
             raise
