@@ -150,12 +150,17 @@ def _parse(name: str, text: str) -> object:
             raise InvalidConfigurationError(f"setting {name} is true or false, not {text!r}")
         return text.lower() == "true"
     if isinstance(default, int | float):
-        digits, unit = (text[:-3], _UNITS[text[-3:]]) if text[-3:] in _UNITS else (text, 1)
-        try:
-            return (int(digits) if digits.lstrip("+-").replace("_", "").isdigit() else float(digits)) * unit
-        except ValueError as error:
-            raise InvalidConfigurationError(f"setting {name} is a number, not {text!r}") from error
+        return parse_number(f"setting {name}", text)
     return text
+
+
+def parse_number(subject: str, text: str) -> int | float:
+    """A number as a user writes it, also with a unit, like 64MiB; raises InvalidConfigurationError."""
+    digits, unit = (text[:-3], _UNITS[text[-3:]]) if text[-3:] in _UNITS else (text, 1)
+    try:
+        return (int(digits) if digits.lstrip("+-").replace("_", "").isdigit() else float(digits)) * unit
+    except ValueError as error:
+        raise InvalidConfigurationError(f"{subject} is a number, not {text!r}") from error
 
 
 def _toml(value: object) -> str | None:

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from anabranch.admin.http_client import HttpClient, Json
 from anabranch.model.names import TopicName, parse_namespace
+from anabranch.model.quotas import NAMESPACE_COUNTS, NAMESPACE_RATES
 
 
 class AdminClient(HttpClient):
@@ -148,6 +149,30 @@ class AdminClient(HttpClient):
         if boundaries:
             query["boundaries"] = ",".join(map(str, boundaries))
         self.call("POST", f"{_scalable(name)}/rebucket/{segment}", query=query)
+
+    def quotas(self, of: str) -> dict[str, Json]:
+        """The quotas of a tenant, or the policies of a `tenant/namespace` that limit it."""
+        if "/" not in of:
+            return dict(self.call("GET", _path("tenants", of, "quotas")))
+        names = (*NAMESPACE_COUNTS, *NAMESPACE_RATES)
+        found = {name: self.call("GET", _path("namespaces", *parse_namespace(of), name)) for name in names}
+        return {name: value for name, value in found.items() if value}
+
+    def set_quotas(self, of: str, quotas: Mapping[str, Json]) -> None:
+        """Change these quotas of a tenant or namespace; the others stay. None removes one."""
+        if "/" not in of:
+            kept = {**self.quotas(of), **quotas}
+            self.call(
+                "POST", _path("tenants", of, "quotas"), body={k: v for k, v in kept.items() if v is not None}
+            )
+            return
+        for name, value in quotas.items():
+            method = "DELETE" if value is None else "POST"
+            self.call(method, _path("namespaces", *parse_namespace(of), name), body=value)
+
+    def usage(self, tenant: str) -> dict[str, int]:
+        """How much of its quotas a tenant uses now."""
+        return dict(self.call("GET", _path("tenants", tenant, "usage")))
 
     def create_subscription(self, name: TopicName, subscription: str, kind: str = "STREAM") -> None:
         self.call("PUT", _subscription(name, subscription), query={"type": kind})

@@ -19,6 +19,7 @@ from anabranch.model.quotas import (
 )
 
 TENANT_QUOTAS = "/admin/v2/tenants/{tenant}/quotas"
+TENANT_USAGE = "/admin/v2/tenants/{tenant}/usage"
 
 
 async def _policies(call: Call) -> dict[str, Any]:
@@ -92,6 +93,12 @@ async def get_tenant_quotas(call: Call) -> Any:
     return (await call.topics.namespaces.load_tenant(call.part("tenant"))).quotas
 
 
+async def get_tenant_usage(call: Call) -> Any:
+    """How much of its quotas the tenant uses now."""
+    await call.topics.namespaces.load_tenant(call.part("tenant"))
+    return await call.broker.quotas.use_of(call.part("tenant"))
+
+
 async def set_tenant_quotas(call: Call) -> None:
     given = await call.body(dict[str, Any])
     if given is None:
@@ -118,6 +125,7 @@ QUOTA_POLICIES: dict[str, _CountPolicy | _RatePolicy] = {
 
 ROUTES = [
     route("GET", TENANT_QUOTAS, get_tenant_quotas),
+    route("GET", TENANT_USAGE, get_tenant_usage),
     route("POST", TENANT_QUOTAS, set_tenant_quotas),
     route("DELETE", TENANT_QUOTAS, remove_tenant_quotas),
 ]

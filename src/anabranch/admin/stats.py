@@ -32,6 +32,7 @@ SUMMED = (
     "msgOutCounter",
     "storageSize",
     "backlogSize",
+    "publishRateLimitedTimes",
 )
 
 
@@ -56,6 +57,7 @@ def topic_stats(segment: ServedLog, *, deduplication: bool, owner: str) -> Json:
             publisher_stats(producer) for _, producer in sorted(segment.producers.attached.items())
         ],
         "waitingPublishers": len(segment.producers.waiting),
+        "publishRateLimitedTimes": segment.throttle.publish_holds,
         "subscriptions": subscriptions,
         "replication": {},
         "deduplicationStatus": "Enabled" if deduplication else "Disabled",

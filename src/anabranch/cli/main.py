@@ -11,7 +11,15 @@ import os
 import sys
 from collections.abc import Sequence
 
-from anabranch.cli import data_parser, doctor_parser, rights_parser, role_options, token_parser, topic_parser
+from anabranch.cli import (
+    data_parser,
+    doctor_parser,
+    quotas_parser,
+    rights_parser,
+    role_options,
+    token_parser,
+    topic_parser,
+)
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
@@ -71,6 +79,7 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     rights_parser.add_tenant(commands)
     rights_parser.add_namespace(commands)
     rights_parser.add_permissions(commands)
+    quotas_parser.add_quotas(commands)
     data_parser.add_store(commands)
     data_parser.add_backup(commands)
     data_parser.add_secret(commands)

@@ -134,6 +134,10 @@ class TopicRoom(RecordStore):
         }
         return {namespace: claims for namespace, claims in living.items() if claims}
 
+    async def count(self, tenant: str, namespace: str | None = None) -> int:
+        """The topics of a tenant, or of one namespace, as limits count them."""
+        return len(await self._topics_of(tenant, namespace))
+
     async def _topics_of(self, tenant: str, namespace: str | None) -> set[str]:
         """The names of all topics, and of each partition of a classic topic."""
         wanted = [namespace] if namespace is not None else await self._namespaces.of_tenant(tenant)

@@ -203,6 +203,7 @@ CALLS: Final[dict[tuple[str, str], TableLine]] = {
     ("POST", "/admin/v2/tenants/{tenant}"): SUPERUSER,
     ("DELETE", "/admin/v2/tenants/{tenant}"): SUPERUSER,
     ("GET", "/admin/v2/tenants/{tenant}/quotas"): _TENANT,
+    ("GET", "/admin/v2/tenants/{tenant}/usage"): _TENANT,
     ("POST", "/admin/v2/tenants/{tenant}/quotas"): SUPERUSER,
     ("DELETE", "/admin/v2/tenants/{tenant}/quotas"): SUPERUSER,
     ("GET", "/admin/v2/namespaces/{tenant}"): _TENANT,

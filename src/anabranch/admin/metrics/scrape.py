@@ -15,6 +15,7 @@ from prometheus_client import exposition
 from prometheus_client.core import GaugeMetricFamily
 
 from anabranch.admin.metrics.process import make_registry, process_parts
+from anabranch.admin.metrics.quotas import quota_tables
 from anabranch.admin.metrics.tables import Encode, Families, TextPart
 from anabranch.admin.metrics.topics import collect_topics
 from anabranch.broker.broker import Broker
@@ -51,7 +52,9 @@ class LocalMetrics:
         tables = await collect_topics(self._broker)
         for part in process_parts(self._registry, worker, encode):
             yield part
-        for part in chain.from_iterable(table.parts(worker, encode) for table in tables.all):
+        for part in chain.from_iterable(
+            table.parts(worker, encode) for table in (*tables.all, *quota_tables(self._broker))
+        ):
             yield part
             await asyncio.sleep(0)
 

@@ -56,6 +56,19 @@ class QuotaGuard:
             tasks.create_task(self.book.follow())
             tasks.create_task(self._shares.run())
 
+    async def use_of(self, tenant: str) -> dict[str, int]:
+        """How much of each quota a tenant uses now, over all brokers."""
+        at_all = (await self.everywhere.tenant(tenant))(self.usage.of_tenant(tenant))
+        room = self._topics.room
+        return {
+            "connections": at_all.connections,
+            "namespaces": len(await self._topics.namespaces.of_tenant(tenant)),
+            "topics": 0 if room is None else await room.count(tenant),
+            "subscriptions": await self.everywhere.subscriptions(tenant, self._topics),
+            "producers": at_all.producers,
+            "consumers": at_all.consumers,
+        }
+
     @contextmanager
     def attaching(self, client: object) -> Iterator[None]:
         """Count an admitted client no more if it cannot be attached."""

@@ -45,6 +45,8 @@ class PublishingLink(Protocol):
 class RateGate:
     """One rate of one topic, subscription or tenant at this broker."""
 
+    waiters = "subscriptions"
+
     def __init__(self, policy: str, of: str, rate: Rate, share: float = 1.0, *, shared: bool = False) -> None:
         """`shared`: other brokers serve parts of `of`, so this gate has only a share of the rate."""
         self.policy = policy
@@ -68,6 +70,16 @@ class RateGate:
     def held(self) -> int:
         """Connections or subscriptions that wait now."""
         return len(self._held)
+
+    @property
+    def trouble(self) -> str | None:
+        """The connections or subscriptions that wait for this rate, in words; None if none does."""
+        if not self._held:
+            return None
+        limits = ((self.rate.messages, "messages"), (self.rate.bytes, "bytes"))
+        rate = " and ".join(f"{limit:g} {unit}" for limit, unit in limits if limit is not None)
+        period = "a second" if self.rate.period_s == 1.0 else f"in {self.rate.period_s:g} s"
+        return f"{len(self._held)} {self.waiters} wait for {self.policy} of {self.of}: {rate} {period}"
 
     @property
     def rate(self) -> Rate:
@@ -143,6 +155,8 @@ class RateGate:
 
 class PublishGate(RateGate):
     """A rate of publishing: connections are not read while they wait, as in Pulsar."""
+
+    waiters = "connections"
 
     def charge(self, link: PublishingLink, messages: int, size: int) -> None:
         """Count an entry; stop reading from its connection if that was more than the rate allows."""

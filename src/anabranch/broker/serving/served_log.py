@@ -259,13 +259,13 @@ class ServedLog:
         )
 
     def troubles(self) -> tuple[str, ...]:
-        """Reasons why the log takes no entries or subscriptions cannot read, and damaged entries passed."""
+        """Reasons why the log takes no entries, clients wait, or subscriptions cannot read; damage passed."""
         found = (
             f"subscription {name}: {trouble}"
             for name, subscription in self.subscriptions.items()
             for trouble in subscription.troubles
         )
-        return (*troubles_of(self.log), *islice(found, TROUBLES_MAX))
+        return (*troubles_of(self.log), *self.throttle.troubles(), *islice(found, TROUBLES_MAX))
 
     def sample(self, now: float) -> None:
         self._rates.sample(now, self.totals())

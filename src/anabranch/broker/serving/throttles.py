@@ -104,6 +104,17 @@ class TopicThrottle:
             if gates.own is not None:
                 gates.own.change(self._now(self._quotas.subscription_dispatch) or gates.own.rate)
 
+    def troubles(self) -> list[str]:
+        """The waits for rates of the topic, its subscriptions and its tenant, in words."""
+        own = (gates.own for gates in list(self._subscriptions.values()))
+        gates = (*self.publish_gates, *self._dispatch_gates, *filter(None, own))
+        return [gate.trouble for gate in gates if gate.trouble is not None]
+
+    @property
+    def publish_holds(self) -> int:
+        """How often a connection had to wait for the rate of publishing to the topic."""
+        return 0 if self._own_publish is None else self._own_publish.holds
+
     def gates(self) -> Iterator[RateGate]:
         """The gates of the topic and of its subscriptions, without those of the tenant."""
         yield from filter(None, (self._own_publish, self._own_dispatch))

@@ -298,3 +298,28 @@ async def test_one_address_has_only_so_many_connections(brokers: Brokers) -> Non
     clients.append(await brokers.connect())
     await settle()
     assert not clients[3].hung_up
+
+
+async def test_refusals_and_use_are_visible(brokers: Brokers) -> None:
+    await limit_tenant(brokers, maxProducers=1)
+    client = await brokers.connect(await classic_owner(brokers))
+    await client.producer(CLASSIC)
+    for number in (2, 3):
+        refusal(await client.producer(CLASSIC, producer_id=number), pb.ProducerBusy)
+    await client.subscribe(CLASSIC)
+    admin = Admin(brokers)
+    for _ in range(2):
+        usage = await admin.ask("GET", "/admin/v2/tenants/public/usage")
+        assert usage.json == {
+            "connections": 1,
+            "namespaces": 1,
+            "topics": 1,
+            "subscriptions": 1,
+            "producers": 1,
+            "consumers": 1,
+        }
+    owner = await classic_owner(brokers)
+    metrics = (await admin.ask("GET", "/metrics")).body.decode()
+    labels = f'{{worker="{owner}",policy="maxProducers",tenant="public"}}'
+    assert f"anabranch_quota_refusals_total{labels} 2" in metrics
+    assert (await admin.ask("GET", "/admin/v2/tenants/absent/usage")).status == 404

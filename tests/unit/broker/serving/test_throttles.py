@@ -196,3 +196,23 @@ async def test_a_topic_without_limits_has_no_gate(brokers: Brokers) -> None:
     await client.subscribe()
     await client.publish_all([b"x"] * 10)
     assert list(brokers[0].quotas.book.throttles.gates()) == []
+
+
+async def test_waiting_is_visible_in_stats_and_why_and_metrics(brokers: Brokers) -> None:
+    await set_rate(brokers, "publishRate", messages=1)
+    client = await brokers.connect()
+    await look_up(client)
+    await client.producer(WHOLE)
+    client.publish(b"x", 0)
+    client.publish(b"x", 1)
+    await client.receipt()
+    await asyncio.sleep(0.1)
+    admin, waits = Admin(brokers), "1 connections wait for publishRate of topic://public/default/orders"
+    why = (await admin.ask("GET", "/admin/v2/scalable/public/default/orders/why")).json
+    assert any(waits in text for text in why["troubles"].values()), why
+    stats = await admin.ask("GET", "/admin/v2/scalable/public/default/orders/segments/0/stats")
+    assert stats.json["publishRateLimitedTimes"] == 1
+    metrics = (await admin.ask("GET", "/metrics")).body.decode()
+    labels = '{worker="0",policy="publishRate",of="topic://public/default/orders"}'
+    assert f"anabranch_rate_held{labels} 1" in metrics
+    assert f"anabranch_rate_holds_total{labels} 1" in metrics
