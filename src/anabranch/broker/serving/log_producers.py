@@ -6,7 +6,7 @@ Must not know subscriptions, nor how an entry is stored.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -110,7 +110,7 @@ class LogProducers:
                 producers=len(self.attached),
                 exclusive=self.exclusive is not None,
                 waiting=len(self.waiting),
-                foreign=any(_is_foreign(other, producer) for other in self._all()),
+                foreign=any(_is_foreign(other, producer) for other in self.attached.values()),
             )
             self._prepare(producer)
             if step == "wait":
@@ -118,7 +118,7 @@ class LogProducers:
                 self._context.usage.add_producer(self._name, producer)
                 return False
             if step == "fence":
-                self._close_all()
+                self._close_all(lambda other: not _is_foreign(other, producer))
             if step != "join":
                 await self._own(producer, keep_epoch=topic_epoch == stored.number)
             self.attached[producer.bound_name] = producer
@@ -228,10 +228,9 @@ class LogProducers:
             self._last_exclusive = await self._context.next_epoch(self._name, principal)
         self.exclusive = producer
 
-    def _close_all(self) -> None:
-        others = self._all()
-        self.waiting.clear()
-        for other in others:
+    def _close_all(self, is_closed: Callable[[ServedProducer], bool] = lambda _: True) -> None:
+        """Close these producers, those that wait first, so that none of them is let in for another."""
+        for other in [one for one in (*self.waiting.values(), *self.attached.values()) if is_closed(one)]:
             self.detach(other)
             other.close()
 
@@ -250,7 +249,8 @@ def next_step(
 ) -> ProducerStep:
     """The step that lets a producer with this access mode in; ProducerBusyError or ProducerFencedError.
 
-    `foreign` says that producers of other roles are connected or wait. A role fences only its own producers.
+    `foreign` says that producers of other roles are connected. A role fences only its own producers; those of
+    other roles that wait go on waiting.
     """
     alone = not producers and not waiting
     if mode == pb.Shared:

@@ -143,12 +143,20 @@ async def test_a_role_does_not_fence_the_producers_of_another(brokers: Brokers, 
     await alice.publish_all([b"still mine"])
 
 
-async def test_a_role_does_not_fence_a_waiting_producer_of_another(brokers: Brokers) -> None:
+async def test_a_foreign_producer_that_waits_is_not_fenced_and_prevents_no_fencing(
+    brokers: Brokers,
+) -> None:
     alice, bob = await connect_as(brokers, "alice"), await connect_as(brokers, "bob")
     await bob.producer(producer_access_mode=pb.Exclusive)
     await alice.producer(producer_access_mode=pb.WaitForExclusive)
-    refused = await bob.producer(producer_id=2, producer_access_mode=pb.ExclusiveWithFencing)
-    assert error_of(refused) == pb.ProducerFenced
+    await bob.producer(producer_id=2, producer_access_mode=pb.WaitForExclusive)
+    fencing = await bob.producer(producer_id=3, producer_access_mode=pb.ExclusiveWithFencing)
+    assert fencing.topic_epoch == 1
+    assert {(await bob.expect(pb.CommandCloseProducer)).producer_id for _ in range(2)} == {1, 2}
+    await settle()
+    assert not alice.inbox
+    await close_producer(bob, 3)
+    assert (await alice.expect(pb.CommandProducerSuccess)).topic_epoch == 2
 
 
 async def test_a_role_fences_its_own_producers(brokers: Brokers) -> None:
