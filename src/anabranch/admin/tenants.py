@@ -14,7 +14,7 @@ from anabranch.admin.topics import delete_topic, list_topics
 from anabranch.errors import InvalidConfigurationError, NotFoundError, TopicNotFoundError
 from anabranch.metadata.records import NamespaceRecord, TenantRecord
 from anabranch.model.names import validate_entity
-from anabranch.rights.grants import SUBSCRIPTION_MODE, SUBSCRIPTION_MODES
+from anabranch.rights.grants import SUBSCRIPTION_MODE, SUBSCRIPTION_MODES, grants_of
 
 RETENTION = "retention_policies"
 _LIMITS = ("retentionTimeInMinutes", "retentionSizeInMB")
@@ -98,6 +98,8 @@ async def create_namespace(call: Call) -> None:
     _check_retention(policies.get(RETENTION))
     await check_new_namespace(call, policies)
     await call.topics.namespaces.create_namespace(call.namespace(), NamespaceRecord(policies=policies))
+    if roles := sorted(grants_of(call.namespace(), policies).roles):
+        call.note_change(f"with rights of {', '.join(roles)}")
 
 
 async def get_namespace(call: Call) -> Any:

@@ -7,6 +7,7 @@ refused. This module must not know which command or call needs which right; `rig
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, Final
 
 from anabranch.config import BrokerConfig
@@ -41,11 +42,9 @@ class GrantCache:
 
     def start(self) -> None:
         """Follow the changes of all brokers from now on."""
-        store = self._namespaces.store
-        self._undo = [
-            store.watch(root, lambda path, root=root: self._changed(root, path))  # type: ignore[misc]
-            for root in (records.TENANTS, records.NAMESPACES)
-        ]
+        watch = self._namespaces.store.watch
+        roots = (records.TENANTS, records.NAMESPACES)
+        self._undo = [watch(root, partial(self._changed, root)) for root in roots]
 
     def stop(self) -> None:
         for undo in self._undo:
@@ -54,7 +53,11 @@ class GrantCache:
     def watch(self, changed: Changed) -> Callable[[], None]:
         """Call `changed` after each change of grants; returns the undo."""
         self._watchers[changed] = None
-        return lambda: self._watchers.pop(changed, None) and None
+
+        def undo() -> None:
+            self._watchers.pop(changed, None)
+
+        return undo
 
     def known(self, need: Need) -> Grants | None:
         """The grants for a need, if they are in memory."""
@@ -71,7 +74,8 @@ class GrantCache:
             grants = await self._load_grants(need.namespace_name)
         if changes == self.changes and self._undo:
             _keep(self._admins, need.tenant, admins)
-            _keep(self._grants, need.namespace_name, grants)
+            if need.namespace:
+                _keep(self._grants, need.namespace_name, grants)
         return Grants(admins, grants)
 
     async def _load_admins(self, tenant: str) -> frozenset[str]:
