@@ -99,6 +99,7 @@ class LogProducers:
             if not fresh_name:
                 # Entries of an earlier producer of this name must be stored or refused before they count.
                 await self._log.flush()
+                self._check_name(producer)
             if self._last_exclusive is None:
                 self._last_exclusive = await self._context.epoch_of(self._name)
             stored = self._last_exclusive

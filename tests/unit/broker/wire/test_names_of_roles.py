@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import NO_ID
 from anabranch.protocol.pb import pulsar_pb2 as pb
+from tests.fakes.storage import SlowStorage
 from tests.harness.cluster import Brokers
 from tests.harness.rights import connect_as
 from tests.harness.security import SECURE
@@ -51,6 +53,18 @@ async def test_a_name_stays_with_its_role_after_a_restart(brokers: Brokers) -> N
     assert error_of(await bob.producer(producer_name="p")) == pb.ProducerBusy
     alice = await connect_as(brokers, "alice")
     assert (await alice.producer(producer_name="p")).last_sequence_id == 0
+
+
+@pytest.mark.brokers(storage=SlowStorage)
+async def test_a_name_stays_with_its_role_while_its_entries_become_durable(brokers: Brokers) -> None:
+    alice, bob = await connect_as(brokers, "alice"), await connect_as(brokers, "bob")
+    await alice.producer(producer_name="p")
+    alice.publish(b"0", 0)
+    await asyncio.sleep(0.01)
+    alice.close()
+    await asyncio.sleep(0.01)
+    assert len(brokers[0].connections) == 1, "the entry is on its way to the disk"
+    assert error_of(await bob.producer(producer_name="p")) == pb.ProducerBusy
 
 
 async def test_a_name_under_which_nothing_was_stored_is_free_again(brokers: Brokers) -> None:
