@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from anabranch.admin.answers import reason
 from anabranch.config import BrokerConfig
+from anabranch.security.audit import AuditEvent, AuditLog
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
@@ -86,7 +87,9 @@ class RequestHead(NamedTuple):
         for name, value in _decoded(scope["headers"]):
             headers[name] = f"{headers[name]}, {value}" if name in headers else value
         server = scope.get("server") or ("", None)
-        return cls(scope["method"], scope["path"], headers, server[0])
+        # Routes match the path as it was sent, so the rules look at the same.
+        path = scope["raw_path"].decode("ascii", "replace") if scope.get("raw_path") else scope["path"]
+        return cls(scope["method"], path, headers, server[0])
 
     @property
     def has_body(self) -> bool:
@@ -163,7 +166,7 @@ def _decoded(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[str, str]
     return ((name.decode("latin-1").lower(), value.decode("latin-1").strip()) for name, value in headers)
 
 
-def guarded(app: App, hosts: AllowedHosts) -> App:
+def guarded(app: App, hosts: AllowedHosts, audit: AuditLog) -> App:
     """The app behind the rules above; its answers carry the headers that browsers heed."""
 
     async def guard(scope: Any, receive: Any, send: Any) -> None:
@@ -172,8 +175,15 @@ def guarded(app: App, hosts: AllowedHosts) -> App:
                 message = {**message, "headers": [*message.get("headers", ()), *SECURITY_HEADERS]}
             await send(message)
 
-        refused = why_refused(RequestHead.of(scope), hosts) if scope["type"] == "http" else None
-        answer = app if refused is None else reason(*refused)
+        answer = app
+        if scope["type"] == "http":
+            head = RequestHead.of(scope)
+            refused = why_refused(head, hosts)
+            if refused is not None:
+                address = ":".join(map(str, scope.get("client") or ("unknown",)))
+                action = f"{head.method} {head.path}"
+                audit.write(AuditEvent(action, "refused", address=address, reason=refused.text))
+                answer = reason(*refused)
         await answer(scope, receive, send_with_headers)
 
     return guard

@@ -70,7 +70,8 @@ def create_app(broker: Broker) -> Any:
             scope["path"] = scope["raw_path"].decode("ascii", "replace")
         await asked(scope, receive, send)
 
-    return guarded(keep_escapes, AllowedHosts.of(broker.config, socket.gethostname()))
+    hosts = AllowedHosts.of(broker.config, socket.gethostname())
+    return guarded(keep_escapes, hosts, broker.gate.audit)
 
 
 def served_calls() -> list[tuple[str, str]]:

@@ -149,6 +149,8 @@ async def test_a_page_of_another_site_changes_nothing(admin: Admin) -> None:
         refused = await admin.ask("DELETE", TENANT, headers=headers)
         assert refused.status == 403
         assert refused.json["reason"]
+        event = admin.brokers.audit.events[-1]
+        assert (event.action, event.outcome) == (f"DELETE {TENANT}", "refused")
     assert (await admin.ask("GET", TENANT)).status == 200
     assert (await admin.ask("DELETE", TENANT, headers={"content-type": None})).status == 204
 
