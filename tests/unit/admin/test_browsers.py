@@ -70,6 +70,19 @@ def test_a_host_that_the_broker_does_not_know_is_refused(host: str) -> None:
     assert status_of("DELETE", host=host) == 403
 
 
+@pytest.mark.parametrize("name", ["host", "origin", "sec-fetch-site"])
+def test_a_header_that_is_sent_twice_hides_nothing(name: str) -> None:
+    good = {"host": "localhost", "origin": "http://localhost", "sec-fetch-site": "same-origin"}
+    bad = {"host": "evil.test", "origin": EVIL, "sec-fetch-site": "cross-site"}
+    usual = [(one.encode(), value.encode()) for one, value in good.items()]
+    scope = {"method": "DELETE", "path": TENANT, "server": ("127.0.0.1", 8080)}
+    hosts = AllowedHosts.of(BrokerConfig(), "box")
+    assert why_refused(RequestHead.of({**scope, "headers": usual}), hosts) is None
+    twice = (name.encode(), bad[name].encode())
+    for headers in ([*usual, twice], [twice, *usual]):
+        assert why_refused(RequestHead.of({**scope, "headers": headers}), hosts) is not None
+
+
 def test_more_hosts_are_allowed_by_a_setting() -> None:
     hosts = "Proxy.example, *.svc.local,10.9.9.9"
     for host in ("proxy.example", "a.svc.local:80", "b.a.svc.local", "10.9.9.9:8080"):

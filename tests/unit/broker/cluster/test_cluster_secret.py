@@ -23,8 +23,10 @@ from anabranch.security.peer_secrets import PeerSecrets
 from anabranch.testing.faults import SimClock
 from anabranch.testing.sim_secrets import SimSecrets
 from anabranch.testing.simloop import SimLoop
+from anabranch.transport.dialing import dial
 from tests.harness.admin import ORDERS, Admin
-from tests.harness.cluster import Brokers
+from tests.harness.cluster import PORT, Brokers, host_of
+from tests.harness.wire import WireClient
 
 OLD, NEW = b"o" * 32, b"n" * 32
 
@@ -186,6 +188,27 @@ async def test_a_second_challenge_is_an_error(loop: SimLoop) -> None:
     assert len(dialing.take_output()) == 1
     with pytest.raises(RemoteProtocolError):
         dialing.receive(frame, 0.0)
+
+
+class ForgedProof(DialingProof):
+    """The part of a process that has overheard the key id, and does not know the secret."""
+
+    def __init__(self, secret: bytes, forged: bytes) -> None:
+        super().__init__(secret, bytes(32))
+        self._forged = forged
+
+    def answer(self, challenge: bytes) -> bytes:
+        return self._forged
+
+
+@pytest.mark.parametrize("forged", [b"", bytes(32), bytes(64)])
+async def test_a_client_that_knows_the_key_id_alone_is_no_broker(brokers: Brokers, forged: bytes) -> None:
+    proof = ForgedProof(brokers.secrets.secrets.current, forged)
+    machine = PeerMachine(proof, now=brokers.loop.time(), keep_alive_s=5.0)
+    with pytest.raises(AuthenticationError):
+        await dial(host_of(0), PORT, lambda: machine, WireClient(), timeout_s=5.0)
+    assert not brokers[0].connections
+    assert "claims to be a broker" in brokers.audit.reasons[-1]
 
 
 @pytest.mark.brokers(count=2)
