@@ -87,8 +87,7 @@ class LogProducers:
     async def attach(self, producer: ServedProducer, *, fresh_name: bool, topic_epoch: int | None) -> bool:
         """Let a producer in; whether it may send at once or waits until its `promoted` is called.
 
-        Raises TopicTerminatedError, ProducerBusyError or ProducerFencedError, and StorageFullError while the
-        disk is full.
+        Raises TopicTerminatedError, ProducerBusyError, ProducerFencedError, or StorageFullError.
         """
         self._check_open()
         await self._detach_dead(producer.bound_name, producer.link)
