@@ -67,6 +67,11 @@ def test_a_token_file_is_read_for_each_request_and_connection(broker: BrokerProc
         assert len(admin.brokers()) == 1
     with Client(broker.url, authentication=authentication) as client:
         client.create_producer("orders").send(b"one")
+    # A token that is replaced while a request is under way costs no call.
+    tokens = ["expired", token_for("alice")]
+    replaced = AuthenticationToken(lambda: tokens.pop(0) if len(tokens) > 1 else tokens[0])
+    with AdminClient(broker.http_url, authentication=replaced) as admin:
+        assert len(admin.brokers()) == 1
 
 
 def test_a_live_producer_and_consumer_outlive_their_tokens(
@@ -97,13 +102,13 @@ def test_a_live_producer_and_consumer_outlive_their_tokens(
         thread = threading.Thread(target=publish)
         thread.start()
         while thread.is_alive() or len(received) < len(sent):
-            messages = consumer.receive_many(100, timeout=5)
+            messages = consumer.receive_many(100, timeout=0.5)
             received += [message.data for message in messages]
             if messages:
                 consumer.acknowledge_cumulative(messages[-1])
         thread.join()
     assert received == sent
-    assert len(issued) == 3
+    assert len(issued) >= 3
     assert not [line for line in caplog.messages if "lost the connection" in line]
 
 

@@ -9,7 +9,8 @@ import asyncio
 import json
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -49,7 +50,7 @@ class OAuth2Parameters:
     """The checked parameters; the id and secret of the client may lie in the document `read_key` reads."""
 
     issuer_url: str
-    read_key: Callable[[], str]
+    read_key: Callable[[], str] = field(repr=False)
     audience: str | None
     scope: str | None
     trust_file: str | None
@@ -81,8 +82,7 @@ def _key_reader(found: Mapping[str, str | None]) -> Callable[[], str]:
         raise InvalidConfigurationError(
             "AuthenticationOauth2 needs private_key, such as file:///path, or client_id and client_secret"
         )
-    document = json.dumps({"client_id": client_id, "client_secret": secret})
-    return lambda: document
+    return partial(str, json.dumps({"client_id": client_id, "client_secret": secret}))
 
 
 def _issuer_url(url: str) -> str:

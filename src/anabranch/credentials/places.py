@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
@@ -22,18 +23,16 @@ def is_place(text: str) -> bool:
 def secret_reader(text: str) -> Callable[[], str]:
     """A function that reads the secret of `file:///path`, `env:NAME`, `token:secret` or a bare secret.
 
-    The function raises AuthenticationError when there is no secret at that place.
+    The function raises AuthenticationError when there is no secret at that place. It can be pickled.
     """
     if text.startswith("file:"):
-        path = file_path(text)
-        return lambda: read_file(path)
+        return partial(read_file, file_path(text))
     if text.startswith("env:"):
-        name = text.removeprefix("env:")
-        return lambda: _read_variable(name)
+        return partial(_read_variable, text.removeprefix("env:"))
     secret = text.removeprefix("token:").strip()
     if not secret:
         raise InvalidConfigurationError("the token is empty")
-    return lambda: secret
+    return partial(str, secret)
 
 
 def file_path(url: str) -> Path:
@@ -80,6 +79,5 @@ def document_reader(url: str) -> Callable[[], str]:
             text = raw.decode()
         except ValueError:
             raise InvalidConfigurationError("the content of the data: URL is not valid") from None
-        return lambda: text
-    path = file_path(url) if url.startswith("file:") else Path(url)
-    return lambda: read_file(path)
+        return partial(str, text)
+    return partial(read_file, file_path(url) if url.startswith("file:") else Path(url))

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import base64
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from anabranch import Authentication, AuthenticationBasic, AuthenticationTLS, AuthenticationToken
+from anabranch import (
+    Authentication,
+    AuthenticationBasic,
+    AuthenticationOauth2,
+    AuthenticationTLS,
+    AuthenticationToken,
+)
 from anabranch.credentials.asking import REFRESH, checked_authentication, http_headers, proof
 from anabranch.errors import AuthenticationError, InvalidConfigurationError
 
@@ -138,6 +145,21 @@ def test_arguments_are_checked_when_they_are_given(make: Callable[[], object]) -
 def test_no_secret_is_shown(authentication: object) -> None:
     assert SECRET not in repr(authentication)
     assert SECRET not in str(authentication)
+
+
+@pytest.mark.parametrize(
+    "authentication",
+    [
+        AuthenticationToken(SECRET),
+        AuthenticationToken("file:///run/token"),
+        AuthenticationTLS("/c.pem", "/k.pem"),
+        AuthenticationBasic("alice", SECRET),
+        AuthenticationOauth2('{"issuer_url": "https://i", "client_id": "a", "client_secret": "b"}'),
+        AuthenticationOauth2('{"issuer_url": "https://i", "private_key": "file:///key.json"}'),
+    ],
+)
+def test_credentials_can_be_sent_to_another_process(authentication: object) -> None:
+    assert repr(pickle.loads(pickle.dumps(authentication))) == repr(authentication)
 
 
 def test_the_place_of_a_token_is_shown() -> None:

@@ -41,7 +41,7 @@ _REDIRECTS_MAX = 20
 RECONNECT = Backoff(0.1, 1.0)
 """Waits between attempts to attach to a broker; the longest one bounds the delay after a takeover."""
 
-REFUSED = Backoff(0.1, 10.0)
+REFUSED = Backoff(0.1, 5.0)
 """Waits between attempts of a role that the broker refused."""
 
 FIRST_TIMEOUT_S = 1.0
@@ -185,7 +185,8 @@ class ConnectionPool:
     def ends(self, error: BaseException) -> bool:
         """Whether an error ends an open producer or consumer, because the role was refused for good."""
         now = asyncio.get_running_loop().time()
-        return self._refused.ends(error, now, self.operation_timeout_s)
+        # A message that waits learns the refusal, and not only that its time is over.
+        return self._refused.ends(error, now, self.operation_timeout_s / 2)
 
     @property
     def uses_tls(self) -> bool:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from anabranch.client.decide.reconnection import ReconnectEvent as Event
 from anabranch.client.decide.reconnection import Reconnection, ReconnectPhase
+from anabranch.client.net.connection_pool import pause_s
+from anabranch.errors import AuthenticationError, ConnectError
 
 
 def after(*events: Event) -> Reconnection:
@@ -69,3 +73,10 @@ def test_refusals_count_until_the_broker_accepts_a_request() -> None:
     life.handle(Event.ATTACHED)
     life.handle(Event.REFUSED)
     assert life.failures == 1
+
+
+def test_a_refused_role_pauses_for_longer_than_a_lost_broker() -> None:
+    rng = Random(1)
+    refused = [pause_s(AuthenticationError("no"), 20, rng) for _ in range(20)]
+    lost = [pause_s(ConnectError("gone"), 20, rng) for _ in range(20)]
+    assert max(lost) < 2 < min(refused)

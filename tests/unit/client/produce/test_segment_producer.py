@@ -7,7 +7,14 @@ from typing import Any
 
 from anabranch.client.decide.batcher import FAILED, OPEN, STORED
 from anabranch.client.decide.producer_life import ProducerState
-from anabranch.errors import AuthorizationError, ProducerBusyError, ServiceNotReadyError, TopicTerminatedError
+from anabranch.client.net.trouble import RoleTrouble
+from anabranch.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    ProducerBusyError,
+    ServiceNotReadyError,
+    TopicTerminatedError,
+)
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.unit.client.fakes import FakeHome, FakePool, settle_down, success
 
@@ -196,6 +203,32 @@ async def test_a_sealed_segment_is_asked_what_it_has_stored() -> None:
     segment.depart()
     assert segment.take_back() == [*batches[2:], *later]
     assert home.memory.used == 0
+
+
+async def test_a_sealed_segment_is_asked_again_while_credentials_are_refused() -> None:
+    refused = True
+
+    def answer(message: Any) -> Any:
+        if is_settling(message):
+            return AuthenticationError("expired") if refused else success(0)
+        return success()
+
+    pool = FakePool(answer)
+    home = FakeHome(pool)
+    home.role = RoleTrouble(lambda: "topic", lambda _: False)
+    home.role.opened = True
+    segment = home.segment()
+    await settle_down()
+    batches = home.add(segment, 2)
+    segment.send_error(
+        pb.CommandSendError(producer_id=1, error=pb.TopicTerminatedError, message="", sequence_id=0)
+    )
+    await asyncio.sleep(1)
+    assert segment.life.state is ProducerState.SETTLING
+    refused = False
+    await asyncio.sleep(10)
+    assert not segment.in_doubt
+    assert [batch.state for batch in batches] == [STORED, OPEN]
 
 
 async def test_a_seal_that_failed_lets_the_segment_go_on() -> None:
