@@ -106,6 +106,21 @@ def test_messages_go_through_tls_alone(make_broker: MakeBroker, authority: Autho
     assert "Traceback" not in broker.log_text
 
 
+def test_workers_call_each_other_over_tls_and_prove_themselves(
+    make_broker: MakeBroker, authority: Authority
+) -> None:
+    settings = tls_settings(authority.server("worker"), authority.file)
+    required = {"broker_client_tls": "true", "tls_require_client_certificate": "true"}
+    broker = make_broker(workers=2, **required, **settings).start()
+    with AdminClient(broker.http_url) as admin:
+        for number in range(4):
+            admin.create_topic(TopicName.parse(f"topic://public/default/orders-{number}"))
+            admin.topic_stats(TopicName.parse(f"topic://public/default/orders-{number}"))
+    assert broker.stop() == 0
+    assert "connected to the broker at pulsar+ssl://" in broker.log_text
+    assert "connected to the broker at pulsar://" not in broker.log_text
+
+
 def renewed(target: Pair, source: Pair) -> None:
     """Put new files into the place of others, as tools for certificates do."""
     os.replace(source.key, target.key)
@@ -187,7 +202,8 @@ def test_slow_silent_and_garbage_clients_cost_other_clients_nothing(
         producer.send(b"last")
         # A dropped handshake holds no descriptor; the client and its connections hold a few.
         assert eventually(lambda: broker.open_files() <= files + 5)
-    assert broker.stop() == 0
+    with connections(broker.tls_port, 5), connections(broker.https_port, 5):
+        assert broker.stop() == 0
     assert "Traceback" not in broker.log_text
     assert "in its TLS handshake" in broker.log_text
 

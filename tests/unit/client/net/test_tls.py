@@ -89,6 +89,14 @@ def test_checks_may_be_switched_off(authority: Authority) -> None:
     assert shake_hands(server, context_of(URL, tls_allow_insecure_connection=True)).version == "TLSv1.3"
 
 
+def test_a_broker_without_authenticated_encryption_is_refused(authority: Authority) -> None:
+    server = serving(authority.server())
+    server.maximum_version = ssl.TLSVersion.TLSv1_2
+    server.set_ciphers("ECDHE-ECDSA-AES256-SHA384")
+    with pytest.raises(ssl.SSLError):
+        shake_hands(server, context_of(URL, tls_trust_certs_file_path=authority.file))
+
+
 @pytest.mark.parametrize("by_credentials", [True, False])
 def test_the_client_shows_its_certificate_and_follows_its_files(
     authority: Authority, by_credentials: bool
