@@ -93,12 +93,7 @@ class LogProducers:
         await self._detach_dead(producer.bound_name, producer.link)
         async with self._admission:
             self._check_open()
-            self._check_name(producer)
-            self._take_name(producer)
-            if not fresh_name:
-                # Entries of an earlier producer of this name must be stored or refused before they count.
-                await self._log.flush()
-                self._check_name(producer)
+            await self._take_name(producer, fresh=fresh_name)
             if self._last_exclusive is None:
                 self._last_exclusive = await self._context.epoch_of(self._name)
             stored = self._last_exclusive
@@ -211,7 +206,16 @@ class LogProducers:
                 f"the producer name {producer.name} belongs to another role on {self._name}; choose another"
             )
 
-    def _take_name(self, producer: ServedProducer) -> None:
+    async def _take_name(self, producer: ServedProducer, *, fresh: bool) -> None:
+        """Return when the producer may use its name, and the log knows all that was stored under it."""
+        self._check_name(producer)
+        self._free_name(producer)
+        if not fresh:
+            # Entries of an earlier producer of this name must be stored or refused before they count.
+            await self._log.flush()
+            self._check_name(producer)
+
+    def _free_name(self, producer: ServedProducer) -> None:
         """Free the name if its holder is the same producer before it connected again."""
         holder = self._holder(producer.bound_name)
         if holder is None:
