@@ -83,6 +83,7 @@ class AuthenticationConfig:
         low=0,
         high=600.0,
     )
+    token_must_expire: bool = setting(False, "Whether tokens without an expiry are refused.")
     openid_issuers: str = setting(
         "",
         "URLs of the issuers whose tokens are accepted by the method openid, separated by commas.",

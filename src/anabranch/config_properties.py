@@ -15,6 +15,8 @@ from anabranch.errors import InvalidConfigurationError
 _NO: Final = ("false",)
 _STORES: Final = "use PEM files: tlsCertificateFilePath, tlsKeyFilePath and tlsTrustCertsFilePath"
 _FACTORIES: Final = "TLS factories of Java do not exist here"
+_PROVIDERS: Final = ("jdk", "openssl", "openssl_refcnt", "sunjsse", "conscrypt")
+_PROVIDER: Final = "TLS is that of OpenSSL, whose build decides about FIPS"
 
 
 class Unsupported(NamedTuple):
@@ -54,6 +56,8 @@ PROTECTING: Final[Mapping[str, Unsupported]] = {
     "brokerClientTlsEnabledWithKeyStore": Unsupported(_NO, _STORES),
     "brokerClientTlsKeyStore": Unsupported((), _STORES),
     "brokerClientTlsTrustStore": Unsupported((), _STORES),
+    "brokerClientTlsKeyStorePassword": Unsupported((), _STORES),
+    "brokerClientTlsTrustStorePassword": Unsupported((), _STORES),
     "brokerClientTlsFactoryClassName": Unsupported((), _FACTORIES),
     "brokerClientTlsFactoryConfig": Unsupported((), _FACTORIES),
     "brokerClientTlsCiphers": Unsupported((), "tlsCiphers holds between brokers too"),
@@ -61,6 +65,20 @@ PROTECTING: Final[Mapping[str, Unsupported]] = {
     "brokerClientSslFactoryPlugin": Unsupported(
         ("org.apache.pulsar.common.util.defaultpulsarsslfactory",), _FACTORIES
     ),
+    "brokerClientSslFactoryPluginParams": Unsupported((), _FACTORIES),
+    **{
+        name: Unsupported(_PROVIDERS, _PROVIDER)
+        for name in (
+            "tlsProvider",
+            "webServiceTlsProvider",
+            "jsseProvider",
+            "brokerClientSslProvider",
+            "brokerClientJsseProvider",
+        )
+    },
+    "httpRequestsLimitEnabled": Unsupported(_NO, "HTTP is limited by maxHttpServerConnections"),
+    "maxSameAddressProducersPerTopic": Unsupported(("0",), "use maxProducersPerTopic"),
+    "maxSameAddressConsumersPerTopic": Unsupported(("0",), "use maxConsumersPerTopic"),
     "haProxyProtocolEnabled": Unsupported(_NO, "the broker does not speak HAProxy's protocol"),
     "webServiceHaProxyProtocolEnabled": Unsupported(_NO, "the broker does not speak HAProxy's protocol"),
     "brokerInterceptors": Unsupported((), "interceptors of Java do not exist here"),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from anabranch.testing.certificates import Authority, tls_settings
 from anabranch.testing.process import BrokerProcess
 
 MakeBroker = Callable[..., BrokerProcess]
@@ -69,3 +71,16 @@ def test_a_running_broker_is_asked(make_broker: MakeBroker) -> None:
     broker.stop()
     careless = make_broker("careless", http_allowed_hosts="*").start()
     assert list(found("--data", str(careless.data), "--url", careless.http_url)) == ["any-host", "open-admin"]
+
+
+def test_a_careful_broker_tells_a_stranger_nothing(make_broker: MakeBroker, tmp_path: Path) -> None:
+    key = tmp_path / "secret.key"
+    key.touch(0o600)
+    key.write_bytes(os.urandom(64))
+    settings = {"authentication": "true", "authorization": "true", "token_secret_key": str(key)}
+    tls = tls_settings(Authority(tmp_path).server())
+    broker = make_broker(**settings, **tls).start()
+    sets = [word for name, value in {**settings, **tls}.items() for word in ("--set", f"{name}={value}")]
+    words = ("--data", str(broker.data), *sets)
+    assert found(*words, "--url", broker.https_url) == {}
+    assert found(*words, "--url", broker.http_url) == {}

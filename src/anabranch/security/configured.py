@@ -119,6 +119,7 @@ class _Making:
             audience_claim=config.token_audience_claim or "aud",
             audiences=(config.token_audience,) if config.token_audience else (),
             skew_s=config.token_clock_skew_s,
+            must_expire=config.token_must_expire,
         )
         key = self._token_key()
         verifiers: list[TokenVerifier] = [StaticTokens(key, rules, self.now_s)] if key else []

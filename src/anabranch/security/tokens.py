@@ -74,7 +74,7 @@ def judge(claims: Mapping[str, Any], rules: TokenRules, now_s: float) -> Caller:
     """The caller that verified claims name; raises RefusedCredentialsError."""
     expires_s = _time(claims, "exp", math.inf)
     if expires_s == math.inf and rules.must_expire:
-        raise RefusedCredentialsError("the token never expires, which is not allowed for this issuer")
+        raise RefusedCredentialsError("the token never expires, which is not allowed")
     if now_s >= expires_s + rules.skew_s:
         raise RefusedCredentialsError(f"the token expired {now_s - expires_s:.0f} s ago")
     begins_s = _time(claims, "nbf", 0.0)

@@ -229,13 +229,13 @@ _RULES: Final = (
         ),
     ),
     _Rule(
-        lambda c: _uses(c, "token"),
+        lambda c: _uses(c, "token") and not c.token_must_expire,
         Weakness(
             "note",
             "tokens-without-expiry",
             "tokens without an expiry are accepted",
             "such a token is valid until the key changes, wherever it was copied",
-            "issue tokens with an expiry",
+            "issue tokens with an expiry, and set token_must_expire=true",
         ),
     ),
 )

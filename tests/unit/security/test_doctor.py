@@ -69,6 +69,10 @@ def test_a_weak_setting_is_named(changed: dict[str, Any], name: str) -> None:
     assert name in names_of(**changed)
 
 
+def test_tokens_that_must_expire_are_no_weak_point() -> None:
+    assert names_of(authentication_providers="token", token_must_expire=True) == []
+
+
 def test_each_weak_point_says_why_and_what_to_do() -> None:
     worst = BrokerConfig(host="0.0.0.0", http_allowed_hosts="*", audit_log="off", superuser_roles="*")
     found = weak_settings(worst)

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from anabranch.errors import InvalidConfigurationError
 from tests.harness.gates import TestedGate, data_url
-from tests.harness.security import SECRET_KEY, token_for
+from tests.harness.security import SECRET_KEY, SECURE, token_for
 
 RSA_KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 EC_KEY = ec.generate_private_key(ec.SECP256R1())
@@ -244,3 +244,11 @@ async def test_a_refusal_never_shows_the_token(gate: TestedGate) -> None:
         reason = await gate.refusal("token", token)
         assert token not in reason
         assert token.rpartition(".")[2] not in reason
+
+
+async def test_tokens_without_an_expiry_are_refused_where_the_setting_says_so(gate: TestedGate) -> None:
+    gate.use(**SECURE)
+    assert (await gate.token(token_for("alice"))).role == "alice"
+    gate.use(**SECURE, token_must_expire=True)
+    assert "never expires" in await gate.refusal("token", token_for("alice"))
+    assert (await gate.token(token_for("alice", exp=int(gate.now_s) + 60))).role == "alice"
