@@ -106,9 +106,11 @@ async def _revoke_on_topic(call: Call, domain: Domain) -> None:
 
 async def topic_exists(call: Call, name: TopicName) -> bool:
     """Whether a topic of this name exists in any scheme: grants are the same in all."""
-    whole = name.partitioned_topic
-    if await call.topics.find_classic(whole) is not None or await call.topics.find_classic(name) is not None:
-        return True
+    for classic in (name, name.partitioned_topic):
+        # The record of a migrated topic outlives the scalable topic that replaced it.
+        record = await call.topics.find_classic(classic)
+        if record is not None and not record.migrated:
+            return True
     found = await call.topics.find(name.topic)
     return found is not None and not found.deleted
 

@@ -70,6 +70,19 @@ async def test_rights_are_granted_on_topics_that_exist(admin: Admin, brokers: Br
     assert (await ask(admin, "POST", f"{CLASSIC}-partition-1/permissions/app", ["consume"])).status == 204
 
 
+async def test_rights_are_granted_on_topics_that_were_made_by_their_first_use(
+    admin: Admin, brokers: Brokers
+) -> None:
+    await grant(brokers, "shop/prod")
+    root = await connect_as(brokers, "root")
+    for number, name in enumerate(("orders", "others-partition-0")):
+        assert isinstance(
+            await root.producer(f"persistent://shop/prod/{name}", number), pb.CommandProducerSuccess
+        )
+        path = f"/admin/v2/persistent/shop/prod/{name}/permissions/app"
+        assert (await ask(admin, "POST", path, ["consume"])).status == 204
+
+
 @pytest.mark.brokers(**RIGHTS, grants_on_missing_topics=True)
 async def test_rights_on_topics_to_come_need_a_setting(admin: Admin, brokers: Brokers) -> None:
     await grant(brokers, "shop/prod")
@@ -85,12 +98,14 @@ async def test_a_new_topic_of_an_old_name_has_no_grants(admin: Admin, brokers: B
         assert (await ask(admin, "GET", f"{path}/permissions")).json == {}
 
 
-async def test_a_migrated_topic_keeps_its_grants(admin: Admin, brokers: Brokers) -> None:
+async def test_a_migrated_topic_keeps_its_grants_until_it_is_deleted(admin: Admin, brokers: Brokers) -> None:
     await grant(brokers, "shop/prod")
     assert (await ask(admin, "PUT", CLASSIC)).status == 204
     assert (await ask(admin, "POST", f"{CLASSIC}/permissions/app", ["consume"])).status == 204
     assert (await ask(admin, "POST", f"{TOPIC}/migrate")).status == 204
     assert (await ask(admin, "GET", f"{TOPIC}/permissions")).json == {"app": ["consume"]}
+    assert (await ask(admin, "DELETE", f"{TOPIC}?force=true")).status == 204
+    assert (await ask(admin, "GET", f"{TOPIC}/permissions")).json == {}
 
 
 async def test_a_subscription_is_reserved_for_roles(admin: Admin, brokers: Brokers) -> None:
