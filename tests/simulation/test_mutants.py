@@ -52,17 +52,10 @@ from anabranch.model.layout import Layout, Segment
 from anabranch.model.names import Place
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.testing.simdisk import SimDisk
-from anabranch.testing.simulation import cluster_run
-from anabranch.testing.simulation.run import run_one, step_of
-from anabranch.testing.simulation.shape import DiskFaults, draw
+from anabranch.testing.simulation.shape import DiskFaults
+from tests.harness.mutants import assert_caught, favour
 
-SEEDS = 100
 UNCACHED = StorageLimits(cache_bytes=0, journal_bytes_max=2000, ledger_bytes_max=500, behind_bytes=1)
-
-
-def favour(patch: pytest.MonkeyPatch, **chosen: Any) -> None:
-    """Let every seed draw these values, so that the case is common."""
-    patch.setattr(cluster_run, "draw", lambda rng, step: dataclasses.replace(draw(rng, step), **chosen))
 
 
 def acknowledge_before_fsync(patch: pytest.MonkeyPatch) -> None:
@@ -390,8 +383,4 @@ def test_a_broken_build_is_caught(
     mutate: Callable[[pytest.MonkeyPatch], None], symptoms: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mutate(monkeypatch)
-    for seed in range(SEEDS):
-        found = run_one(seed, step_of(seed)).found
-        if any(symptom in line for line in found for symptom in symptoms):
-            return
-    pytest.fail(f"not caught within {SEEDS} seeds")
+    assert_caught(*symptoms)

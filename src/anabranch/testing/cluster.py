@@ -26,12 +26,14 @@ from anabranch.metadata.memory import MemoryStore
 from anabranch.metadata.records import TopicRecord
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import TopicName
+from anabranch.protocol.connection import ClientMachine
 from anabranch.testing.faults import SimClock, SimStore, StoreTrouble
 from anabranch.testing.host import BrokerLife, Host, HostFailpoints
 from anabranch.testing.judges.checkers import ClientHistory
 from anabranch.testing.judges.metadata_witness import WitnessedTree
 from anabranch.testing.network import SimNetwork
 from anabranch.testing.platter import Platter
+from anabranch.testing.sim_guard import SimGuard, gate_of
 from anabranch.testing.sim_secrets import SimSecrets
 from anabranch.testing.simdisk import SimDisk
 from anabranch.testing.simloop import SimLoop
@@ -79,6 +81,8 @@ class Cluster:
         self.store_trouble = StoreTrouble()
         self.clock_offsets_ms = (0, 0)
         """The range of the error of a new process's wall clock."""
+        self.guard: SimGuard | None = None
+        """Issues the credentials of clients, if brokers ask for them."""
         self.config = config or BrokerConfig()
         self.rng = loop.random("cluster")
         self.hosts = [Host(self, number) for number in range(self.config.workers)]
@@ -114,7 +118,15 @@ class Cluster:
         store = SimStore(self.tree, process, trouble=self.store_trouble, lease_s=self.config.lease_s)
         broker = Broker(
             replace(self.config, host=host.name, port=PORT),
-            BrokerEnvironment(storage_of, store, clock, rng, HostFailpoints(self, process), self._secrets),
+            BrokerEnvironment(
+                storage_of,
+                store,
+                clock,
+                rng,
+                HostFailpoints(self, process),
+                self._secrets,
+                gate=gate_of(self.config, clock),
+            ),
             Endpoint(f"pulsar://{host.name}:{PORT}", "", listen),
             id=host.number,
         )
@@ -247,16 +259,22 @@ class Cluster:
             for host in self.running
         )
 
-    def client(self, process: SimProcess) -> AsyncClient:
-        """Return a client for use inside this process."""
+    def client(self, process: SimProcess, role: str = "") -> AsyncClient:
+        """Return a client for use inside this process, with the credentials of a role if brokers ask."""
         return AsyncClient(
             URL,
             operation_timeout=30.0,
             connect_timeout=5.0,
             keep_alive_interval=5.0,
+            authentication=self.guard.authentication(role) if self.guard is not None else None,
             clock=SimClock(self.loop),
             rng=self.loop.random(f"client {process.name}"),
         )
+
+    def machine(self, version: str, role: str) -> ClientMachine:
+        """Return the machine of a connection that speaks the protocol itself."""
+        shown = {} if self.guard is None else self.guard.shown(role)
+        return ClientMachine(version, now=self.loop.time(), **shown)
 
     def links(self, process: SimProcess) -> list[SimLink]:
         """Return the links between a process and every other broker."""

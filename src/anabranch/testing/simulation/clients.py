@@ -9,9 +9,10 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Awaitable
+from itertools import count
 
 from anabranch.client.produce.producer import AsyncProducer
-from anabranch.errors import AnabranchError
+from anabranch.errors import AnabranchError, AuthorizationError
 from anabranch.model.hashing import key_hash
 from anabranch.model.ids import MessageId
 from anabranch.model.layout import Router
@@ -19,7 +20,7 @@ from anabranch.testing.cluster import Cluster
 from anabranch.testing.judges.checkers import SendResult, Sent
 from anabranch.testing.simprocess import SimProcess
 from anabranch.testing.simulation.readers import CHECKPOINT, TOPIC, Readers, persist
-from anabranch.testing.simulation.shape import Shape
+from anabranch.testing.simulation.shape import SENDER, Shape
 
 LEAVE_S = 60.0
 """A consumer that closes must have closed within this time."""
@@ -137,7 +138,7 @@ class Senders:
     async def _produce(self, name: str) -> None:
         """Send all messages over several lives; a later life repeats some confirmed messages."""
         sent: list[Sent] = []
-        for life in range(self.shape.sender_deaths + 1):
+        for life in count():
             process = self._clients.process(name if not life else f"{name}.{life}")
             doubtful = next((n for n, s in enumerate(sent) if s.outcome is not SendResult.OK), len(sent))
             first = self._clients.rng.randrange(max(doubtful - 10, 0), doubtful + 1)
@@ -147,15 +148,29 @@ class Senders:
                 [sending], timeout=self._clients.rng.uniform(0.0, self.shape.busy_s) if dying else None
             )
             if sending.done():
-                sending.result()
-                return
+                if self._kept_right(sending):
+                    return
+                await asyncio.sleep(0.5)
+                continue
             process.kill(machine=self._clients.rng.random() < 0.3)
             self._clients.counts["sender killed"] += 1
+
+    def _kept_right(self, sending: asyncio.Task[None]) -> bool:
+        """Whether a life ended well; False if its role lost its right to produce."""
+        kept = True
+        try:
+            sending.result()
+        except* AuthorizationError:
+            if not self.shape.revocations:
+                raise
+            self._clients.counts["sender lost its right"] += 1
+            kept = False
+        return kept
 
     async def _send(self, process: SimProcess, name: str, sent: list[Sent], first: int) -> None:
         """Send from a message number on; a sender with several lives sets its own sequence ids."""
         shape, rng = self.shape, self._clients.cluster.loop.random(process.name)
-        async with self._clients.cluster.client(process) as client:
+        async with self._clients.cluster.client(process, SENDER) as client:
             producer: AsyncProducer[bytes] = await persist(
                 lambda: client.create_producer(str(TOPIC), name=name, send_timeout=0, batching=shape.batching)
             )
@@ -170,7 +185,7 @@ class Senders:
                     future = await producer.enqueue(
                         message.uid.encode(),
                         key=message.key,
-                        sequence_id=number if shape.sender_deaths else None,
+                        sequence_id=number if shape.sender_deaths or shape.revocations else None,
                     )
                     outcomes.create_task(self._outcome(message, future, room))
                     if shape.pause_s:
@@ -186,6 +201,8 @@ class Senders:
         try:
             id_ = await future
         except AnabranchError as error:
+            if isinstance(error, AuthorizationError) and self.shape.revocations:
+                raise
             self._found.append(f"the sender of {sent.uid} saw {type(error).__name__}: {error}")
             return
         finally:

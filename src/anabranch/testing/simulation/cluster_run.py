@@ -28,12 +28,14 @@ from anabranch.testing.judges.checkers import SendResult, violations
 from anabranch.testing.judges.metadata_witness import WitnessSettings
 from anabranch.testing.judges.wiretap import WireTap
 from anabranch.testing.judges.witness import Witness
+from anabranch.testing.sim_guard import GUARDED
 from anabranch.testing.simloop import SimLoop, SimulationError
 from anabranch.testing.simulation.clients import Clients, Senders
 from anabranch.testing.simulation.liars import Liars
 from anabranch.testing.simulation.readers import CHECKPOINT, QUEUE, STREAM, TOPIC, Readers
 from anabranch.testing.simulation.requests import Requests
-from anabranch.testing.simulation.shape import FAILPOINTS, OPERATIONS, draw
+from anabranch.testing.simulation.roles import Roles, guard_of
+from anabranch.testing.simulation.shape import FAILPOINTS, OPERATIONS, SENDER, draw
 from anabranch.testing.simulation.trouble import CLOCK_ERROR_MS, Trouble
 
 SOMETIMES = (
@@ -45,6 +47,7 @@ SOMETIMES = (
     *(f"checkpoint {event}" for event in ("restored", "saved")),
     *(f"late subscription {event}" for event in ("deleted", "made")),
     *(f"lie {event}" for event in ("refused", "stored")),
+    *(f"{role} lost its right" for role in ("reader", "sender")),
     *(f"store given {event}" for event in ("back", "to another broker")),
     "bucket changed hands",
     "clock jumped",
@@ -63,6 +66,7 @@ SOMETIMES = (
     "metadata stalled",
     "operation interrupted",
     "holder fenced",
+    "intruder refused",
     "lease lost",
     "log loaded again",
     "log unloaded",
@@ -110,6 +114,7 @@ class ClusterRun:
         config = self._config()
         self.cluster = cluster = Cluster(self.loop, config=config, limits=shape.limits)
         cluster.counts = self.counts
+        cluster.guard = guard_of(self.loop, shape)
         self.readers = Readers(cluster, shape, self.counts)
         self.clients = Clients(cluster, self.readers, self.rng)
         self.senders = Senders(self.clients, shape, self.found)
@@ -122,35 +127,43 @@ class ClusterRun:
         for host in cluster.hosts:
             await host.up.wait()
         takeovers = self.loop.create_task(audit.watch_takeovers(shape), name="watch takeovers")
+        roles = Roles(self.clients, shape, self.found)
+        await roles.start()
         await self._start_load()
         await asyncio.gather(
             requests.change_layouts(),
             Trouble(self.clients, shape).run(),
             Liars(self.clients, shape, self.found).run(),
+            roles.run(),
             requests.change_subscriptions(),
             requests.seek(),
             requests.churn(),
         )
-        cluster.store_trouble.heal()
-        cluster.deaths.clear()
-        cluster.network.heal()
-        if await self._settled():
-            await self._probe()
-            await audit.run()
-            await self.clients.end_consumers(self.found)
-            await self._look_again()
+        await self._heal(audit)
         witness.settle_doubts()
         self._judge()
         takeovers.cancel()
         await cluster.stop()
         keeping.cancel()
 
+    async def _heal(self, audit: Audit) -> None:
+        """End all faults; then everything must be in order again."""
+        self.cluster.store_trouble.heal()
+        self.cluster.deaths.clear()
+        self.cluster.network.heal()
+        if await self._settled():
+            await self._probe()
+            await audit.run()
+            await self.clients.end_consumers(self.found)
+            await self._look_again()
+
     def _watch(self, audit: Audit, grace_s: float) -> Witness:
         cluster = self.cluster
         settings = WitnessSettings(
             topic=TOPIC,
             ordered=frozenset([STREAM]),
-            grace_s=grace_s,
+            # A role that loses its right loses its place at once.
+            grace_s=0.0 if self.shape.revocations else grace_s,
             log_of=cluster.log_of,
             leads=lambda process: cluster.leads(process, TOPIC),
             committed=audit.look_at_children,
@@ -204,6 +217,7 @@ class ClusterRun:
             bucket_budget=rng.choice((1, 4, 8)),
             damaged_entries="skip",
             disk_reserve_bytes=1000,
+            **(GUARDED if self.shape.guarded else {}),
         )
 
     def _policy(self) -> AutoScalePolicy:
@@ -249,7 +263,7 @@ class ClusterRun:
         process = self.clients.process("prober")
 
         async def probe() -> None:
-            async with self.cluster.client(process) as client:
+            async with self.cluster.client(process, SENDER) as client:
                 producer: AsyncProducer[bytes] = await client.create_producer(str(TOPIC), name="prober")
                 for segment in layout_of(record).active:
                     sent = self.cluster.history.send("prober", key_in(segment.range))

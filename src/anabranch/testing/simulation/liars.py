@@ -18,7 +18,7 @@ from anabranch.testing.lies import HIDDEN, VISIBLE, Lie, frame_of
 from anabranch.testing.simprocess import SimProcess
 from anabranch.testing.simulation.clients import Clients
 from anabranch.testing.simulation.readers import TOPIC
-from anabranch.testing.simulation.shape import Shape
+from anabranch.testing.simulation.shape import SENDER, Shape
 from anabranch.transport.dialing import dial
 from anabranch.transport.pump import Pump
 
@@ -47,7 +47,7 @@ class Liars:
     async def _lie(self, process: SimProcess) -> None:
         """Attach to an active segment at any broker, and send lies of both kinds."""
         cluster, rng = self._clients.cluster, self._clients.rng
-        connection = LiarConnection()
+        connection = WireUser()
         host = rng.choice(cluster.hosts).name
         pump = await dial(host, PORT, self._machine, connection, timeout_s=PATIENCE_S)
         try:
@@ -68,7 +68,7 @@ class Liars:
             pump.abort()
 
     def _machine(self) -> ClientMachine:
-        return ClientMachine("liar", now=self._clients.cluster.loop.time())
+        return self._clients.cluster.machine("liar", SENDER)
 
     def _judge(self, lie: Lie, answer: Command) -> None:
         if not isinstance(answer, SendReceipt):
@@ -79,7 +79,7 @@ class Liars:
             self._clients.counts["lie stored"] += 1
 
 
-class LiarConnection:
+class WireUser:
     """The answers of the broker, one after the other."""
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class LiarConnection:
 
     def commands(self, pump: Pump, commands: list[Command]) -> None:
         for command in commands:
-            if not isinstance(command, pb.CommandConnected):
+            if not isinstance(command, pb.CommandConnected | pb.CommandAuthChallenge):
                 self._answers.put_nowait(command)
 
     def closed(self, pump: Pump, error: Exception | None) -> None:

@@ -18,13 +18,13 @@ from anabranch.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
 from anabranch.client.consume.queue_consumer import AsyncQueueConsumer
 from anabranch.client.consume.stream_consumer import AsyncStreamConsumer
 from anabranch.client.message import Message
-from anabranch.errors import AnabranchError, ConsumerBusyError, OperationTimeoutError
+from anabranch.errors import AnabranchError, AuthorizationError, ConsumerBusyError, OperationTimeoutError
 from anabranch.model.checkpoint import Checkpoint
 from anabranch.model.names import TopicName
 from anabranch.testing.cluster import Cluster
 from anabranch.testing.judges.checkers import Delivered, SendResult, Sent
 from anabranch.testing.simprocess import SimProcess
-from anabranch.testing.simulation.shape import Shape
+from anabranch.testing.simulation.shape import READER, Shape
 
 T = TypeVar("T")
 
@@ -83,7 +83,15 @@ class Readers:
 
     async def read(self, kind: str, process: SimProcess, rng: random.Random) -> None:
         """Read until `over`."""
-        await {STREAM: self._stream, QUEUE: self._queue, CHECKPOINT: self._checkpoint}[kind](process, rng)
+        reader = {STREAM: self._stream, QUEUE: self._queue, CHECKPOINT: self._checkpoint}[kind]
+        while self._goes_on(process):
+            try:
+                await reader(process, rng)
+            except AuthorizationError:
+                if not self._shape.revocations:
+                    raise
+                self._counts["reader lost its right"] += 1
+                await asyncio.sleep(0.5)
 
     def _options(self, process: SimProcess, rng: random.Random) -> dict[str, Any]:
         return {
@@ -95,7 +103,7 @@ class Readers:
         }
 
     async def _stream(self, process: SimProcess, rng: random.Random) -> None:
-        async with self._cluster.client(process) as client:
+        async with self._cluster.client(process, READER) as client:
             consumer: AsyncStreamConsumer[bytes] = await persist(
                 lambda: client.subscribe_stream(str(TOPIC), STREAM, **self._options(process, rng))
             )
@@ -119,7 +127,7 @@ class Readers:
 
     async def _queue(self, process: SimProcess, rng: random.Random) -> None:
         """Acknowledge in any order, so that cursors have holes, and reject some messages."""
-        async with self._cluster.client(process) as client:
+        async with self._cluster.client(process, READER) as client:
             consumer: AsyncQueueConsumer[bytes] = await persist(
                 lambda: client.subscribe_queue(str(TOPIC), QUEUE, **self._options(process, rng))
             )
@@ -149,7 +157,7 @@ class Readers:
     async def _checkpoint(self, process: SimProcess, rng: random.Random) -> None:
         """Read from the last checkpoint on and save one at random points; sometimes close and restore."""
         closings = rng.randrange(4)
-        async with self._cluster.client(process) as client:
+        async with self._cluster.client(process, READER) as client:
             while self._goes_on(process):
                 consumer: AsyncCheckpointConsumer[bytes] = await persist(
                     partial(

@@ -5,8 +5,10 @@ Pure: a generator in, a value out. Must not know how a run proceeds.
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass
+from typing import Any
 
 from anabranch.client.options import Batching
 from anabranch.controller.topic.layout_changes import STEPS
@@ -15,6 +17,9 @@ from anabranch.testing.cluster import Death
 from anabranch.testing.faults import StoreTrouble
 
 OPERATIONS = ("split", "merge", "rebucket")
+SENDER, READER = "sender", "reader"
+"""The roles of producers and consumers in a run with rights."""
+
 FAILPOINTS = tuple(f"{kind}.{step}" for kind in OPERATIONS for step in STEPS)
 
 OTHER_STEPS = (
@@ -94,6 +99,13 @@ class Shape:
     auto_scale: bool
     deaths: tuple[Death, ...]
     busy_s: float
+    guarded: bool
+    """Whether brokers ask for credentials and check rights."""
+    token_life_s: float
+    intruders: int
+    """Clients without rights that try what they may not do."""
+    revocations: int
+    """How often a role loses its rights for a while."""
     forgetful: bool = False
     """Whether queue consumers never acknowledge some messages; no seed draws it, a test may."""
 
@@ -159,8 +171,20 @@ def draw(rng: random.Random, step: str | None) -> Shape:
         auto_scale=rng.random() < 0.3,
         deaths=tuple(deaths),
         busy_s=rng.uniform(0.3, 3.0),
-        liars=rng.choice((0, 0, 0, 1, 4)),
+        **_draw_strangers(rng),
     )
+
+
+def _draw_strangers(rng: random.Random) -> dict[str, Any]:
+    """Draw the clients that are not to be trusted, and the protection from them."""
+    liars, guarded = rng.choice((0, 0, 0, 1, 4)), rng.random() < 0.5
+    return {
+        "liars": liars,
+        "guarded": guarded,
+        "token_life_s": rng.choice((math.inf, 1.0)),
+        "intruders": rng.choice((0, 1, 3)) if guarded else 0,
+        "revocations": rng.choice((0, 0, 0, 1, 2)) if guarded else 0,
+    }
 
 
 def _draw_disk(rng: random.Random) -> DiskFaults:

@@ -1,0 +1,28 @@
+"""Broken builds: a run that is likely to need the broken part, and the proof that a judge notices."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from anabranch.testing.simulation import cluster_run
+from anabranch.testing.simulation.run import run_one, step_of
+from anabranch.testing.simulation.shape import draw
+
+SEEDS = 100
+
+
+def favour(patch: pytest.MonkeyPatch, **chosen: Any) -> None:
+    """Let every seed draw these values, so that the case is common."""
+    patch.setattr(cluster_run, "draw", lambda rng, step: dataclasses.replace(draw(rng, step), **chosen))
+
+
+def assert_caught(*symptoms: str) -> None:
+    """Run seeds until a finding contains one of the symptoms."""
+    for seed in range(SEEDS):
+        found = run_one(seed, step_of(seed)).found
+        if any(symptom in line for line in found for symptom in symptoms):
+            return
+    pytest.fail(f"not caught within {SEEDS} seeds")
