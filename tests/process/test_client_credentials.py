@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -13,18 +16,22 @@ import pytest
 from anabranch import AuthenticationOauth2, AuthenticationToken, Client
 from anabranch.admin.client import AdminClient
 from anabranch.cli.main import main
-from anabranch.errors import AuthenticationError
+from anabranch.credentials.asking import proof
+from anabranch.errors import AuthenticationError, ConnectError
+from anabranch.testing.certificates import Authority
 from anabranch.testing.process import BrokerProcess
 from tests.harness.issuer import Issuer
 from tests.harness.security import SECURE, token_for
 
+PATIENCE_S = 60.0
 EXPIRES_S = 4
 """Life of a short token; issuers give whole seconds, and a loaded machine needs some of them."""
 
 
-@pytest.fixture
-def broker(make_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
-    return make_broker(**SECURE, authentication_refresh_check_s=60).start()
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("credentials") / "data", SECURE) as process:
+        yield process
 
 
 @pytest.fixture
@@ -75,10 +82,9 @@ def test_a_token_file_is_read_for_each_request_and_connection(broker: BrokerProc
 
 
 def test_a_live_producer_and_consumer_outlive_their_tokens(
-    make_broker: Callable[..., BrokerProcess], caplog: pytest.LogCaptureFixture
+    broker: BrokerProcess, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No message is lost and none comes twice, while tokens expire several times on open connections."""
-    broker = make_broker(**SECURE).start()
     issued: list[str] = []
 
     def supply() -> str:
@@ -89,10 +95,10 @@ def test_a_live_producer_and_consumer_outlive_their_tokens(
     sent: list[bytes] = []
     received: list[bytes] = []
     with Client(broker.url, authentication=AuthenticationToken(supply)) as client:
-        consumer = client.subscribe_stream("orders", "s", initial_position="earliest")
+        consumer = client.subscribe_stream("lasting", "s", initial_position="earliest")
 
         def publish() -> None:
-            producer = client.create_producer("orders")
+            producer = client.create_producer("lasting")
             # One token for the connection, and two for those that expired on it.
             while len(issued) < 3 and time.monotonic() < end:
                 sent.append(b"%d" % len(sent))
@@ -152,6 +158,44 @@ def test_an_issuer_that_refuses_or_is_gone_is_named(broker: BrokerProcess, issue
         admin.brokers()
 
 
+def serving_tls(authority: Authority) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    pair = authority.server()
+    context.load_cert_chain(pair.certificate, pair.key)
+    return context
+
+
+def test_an_issuer_with_tls_must_be_trusted(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    with Issuer({"alice": "sesame"}, tls=serving_tls(authority)) as issuer:
+        with pytest.raises(AuthenticationError, match="is not trusted"):
+            asyncio.run(proof(oauth2(issuer), "broker", PATIENCE_S))
+        assert issuer.forms == []
+        trusted = oauth2(issuer, tls_trust_certs_file_path=authority.file)
+        assert asyncio.run(proof(trusted, "broker", PATIENCE_S)).count(b".") == 2
+
+
+def test_a_redirect_away_from_tls_gets_no_credentials(tmp_path: Path) -> None:
+    class Redirecting(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(307)
+            self.send_header("location", "http://127.0.0.1:1/admin/v2/brokers/workers")
+            self.end_headers()
+
+    authority = Authority(tmp_path)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Redirecting) as server:
+        server.socket = serving_tls(authority).wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        url = f"https://127.0.0.1:{server.server_address[1]}"
+        role = AuthenticationToken("secret")
+        with (
+            AdminClient(url, authentication=role, tls_trust_certs_file_path=authority.file) as admin,
+            pytest.raises(ConnectError, match="without TLS"),
+        ):
+            admin.brokers()
+        server.shutdown()
+
+
 def test_commands_prove_their_role_from_the_environment_and_from_files(
     broker: BrokerProcess,
     tmp_path: Path,
@@ -166,15 +210,15 @@ def test_commands_prove_their_role_from_the_environment_and_from_files(
 
     monkeypatch.setenv("ANABRANCH_URL", broker.url)
     monkeypatch.setenv("ANABRANCH_ADMIN_URL", broker.http_url)
-    for command in (["topic", "create", "orders"], ["produce", "orders", "--value", "one"]):
+    for command in (["topic", "create", "ordered"], ["produce", "ordered", "--value", "one"]):
         code, text = run(*command)
         assert code == 1
         assert "--token-file" in text
     token, conf = tmp_path / "token", tmp_path / "client.conf"
     token.write_text(token_for("alice"))
     conf.write_text(f"authPlugin=token\nauthParams={token.as_uri()}\n")
-    assert run("topic", "create", "orders", "--token-file", str(token))[0] == 0
-    assert run("produce", "orders", "--value", "one", "--client-conf", str(conf))[0] == 0
+    assert run("topic", "create", "ordered", "--token-file", str(token))[0] == 0
+    assert run("produce", "ordered", "--value", "one", "--client-conf", str(conf))[0] == 0
     monkeypatch.setenv("ANABRANCH_TOKEN", token_for("alice"))
-    assert run("consume", "orders", "--from", "earliest", "--count", "1")[0] == 0
+    assert run("consume", "ordered", "--from", "earliest", "--count", "1")[0] == 0
     assert run("brokers")[0] == 0
