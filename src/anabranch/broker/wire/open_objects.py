@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from anabranch.broker.serving.producer import ServedProducer
 from anabranch.broker.wire.attachments import Attached, Registered
 from anabranch.broker.wire.pushes import OpenWatch, PushKey
-from anabranch.errors import AuthorizationError
+from anabranch.errors import AnabranchError, AuthorizationError
 from anabranch.rights.needs import Need, Right, on_topic
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ def open_objects(connection: ServerConnection) -> Iterator[OpenObject]:
     for producer in producers:
         log = connection.producer_logs.get(producer.id)
         if log is not None:
-            yield OpenObject(on_topic(Right.PRODUCE, log.name), partial(_end_producer, producer))
+            need = on_topic(Right.PRODUCE, log.name)
+            yield OpenObject(need, partial(_end_producer, connection, producer))
     for attached in consumers:
         need = on_topic(Right.CONSUME, attached.segment.name, attached.subscription.name)
         yield OpenObject(need, partial(_end_consumer, connection, attached))
@@ -45,9 +46,10 @@ def open_objects(connection: ServerConnection) -> Iterator[OpenObject]:
         yield OpenObject(watch.need, partial(_end_watch, connection, key, watch))
 
 
-def _end_producer(producer: ServedProducer, error: AuthorizationError) -> None:
+def _end_producer(connection: ServerConnection, producer: ServedProducer, error: AuthorizationError) -> None:
     """Store and answer the entries that were taken, and drop later ones; the client gets a CLOSE_PRODUCER."""
-    producer.cut_off()
+    if producer in (connection.producers.get(producer.id), connection.waiting.get(producer.id)):
+        producer.cut_off()
 
 
 def _end_consumer(connection: ServerConnection, attached: Attached, error: AuthorizationError) -> None:
@@ -69,10 +71,9 @@ def _end_registration(
 async def _leave(registered: Registered) -> None:
     try:
         await registered.controller.leave(registered.registration)
-    except BaseException:
-        # The connection has forgotten the registration, so without this call the name would stay taken.
+    except AnabranchError:
+        # Without a leader just now, the member is evicted after its grace period.
         registered.lost()
-        raise
 
 
 def _end_watch(

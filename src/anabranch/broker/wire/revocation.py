@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from anabranch.aio import TaskRegistry, in_slices
 from anabranch.broker.catalog.authorizer import Authorizer
 from anabranch.broker.wire.open_objects import OpenObject, open_objects
-from anabranch.errors import AnabranchError, AuthorizationError
+from anabranch.errors import AuthorizationError
 from anabranch.rights.decide import RightsDecision
 from anabranch.rights.needs import Need
 from anabranch.security.audit import AuditEvent, AuditLog
@@ -78,7 +78,7 @@ class Revocation:
                 try:
                     await self._judge(list(self._connections), names)
                     await self._judge(late, {ALL})
-                except AnabranchError as error:
+                except Exception as error:
                     # An unreadable grant ends no object: the right may well be there.
                     _logger.warning("changed rights could not be read, and will be read again: %s", error)
                     self._names |= names
@@ -93,15 +93,16 @@ class Revocation:
                 continue
             decision = await self._authorizer.decide(connection.caller, one.need)
             if not decision.allowed:
-                self._note(connection, one.need, decision)
-                one.end(AuthorizationError(f"{one.need.resource} needs {one.need.right.value}"))
+                self._end(connection, one, decision)
 
-    def _note(self, connection: ServerConnection, need: Need, decision: RightsDecision) -> None:
-        self._audit.write(
-            AuditEvent(
-                REVOKE, "refused", connection.caller, connection.address, need.resource, decision.reason
-            )
-        )
+    def _end(self, connection: ServerConnection, one: OpenObject, decision: RightsDecision) -> None:
+        caller, address, need = connection.caller, connection.address, one.need
+        self._audit.write(AuditEvent(REVOKE, "refused", caller, address, need.resource, decision.reason))
+        try:
+            one.end(AuthorizationError(f"{need.resource} needs {need.right.value}"))
+        except Exception:
+            # The other objects must not stay open for it.
+            _logger.exception("%s of %s could not be ended", need.resource, address)
 
 
 def _objects(

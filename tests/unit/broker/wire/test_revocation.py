@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from anabranch.broker.wire.open_objects import open_objects
 from anabranch.broker.wire.revocation import concerns
-from anabranch.errors import MetadataError
+from anabranch.errors import AuthorizationError, MetadataError
 from anabranch.metadata import records
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import NO_ID
@@ -271,6 +272,40 @@ async def test_grants_that_change_while_they_are_read_are_read_again(
     await namespaces.update_tenant("shop", lambda one: msgspec.structs.replace(one, admin_roles=()))
     held.release()
     assert error_of(await admin.expect(pb.CommandError)) == pb.AuthorizationError
+
+
+async def test_a_layout_watch_that_was_being_opened_tells_nothing(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await grant(brokers, "shop/prod", ALL)
+    app = await connect_as(brokers, "app")
+    held = Held(brokers[0].classic.partitions)
+    monkeypatch.setattr(brokers[0].classic, "partitions", held)
+    app.send(pb.CommandScalableTopicLookup(session_id=1, topic=CLASSIC))
+    await settle()
+    assert held.calls == 1
+    await grant(brokers, "shop/prod", OTHERS)
+    await settle()
+    held.release()
+    await settle()
+    assert [update.HasField("error") for update in app.has(pb.CommandScalableTopicUpdate)] == [True]
+
+
+async def test_an_object_in_the_place_of_a_judged_one_stays(brokers: Brokers) -> None:
+    await grant(brokers, "shop/prod", ALL)
+    app = await connect_as(brokers, "app")
+    await app.producer(CLASSIC)
+    await app.subscribe(CLASSIC)
+    (connection,) = brokers[0].connections
+    judged = list(open_objects(connection))
+    await app.request(pb.CommandCloseProducer(producer_id=1, request_id=0))
+    await app.request(pb.CommandCloseConsumer(consumer_id=1, request_id=0))
+    await app.producer(CLASSIC)
+    await app.subscribe(CLASSIC)
+    for one in judged:
+        one.end(AuthorizationError("too late"))
+    await app.publish_all([b"0"])
+    assert await app.deliveries(1)
 
 
 async def test_fresh_credentials_have_the_rights_judged_again(

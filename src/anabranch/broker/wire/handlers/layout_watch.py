@@ -90,6 +90,8 @@ class LayoutSession:
         self._connection.send(update)
 
     def send(self, dag: pb.ScalableTopicDAG) -> None:
+        if self._stopped:
+            return
         self._answered = True
         self._connection.send(
             pb.CommandScalableTopicUpdate(
