@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
+from google.protobuf.message import Message
 
 from anabranch.broker.cluster.cluster_secret import PEER_AUTHENTICATION, PEER_VERSION
 from anabranch.errors import AuthenticationError
+from anabranch.protocol.commands import Command, CommandCutter, encode
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.rights.callers import ANYONE, Caller
-from tests.harness.cluster import Brokers
+from anabranch.security.authentication import AuthenticationMethods, Shown
+from tests.harness.cluster import HOST, PORT, Brokers
 from tests.harness.security import SECURE, token_for
 from tests.harness.wire import TOPIC
 
@@ -86,3 +91,146 @@ async def test_brokers_know_each_other_by_their_secret(brokers: Brokers) -> None
         answer = await client.producer(f"topic://public/default/{number}")
         assert not isinstance(answer, pb.CommandError) or answer.error != pb.AuthenticationError
     assert brokers.audit.events == []
+
+
+@pytest.fixture
+def slowness(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long each proof takes, in seconds."""
+    slow = [1.0]
+    prove = AuthenticationMethods.authenticate
+
+    async def prove_slowly(methods: AuthenticationMethods, shown: Shown) -> Caller:
+        await asyncio.sleep(slow[0])
+        return await prove(methods, shown)
+
+    monkeypatch.setattr(AuthenticationMethods, "authenticate", prove_slowly)
+    return slow
+
+
+class EagerClient(asyncio.Protocol):
+    """A client that sends its commands without waiting for CONNECTED."""
+
+    def __init__(self, *commands: Message) -> None:
+        self._bytes = b"".join(map(encode, commands))
+        self._cutter = CommandCutter()
+        self.answers: list[Command] = []
+        self.transport: asyncio.Transport | None = None
+        self.lost = False
+
+    @classmethod
+    async def dial(cls, *commands: Message) -> EagerClient:
+        loop = asyncio.get_running_loop()
+        client = cls(*commands)
+        await loop.create_connection(lambda: client, HOST, PORT)
+        return client
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        transport.write(self._bytes)
+
+    def data_received(self, data: bytes) -> None:
+        self.answers += self._cutter.read(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = True
+
+    @property
+    def kinds(self) -> list[str]:
+        return [type(answer).__name__.removeprefix("Command") for answer in self.answers]
+
+
+def connect_with(token: str, **fields: object) -> pb.CommandConnect:
+    return pb.CommandConnect(
+        client_version="test",
+        protocol_version=21,
+        auth_method_name="token",
+        auth_data=token.encode(),
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+LOOKUP = pb.CommandLookupTopic(topic=TOPIC, request_id=7)
+
+
+@pytest.mark.brokers(**SECURE)
+async def test_commands_behind_connect_wait_for_the_proof(brokers: Brokers, slowness: list[float]) -> None:
+    client = await EagerClient.dial(connect_with(token_for("alice")), LOOKUP)
+    await asyncio.sleep(0.5)
+    assert client.kinds == []
+    await asyncio.sleep(1.0)
+    assert client.kinds == ["Connected", "LookupTopicResponse"]
+
+
+@pytest.mark.brokers(**SECURE)
+async def test_no_command_behind_a_wrong_connect_is_served(brokers: Brokers, slowness: list[float]) -> None:
+    client = await EagerClient.dial(connect_with("rubbish"), LOOKUP)
+    await asyncio.sleep(2)
+    assert client.kinds == ["Error"]
+    assert client.lost
+    assert not brokers[0].connections
+
+
+@pytest.mark.brokers(**SECURE)
+async def test_a_broker_does_not_read_on_during_the_proof(brokers: Brokers, slowness: list[float]) -> None:
+    slowness[0] = 5.0
+    client = await EagerClient.dial(connect_with(token_for("alice")))
+    assert client.transport is not None
+    flood = encode(LOOKUP) * 1000
+    for _ in range(2000):
+        client.transport.write(flood)
+        await asyncio.sleep(0.001)
+    # The bytes stay on the way; the broker holds none of them.
+    assert client.transport.get_write_buffer_size() > 2**20
+    client.transport.abort()
+
+
+@pytest.mark.brokers(**SECURE, handshake_timeout_s=3.0)
+async def test_the_time_for_the_handshake_covers_the_proof(brokers: Brokers, slowness: list[float]) -> None:
+    slowness[0] = 60.0
+    client = await EagerClient.dial(connect_with(token_for("alice")), LOOKUP)
+    await asyncio.sleep(4)
+    assert client.lost
+    await asyncio.sleep(60)
+    assert not brokers[0].connections
+
+
+@pytest.mark.brokers(**SECURE)
+async def test_a_client_may_leave_during_the_proof(brokers: Brokers, slowness: list[float]) -> None:
+    client = await EagerClient.dial(connect_with(token_for("alice")), LOOKUP)
+    await asyncio.sleep(0.5)
+    assert client.transport is not None
+    client.transport.abort()
+    await asyncio.sleep(2)
+    assert not brokers[0].connections
+    assert len(brokers[0].limits.door) == 0
+
+
+@pytest.mark.brokers(**SECURE)
+async def test_a_failing_proof_refuses_the_client_and_tells_it_nothing(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(methods: AuthenticationMethods, shown: Shown) -> Caller:
+        raise ZeroDivisionError("secret details")
+
+    monkeypatch.setattr(AuthenticationMethods, "authenticate", fail)
+    client = await EagerClient.dial(connect_with(token_for("alice")), LOOKUP)
+    await asyncio.sleep(1)
+    (error,) = client.answers
+    assert isinstance(error, pb.CommandError)
+    assert (error.message, client.lost) == (FAILED, True)
+
+
+@pytest.mark.brokers(**SECURE, proxy_roles="proxy")
+async def test_a_proxy_names_the_role_of_its_client_in_connect(brokers: Brokers) -> None:
+    client = await EagerClient.dial(connect_with(token_for("proxy"), original_principal="alice"))
+    await asyncio.sleep(1)
+    assert client.kinds == ["Connected"]
+    assert (caller_of(brokers).role, caller_of(brokers).original) == ("proxy", "alice")
+
+
+async def test_a_connect_above_its_limits_is_disconnected(brokers: Brokers) -> None:
+    client = await EagerClient.dial(connect_with("x", original_principal="x" * 10_000))
+    await asyncio.sleep(1)
+    assert client.lost
+    assert client.kinds == []
