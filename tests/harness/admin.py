@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 from anabranch.admin.server import create_app
 from anabranch.broker.broker import Broker
+from anabranch.transport.certificates import PeerCertificate
 from tests.harness.cluster import Brokers
 
 ORDERS = "/admin/v2/scalable/public/default/orders"
@@ -38,6 +39,8 @@ class Admin:
 
     def __init__(self, brokers: Brokers) -> None:
         self.loop = brokers.loop
+        self.certificate: PeerCertificate | None = None
+        """The certificate that the calls show."""
         self.use(brokers)
 
     def use(self, brokers: Brokers) -> None:
@@ -85,6 +88,7 @@ class Admin:
             "server": ("127.0.0.1", 8080),
             "scheme": "http",
             "root_path": "",
+            "state": {"certificate": self.certificate},
         }
         sent: list[dict[str, Any]] = []
         if not isinstance(body, bytes):

@@ -36,7 +36,7 @@ from anabranch.testing.simtransport import Mode
 from anabranch.transport.dialing import listen
 from anabranch.transport.door import Door
 from anabranch.transport.pump import Pump, PumpHandler
-from tests.harness.security import KeptAudit
+from tests.harness.security import OUTSIDE, KeptAudit
 from tests.harness.wire import WireClient
 
 TOPIC = "topic://public/default/orders"
@@ -124,7 +124,7 @@ class Brokers:
 
             return [await listen(config.host, config.port, muffled)]
 
-        gate = make_gate(config, self.clock, self.audit)
+        gate = make_gate(config, self.clock, self.audit, OUTSIDE)
         broker = Broker(
             config,
             BrokerEnvironment(

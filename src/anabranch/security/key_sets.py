@@ -139,7 +139,7 @@ def _key_of(fields: dict[str, Any]) -> TokenKey | None:
         "EC": ECAlgorithm.from_jwk,
     }
     reader = readers.get(fields.get("kty"))
-    if reader is None or "d" in fields or fields.get("use", "sig") != "sig":
+    if reader is None or fields.get("use", "sig") != "sig":
         return None
     algorithm = fields.get("alg")
     try:

@@ -6,8 +6,10 @@ import base64
 
 import pytest
 
+from anabranch.transport.certificates import PeerCertificate
 from tests.harness.admin import Admin
 from tests.harness.cluster import Brokers
+from tests.harness.gates import data_url
 from tests.harness.security import SECURE, token_for
 
 TENANTS = "/admin/v2/tenants"
@@ -55,3 +57,26 @@ def test_metrics_are_open_where_the_setting_says_so(admin: Admin) -> None:
 
 def test_without_authentication_any_credentials_are_accepted(admin: Admin) -> None:
     assert admin("GET", TENANTS, headers=bearer("rubbish")).status == 200
+
+
+USERS = data_url(b"bob:{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=")
+
+
+@pytest.mark.brokers(authentication=True, authentication_providers="basic,tls", basic_auth_file=USERS)
+def test_a_password_or_a_certificate_is_accepted(admin: Admin, brokers: Brokers) -> None:
+    assert admin("GET", TENANTS, headers=basic("bob:password")).status == 200
+    wrong = admin("GET", TENANTS, headers=basic("bob:wrong"))
+    assert wrong.status == 401
+    assert wrong.headers["www-authenticate"].startswith("Basic realm=")
+    assert admin("GET", TENANTS, headers={"authorization": "Basic ?"}).status == 401
+    assert admin("GET", TENANTS).status == 401
+    admin.certificate = PeerCertificate("carol", "commonName=carol", 10.0**10)
+    assert admin("GET", TENANTS).status == 200
+    # Wrong credentials count, also beside a valid certificate.
+    assert admin("GET", TENANTS, headers=basic("bob:wrong")).status == 401
+
+
+@pytest.mark.brokers(**SECURE, anonymous_role="guest")
+def test_a_request_without_credentials_has_the_anonymous_role(admin: Admin) -> None:
+    assert admin("GET", TENANTS).status == 200
+    assert admin("GET", TENANTS, headers=bearer("rubbish")).status == 401

@@ -13,6 +13,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import RSAAlgorithm
 
 from anabranch.errors import InvalidConfigurationError
+from anabranch.security.refusals import RefusedCredentialsError
+from anabranch.security.tokens import TokenRules, judge
 from tests.harness.gates import TestedGate, data_url
 from tests.harness.security import SECRET_KEY, token_for
 
@@ -76,6 +78,12 @@ async def test_claims_of_a_wrong_token_are_refused(
     payload = json.dumps({key: value for key, value in given.items() if value is not None}).encode()
     token = jwt.PyJWS().encode(payload, KEYS["one"], "RS256", headers={"kid": "one"})
     assert reason in await issuer.refusal("token", token)
+
+
+def test_claims_of_another_issuer_are_refused_also_after_their_signature_was_right() -> None:
+    with pytest.raises(RefusedCredentialsError) as caught:
+        judge({"sub": "alice", "iss": "https://other.example"}, TokenRules(issuer=ISSUER), 0.0)
+    assert "another issuer" in caught.value.reason
 
 
 async def test_a_token_of_another_key_is_refused(issuer: TestedGate) -> None:
@@ -163,7 +171,7 @@ async def test_a_key_set_may_be_a_file_that_changes(gate: TestedGate, tmp_path: 
     [
         {"kty": "oct", "kid": "one", "k": "AAAA"},
         jwk("one", use="enc"),
-        jwk("one", d="AQAB"),
+        json.loads(RSAAlgorithm.to_jwk(KEYS["one"])),
         jwk("one", alg="HS256"),
         jwk("one", alg="none"),
         {"kty": "RSA", "kid": "one"},
