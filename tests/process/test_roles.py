@@ -12,13 +12,13 @@ from anabranch.admin.client import AdminClient
 from anabranch.errors import AnabranchError, AuthorizationError, ConsumerBusyError, ProducerBusyError
 from anabranch.model.names import TopicName
 from anabranch.testing.process import BrokerProcess
-from tests.harness.security import SECURE, token_for
+from tests.harness.rights import RIGHTS
+from tests.harness.security import token_for
 from tests.process.conftest import MakeBroker
 
 TOPIC = "topic://public/default/orders"
 PERMISSIONS = "/admin/v2/namespaces/public/default/permissions"
 PATIENCE_S = 60.0
-RIGHTS = {**SECURE, "authorization": True, "superuser_roles": "root"}
 KEYS = [f"key-{number}" for number in range(16)]
 
 

@@ -10,13 +10,17 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from anabranch import AsyncClient
+from anabranch import AsyncClient, AuthenticationToken
 from anabranch.admin.client import AdminClient
+from anabranch.errors import AuthorizationError
 from anabranch.model.names import TopicName
 from anabranch.testing.process import BrokerProcess
+from tests.harness.rights import RIGHTS
+from tests.harness.security import token_for
 from tests.process.conftest import MakeBroker
 
 LEASE_S = 1.5
@@ -81,15 +85,27 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
+def access(broker: BrokerProcess, role: str) -> dict[str, Any]:
+    """The credentials of a role as an argument, for a broker that asks for them."""
+    guarded = "authorization" in broker.settings
+    return {"authentication": AuthenticationToken(token_for(role))} if guarded else {}
+
+
 @asynccontextmanager
 async def traffic(broker: BrokerProcess) -> AsyncIterator[WorkerTraffic]:
     """Traffic through the service URL; at the end every message must have arrived once, each key in order."""
-    with AdminClient(broker.http_url) as admin:
+    with AdminClient(broker.http_url, **access(broker, "root")) as admin:
         admin.create_topic(TopicName.parse(TOPIC), 4)
+        for role, right in (("sender", "produce"), ("reader", "consume")):
+            admin.grant("public/default", role, [right])
     made = WorkerTraffic()
-    async with AsyncClient(broker.url) as client, asyncio.TaskGroup() as tasks:
-        receiving = tasks.create_task(made.receive(client))
-        sending = tasks.create_task(made.send(client))
+    async with (
+        AsyncClient(broker.url, **access(broker, "sender")) as sender,
+        AsyncClient(broker.url, **access(broker, "reader")) as reader,
+        asyncio.TaskGroup() as tasks,
+    ):
+        receiving = tasks.create_task(made.receive(reader))
+        sending = tasks.create_task(made.send(sender))
         await made.flow()
         made.longest_s = 0.0
         yield made
@@ -116,11 +132,17 @@ def state_of(pid: int) -> str:
 
 
 @pytest.fixture
-def broker(make_broker: MakeBroker) -> BrokerProcess:
-    return make_broker(workers=2, lease_s=LEASE_S).start()
+def broker(make_broker: MakeBroker, request: pytest.FixtureRequest) -> BrokerProcess:
+    """Two workers; their settings may be the parameter of a test."""
+    return make_broker(workers=2, lease_s=LEASE_S, **getattr(request, "param", {})).start()
 
 
-@pytest.mark.parametrize("number", [0, 1])
+each_worker = pytest.mark.parametrize(
+    ("number", "broker"), [(0, {}), (1, RIGHTS)], ids=["0", "1-with-rights"], indirect=["broker"]
+)
+
+
+@each_worker
 async def test_a_killed_worker_is_started_again_and_nothing_is_lost(
     broker: BrokerProcess, number: int
 ) -> None:
@@ -134,7 +156,7 @@ async def test_a_killed_worker_is_started_again_and_nothing_is_lost(
     assert broker.stop() == 0
 
 
-@pytest.mark.parametrize("number", [0, 1])
+@each_worker
 async def test_the_other_takes_over_from_a_worker_that_stays_dead_and_gives_back_what_is_not_its_own(
     broker: BrokerProcess, number: int
 ) -> None:
@@ -151,7 +173,7 @@ async def test_the_other_takes_over_from_a_worker_that_stays_dead_and_gives_back
     assert broker.stop() == 0
 
 
-@pytest.mark.parametrize("number", [0, 1])
+@each_worker
 async def test_a_worker_that_stands_still_is_ended_and_nothing_it_does_later_counts(
     broker: BrokerProcess, number: int
 ) -> None:
@@ -168,6 +190,23 @@ async def test_a_worker_that_stands_still_is_ended_and_nothing_it_does_later_cou
             assert broker.owner_of(number) == (1 - number, other)
         assert broker.worker(number) != stopped
         await flowing.flow()
+    assert broker.stop() == 0
+
+
+@pytest.mark.parametrize("broker", [RIGHTS], ids=["with-rights"], indirect=True)
+async def test_layouts_change_between_workers_under_the_rights_of_callers(broker: BrokerProcess) -> None:
+    name = TopicName.parse(TOPIC)
+    async with traffic(broker) as flowing:
+        with AdminClient(broker.http_url, **access(broker, "root")) as admin:
+            for parent in range(4):
+                admin.split(name, parent)
+                await flowing.flow()
+        for role in ("sender", "reader"):
+            with (
+                AdminClient(broker.http_url, **access(broker, role)) as admin,
+                pytest.raises(AuthorizationError),
+            ):
+                admin.split(name, 4)
     assert broker.stop() == 0
 
 
