@@ -82,6 +82,7 @@ class TenantQuotas:
     dispatch: Rate | None = None
 
 
+NO_NAMESPACE_QUOTAS: Final = NamespaceQuotas()
 NO_TENANT_QUOTAS: Final = TenantQuotas()
 
 

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from anabranch.broker.serving.throttles import Throttles
 from anabranch.config import BrokerConfig
-from anabranch.errors import AnabranchError, LimitExceededError, MetadataError, NotFoundError
+from anabranch.errors import AnabranchError, LimitExceededError, NotFoundError
 from anabranch.metadata import records
 from anabranch.metadata.topic_room import TopicLimit, TopicRoom
 from anabranch.metadata.topics import TopicStore
@@ -77,14 +77,12 @@ class QuotaBook:
             await self._news.wait()
             self._news.clear()
             changed, self._changed = self._changed, {}
-            try:
-                for kind, name in changed:
-                    await self._load(kind, name)
-            except MetadataError as error:
-                _logger.warning("the quotas of tenants and namespaces cannot be read: %s", error)
-                self._changed = {**changed, **self._changed}
-                self._news.set()
-                await asyncio.sleep(RETRY_S)
+            for root, name in changed:
+                try:
+                    await self._load(root, name)
+                except AnabranchError as error:
+                    _logger.warning("the quotas of %s cannot be read: %s", name or "all tenants", error)
+                    asyncio.get_running_loop().call_later(RETRY_S, self._note, root, name)
 
     def refuse(
         self, policy: str, tenant: str, text: str, kind: type[AnabranchError] = LimitExceededError
@@ -116,7 +114,10 @@ class QuotaBook:
         root, *parts = path.removeprefix("/").split("/")
         name = "/".join(map(decode_part, parts))
         complete = len(parts) == (1 if f"/{root}" == records.TENANTS else 2)
-        self._changed[(f"/{root}", name) if complete else ("", "")] = None
+        self._note(*(f"/{root}", name) if complete else ("", ""))
+
+    def _note(self, root: str, name: str) -> None:
+        self._changed[root, name] = None
         self._news.set()
 
     async def _load(self, root: str, name: str) -> None:

@@ -116,13 +116,21 @@ class QuotaGuard:
             self.book.refuse(reached.policy, log.tenant, reached.reason, busy)
 
     async def admit_classic(self, log: ServedLog, subscription: str) -> None:
-        """As `admit_subscription`, for a durable subscription of a classic topic, unless it exists."""
+        """As `admit_subscription`, for a durable subscription of a classic topic, unless it exists.
+
+        A caller that makes the subscription at once takes the room that this call found.
+        """
         if not log.name.is_segment and subscription not in log.subscriptions:
-            await self.admit_subscription(log.name, sum(one.durable for one in log.subscriptions.values()))
+            await self._admit_in_tenant(log.name)
+            known = sum(one.durable for one in log.subscriptions.values())
+            self.book.check_subscriptions(log.name, known)
 
     async def admit_subscription(self, topic: TopicName, known: int) -> None:
         """Let a topic with so many durable subscriptions get one more; LimitExceededError if it may not."""
         self.book.check_subscriptions(topic, known)
+        await self._admit_in_tenant(topic)
+
+    async def _admit_in_tenant(self, topic: TopicName) -> None:
         most = self.book.of_tenant(topic.tenant).subscriptions
         if most:
             count = await self.everywhere.subscriptions(topic.tenant, self._topics)

@@ -15,6 +15,8 @@ from anabranch.broker.serving.throttles import Throttles
 from anabranch.model.token_bucket import divide
 
 ROUND_S: Final = 0.5
+IDLE_S: Final = 2.0
+"""Pause while no rate is limited."""
 
 
 class RateShares:
@@ -30,7 +32,7 @@ class RateShares:
     async def run(self) -> None:
         """Exchange loads and follow them, for ever."""
         while True:
-            await asyncio.sleep(ROUND_S)
+            await asyncio.sleep(ROUND_S if self._reported else IDLE_S)
             await self.follow_loads()
 
     async def follow_loads(self) -> None:

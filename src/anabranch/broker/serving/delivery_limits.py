@@ -33,6 +33,11 @@ class DeliveryLimits:
             self._path.batch_entries = self._entries_max
         return False
 
+    def forget(self, go_on: Callable[[], None]) -> None:
+        """Leave the line, because a consumer left; the next turn joins it again if one is there."""
+        if self.gates is not None:
+            self.gates.forget(go_on)
+
     def delivered(self) -> None:
         """Count the messages and bytes of the turn that `hold` allowed."""
         if self.gates is not None:

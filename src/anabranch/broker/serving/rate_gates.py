@@ -109,6 +109,10 @@ class RateGate:
             if self._timer is None:
                 self._wait(self._bucket.wait_s(self._loop.time()))
 
+    def forget(self, waiter: object) -> None:
+        """Drop a connection or subscription that is gone; an unknown one is fine."""
+        self._held.pop(waiter, None)
+
     def change(self, rate: Rate, share: float | None = None) -> None:
         """Follow another rate, with the same kinds of limits, or another share of it, from now on."""
         share = (self.share if share is None else share) if self.shared else 1.0

@@ -47,7 +47,7 @@ class Subscription:
         """The roster by which members attach without asking the leader. None after a seek: the leader may
         have taken the segment from its readers for it, and its roster may not have arrived."""
         broker, limits, self._use = context.broker, context.broker.limits, context.use
-        self.answers = DurableAnswers(cursor, broker.spawn)
+        self.answers, self._usage = DurableAnswers(cursor, broker.spawn), broker.usage
         self.busy = asyncio.Lock()
         """Held while the cursor is moved, so that a consumer that comes back meanwhile waits."""
         self._clock, self._later, self._times = broker.clock, broker.later, broker.dispatch_times
@@ -56,7 +56,6 @@ class Subscription:
         self._drains = DrainReporter(self.log, cursor, self._use, broker.spawn, report)
         self._skips_damaged, self._scheduled = limits.skips_damaged, False
         self._timer = WakeTimer(broker.clock)
-        self._usage = broker.usage
         self.source = LogReader(self.log, broker.spawn, self.schedule, limits, self._pass_damaged)
         self._path = ReadPath(
             cursor,
@@ -164,6 +163,7 @@ class Subscription:
             self.reading.left(consumer)
             self.reading.consumers_changed()
             self.reading.announce()
+            self._limits.forget(self.schedule)
             self.schedule()
             if self._consumer_left is not None:
                 self._consumer_left.set()

@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 
 from anabranch.broker.serving.rate_gates import PublishGate, PublishingLink, RateGate
 from anabranch.model.names import TopicName
-from anabranch.model.quotas import NO_TENANT_QUOTAS, NamespaceQuotas, TenantQuotas
+from anabranch.model.quotas import NO_NAMESPACE_QUOTAS, NO_TENANT_QUOTAS, NamespaceQuotas, TenantQuotas
 from anabranch.model.token_bucket import Rate
 
 G = TypeVar("G", bound=RateGate)
@@ -19,6 +19,8 @@ G = TypeVar("G", bound=RateGate)
 
 class SubscriptionGates:
     """The gates that the deliveries of one subscription pass: its own, its topic's and its tenant's."""
+
+    __slots__ = ("__weakref__", "all", "own")
 
     def __init__(self) -> None:
         self.own: RateGate | None = None
@@ -32,6 +34,11 @@ class SubscriptionGates:
                 return True
         return False
 
+    def forget(self, go_on: Callable[[], None]) -> None:
+        """Let no gate wait for a subscription without consumers."""
+        for gate in self.all:
+            gate.forget(go_on)
+
     def entries_max(self, most: int) -> int:
         """How many entries may be delivered in one turn, at least 1."""
         return min((gate.messages_left(most) for gate in self.all), default=most)
@@ -44,17 +51,33 @@ class SubscriptionGates:
 class TopicThrottle:
     """The gates of one topic; all its segments at this broker share them."""
 
+    __slots__ = (
+        "__weakref__",
+        "_dispatch_gates",
+        "_own_dispatch",
+        "_own_publish",
+        "_published",
+        "_quotas",
+        "_share",
+        "_subscriptions",
+        "is_relative",
+        "limits_delivery",
+        "name",
+        "publish_gates",
+    )
+
     def __init__(self, name: TopicName) -> None:
         self.name = name
         self.publish_gates: tuple[PublishGate, ...] = ()
         self.limits_delivery = False
         self.is_relative = False
         """Whether a rate of delivery follows the rate of publishing."""
-        self._quotas = NamespaceQuotas()
+        self._quotas = NO_NAMESPACE_QUOTAS
         self._own_publish: PublishGate | None = None
         self._own_dispatch: RateGate | None = None
         self._dispatch_gates: tuple[RateGate, ...] = ()
-        self._subscriptions: WeakValueDictionary[str, SubscriptionGates] = WeakValueDictionary()
+        self._subscriptions: WeakValueDictionary[str, SubscriptionGates] | None = None
+        """Made when a delivery is first limited, because a broker may serve very many topics."""
         self._published: dict[TopicName, tuple[float, float]] = {}
         self._share = 1.0
 
@@ -65,6 +88,8 @@ class TopicThrottle:
 
     def subscription(self, name: str) -> SubscriptionGates:
         """The gates of a subscription, shared by its segments; the caller keeps them alive."""
+        if self._subscriptions is None:
+            self._subscriptions = WeakValueDictionary()
         found = self._subscriptions.get(name)
         if found is None:
             found = self._subscriptions[name] = SubscriptionGates()
@@ -92,7 +117,7 @@ class TopicThrottle:
             gate for gate in (self._own_dispatch, tenant.dispatch) if gate is not None
         )
         self.limits_delivery = bool(self._dispatch_gates) or quotas.subscription_dispatch is not None
-        for sub, gates in list(self._subscriptions.items()):
+        for sub, gates in self._served():
             self._apply_to(sub, gates)
 
     def note_published(self, log: TopicName, messages_per_s: float, bytes_per_s: float) -> None:
@@ -100,13 +125,13 @@ class TopicThrottle:
         self._published[log] = (messages_per_s, bytes_per_s)
         if self._own_dispatch is not None:
             self._own_dispatch.change(self._now(self._quotas.dispatch) or self._own_dispatch.rate)
-        for gates in list(self._subscriptions.values()):
+        for _, gates in self._served():
             if gates.own is not None:
                 gates.own.change(self._now(self._quotas.subscription_dispatch) or gates.own.rate)
 
     def troubles(self) -> list[str]:
         """The waits for rates of the topic, its subscriptions and its tenant, in words."""
-        own = (gates.own for gates in list(self._subscriptions.values()))
+        own = (gates.own for _, gates in self._served())
         gates = (*self.publish_gates, *self._dispatch_gates, *filter(None, own))
         return [gate.trouble for gate in gates if gate.trouble is not None]
 
@@ -118,7 +143,10 @@ class TopicThrottle:
     def gates(self) -> Iterator[RateGate]:
         """The gates of the topic and of its subscriptions, without those of the tenant."""
         yield from filter(None, (self._own_publish, self._own_dispatch))
-        yield from filter(None, [gates.own for gates in list(self._subscriptions.values())])
+        yield from filter(None, [gates.own for _, gates in self._served()])
+
+    def _served(self) -> list[tuple[str, SubscriptionGates]]:
+        return [] if self._subscriptions is None else list(self._subscriptions.items())
 
     def _apply_to(self, sub: str, gates: SubscriptionGates) -> None:
         of, shared = f"{self.name} {sub}", self.name.is_scalable
@@ -173,7 +201,7 @@ class Throttles:
     """All gates of this broker."""
 
     def __init__(self) -> None:
-        self.of_namespace: Callable[[str], NamespaceQuotas] = lambda namespace: NamespaceQuotas()
+        self.of_namespace: Callable[[str], NamespaceQuotas] = lambda namespace: NO_NAMESPACE_QUOTAS
         self.of_tenant: Callable[[str], TenantQuotas] = lambda tenant: NO_TENANT_QUOTAS
         self.first_share: Callable[[], float] = lambda: 1.0
         """The share of a new gate, until the brokers have divided the rate by their loads."""

@@ -285,6 +285,7 @@ class ServerConnection:
             self.ended = True
             self.openings.end()
             self._turns.close()
+            self.pauses.end(self)
             if self in self._connections:
                 del self._connections[self]
                 self.services.limits.arrivals.leave(self.address)

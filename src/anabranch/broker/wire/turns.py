@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, S
 from typing import Final
 
 from anabranch.aio import TaskRegistry
+from anabranch.broker.serving.rate_gates import RateGate
 from anabranch.protocol.commands import Command
 from anabranch.transport.pump import Pump
 
@@ -55,6 +56,12 @@ class ReadingPauses:
             self._reasons.remove(reason)
             if not self._reasons and self.pump is not None:
                 self.pump.resume_reading()
+
+    def end(self, link: object) -> None:
+        """Let no gate wait for this connection, which is gone."""
+        for reason in self._reasons:
+            if isinstance(reason, RateGate):
+                reason.forget(link)
 
 
 class CommandTurns:

@@ -52,14 +52,14 @@ async def segments(brokers: Brokers, count: int = 2) -> list[tuple[WireClient, s
     return found
 
 
-async def classic_owner(brokers: Brokers, topic: str = CLASSIC) -> int:
+async def owner_of(brokers: Brokers, topic: str = CLASSIC) -> int:
     owner = await brokers[0].owner_of(TopicName.parse(topic))
     return 0 if owner is None else owner.id
 
 
 async def test_a_classic_topic_has_only_so_many_producers(brokers: Brokers) -> None:
     await limit(brokers, maxProducersPerTopic=2)
-    client = await brokers.connect(await classic_owner(brokers))
+    client = await brokers.connect(await owner_of(brokers))
     for number in (1, 2):
         assert isinstance(await client.producer(CLASSIC, producer_id=number), pb.CommandProducerSuccess)
     text = refusal(await client.producer(CLASSIC, producer_id=3), pb.ProducerBusy)
@@ -70,7 +70,7 @@ async def test_a_classic_topic_has_only_so_many_producers(brokers: Brokers) -> N
 
 async def test_producers_that_come_at_once_do_not_exceed_the_limit(brokers: Brokers) -> None:
     await limit(brokers, maxProducersPerTopic=3)
-    owner = await classic_owner(brokers)
+    owner = await owner_of(brokers)
     clients = [await brokers.connect(owner) for _ in range(10)]
     answers = await asyncio.gather(*(client.producer(CLASSIC) for client in clients))
     assert sum(isinstance(answer, pb.CommandProducerSuccess) for answer in answers) == 3
@@ -93,7 +93,7 @@ async def test_a_producer_counts_once_on_all_segments_of_all_brokers(brokers: Br
     one.close()
     await settle()
     again = await brokers.connect(0)
-    here = first if (await brokers[0].owner_of(TopicName.parse(first))).id == 0 else second  # type: ignore[union-attr]
+    here = first if await owner_of(brokers, first) == 0 else second
     assert isinstance(await again.producer(here, producer_name="c"), pb.CommandProducerSuccess)
 
 
@@ -102,8 +102,7 @@ async def test_the_counts_of_a_dead_broker_are_gone_with_it(brokers: Brokers) ->
     await limit(brokers, maxProducersPerTopic=1)
     await two.producer(second, producer_name="a")
     refusal(await one.producer(first, producer_name="b"), pb.ProducerBusy)
-    owner = (await brokers[0].owner_of(TopicName.parse(second))).id  # type: ignore[union-attr]
-    brokers.kill(owner)
+    brokers.kill(await owner_of(brokers, second))
     await asyncio.sleep(10.0)
     assert isinstance(await one.producer(first, producer_name="b"), pb.CommandProducerSuccess)
 
@@ -111,7 +110,7 @@ async def test_the_counts_of_a_dead_broker_are_gone_with_it(brokers: Brokers) ->
 @pytest.mark.parametrize("policy", ["maxConsumersPerTopic", "maxConsumersPerSubscription"])
 async def test_a_classic_topic_has_only_so_many_consumers(brokers: Brokers, policy: str) -> None:
     await limit(brokers, **{policy: 2})
-    client = await brokers.connect(await classic_owner(brokers))
+    client = await brokers.connect(await owner_of(brokers))
     for number in (1, 2):
         # Consumers of one name are several all the same.
         assert isinstance(
@@ -123,13 +122,13 @@ async def test_a_classic_topic_has_only_so_many_consumers(brokers: Brokers, poli
     assert isinstance(other, pb.CommandSuccess) == (policy == "maxConsumersPerSubscription")
     client.close()
     await settle()
-    client = await brokers.connect(await classic_owner(brokers))
+    client = await brokers.connect(await owner_of(brokers))
     assert isinstance(await client.subscribe(CLASSIC, kind=SHARED, consumer_id=3), pb.CommandSuccess)
 
 
 async def test_a_refused_consumer_leaves_no_subscription_behind(brokers: Brokers) -> None:
     await limit(brokers, maxConsumersPerTopic=1)
-    client = await brokers.connect(await classic_owner(brokers))
+    client = await brokers.connect(await owner_of(brokers))
     await client.subscribe(CLASSIC, kind=SHARED)
     refusal(
         await client.subscribe(CLASSIC, subscription="other", kind=SHARED, consumer_id=2), pb.ConsumerBusy
@@ -180,7 +179,7 @@ async def test_registered_consumers_count_and_need_no_place_for_their_segments(b
 async def test_a_topic_has_only_so_many_subscriptions(brokers: Brokers) -> None:
     (one, first), _ = await segments(brokers)
     await limit(brokers, maxSubscriptionsPerTopic=1)
-    for client, topic in ((one, first), (await brokers.connect(await classic_owner(brokers)), CLASSIC)):
+    for client, topic in ((one, first), (await brokers.connect(await owner_of(brokers)), CLASSIC)):
         assert isinstance(await client.subscribe(topic, kind=SHARED), pb.CommandSuccess)
         for number in (2, 3):
             assert isinstance(
@@ -197,10 +196,24 @@ async def test_a_topic_has_only_so_many_subscriptions(brokers: Brokers) -> None:
         assert "maxSubscriptionsPerTopic=1" in created.json["reason"]
 
 
+@pytest.mark.parametrize("scalable", [True, False])
+async def test_subscriptions_that_come_at_once_do_not_exceed_the_limit(
+    brokers: Brokers, scalable: bool
+) -> None:
+    (_, first), _ = await segments(brokers)
+    await limit(brokers, maxSubscriptionsPerTopic=2, maxConsumersPerTopic=100)
+    topic = first if scalable else CLASSIC
+    clients = [await brokers.connect(await owner_of(brokers, topic)) for _ in range(6)]
+    answers = await asyncio.gather(
+        *(client.subscribe(topic, f"s{number}", SHARED) for number, client in enumerate(clients))
+    )
+    assert sum(isinstance(answer, pb.CommandSuccess) for answer in answers) == 2, answers
+
+
 async def test_a_tenant_has_only_so_many_subscriptions(brokers: Brokers) -> None:
     (one, first), _ = await segments(brokers)
     await limit_tenant(brokers, maxSubscriptions=2)
-    classic = await brokers.connect(await classic_owner(brokers))
+    classic = await brokers.connect(await owner_of(brokers))
     assert isinstance(await one.subscribe(first, kind=SHARED), pb.CommandSuccess)
     assert isinstance(await classic.subscribe(CLASSIC, kind=SHARED), pb.CommandSuccess)
     for client, topic in ((one, first), (classic, CLASSIC)):
@@ -214,7 +227,7 @@ async def test_a_tenant_has_only_so_many_clients_over_all_brokers(brokers: Broke
     for client, segment in ((one, first), (two, second)):
         answer = await client.producer(segment, producer_name="a")
         assert isinstance(answer, pb.CommandProducerSuccess)
-    classic = await brokers.connect(await classic_owner(brokers))
+    classic = await brokers.connect(await owner_of(brokers))
     assert isinstance(await classic.producer(CLASSIC), pb.CommandProducerSuccess)
     assert "maxProducers=2" in refusal(await classic.producer(CLASSIC, producer_id=2), pb.ProducerBusy)
     assert isinstance(await one.subscribe(first, kind=SHARED), pb.CommandSuccess)
@@ -302,7 +315,7 @@ async def test_one_address_has_only_so_many_connections(brokers: Brokers) -> Non
 
 async def test_refusals_and_use_are_visible(brokers: Brokers) -> None:
     await limit_tenant(brokers, maxProducers=1)
-    client = await brokers.connect(await classic_owner(brokers))
+    client = await brokers.connect(await owner_of(brokers))
     await client.producer(CLASSIC)
     for number in (2, 3):
         refusal(await client.producer(CLASSIC, producer_id=number), pb.ProducerBusy)
@@ -318,7 +331,7 @@ async def test_refusals_and_use_are_visible(brokers: Brokers) -> None:
             "producers": 1,
             "consumers": 1,
         }
-    owner = await classic_owner(brokers)
+    owner = await owner_of(brokers)
     metrics = (await admin.ask("GET", "/metrics")).body.decode()
     labels = f'{{worker="{owner}",policy="maxProducers",tenant="public"}}'
     assert f"anabranch_quota_refusals_total{labels} 2" in metrics

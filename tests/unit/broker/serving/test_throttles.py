@@ -91,6 +91,36 @@ async def test_a_slowed_connection_stays_connected(brokers: Brokers) -> None:
     await client.receipt()
 
 
+async def test_a_lost_connection_leaves_the_line(brokers: Brokers) -> None:
+    await set_rate(brokers, "publishRate", messages=1)
+    clients = [await brokers.connect() for _ in range(3)]
+    for number, client in enumerate(clients):
+        await client.producer(producer_name=f"p{number}")
+        for sequence_id in range(50):
+            client.publish(b"x", sequence_id)
+    await asyncio.sleep(0.1)
+    (gate,) = brokers[0].quotas.book.throttles.gates()
+    assert gate.held == 3
+    for connection in list(brokers[0].connections):
+        connection.hang_up()
+    await asyncio.sleep(6.0)
+    assert gate.held == 0
+
+
+async def test_a_subscription_without_consumers_leaves_the_line(brokers: Brokers) -> None:
+    await set_rate(brokers, "dispatchRate", messages=1)
+    client = await brokers.connect()
+    await client.producer()
+    await client.publish_all([b"x"] * 10)
+    await client.subscribe()
+    await asyncio.sleep(0.1)
+    (gate,) = brokers[0].quotas.book.throttles.gates()
+    assert gate.held == 1
+    await client.request(pb.CommandCloseConsumer(consumer_id=1, request_id=0))
+    await asyncio.sleep(0.1)
+    assert gate.held == 0
+
+
 async def test_others_are_not_slowed(brokers: Brokers) -> None:
     admin = Admin(brokers)
     await admin.ask("PUT", "/admin/v2/tenants/quiet", {"allowedClusters": ["standalone"]})

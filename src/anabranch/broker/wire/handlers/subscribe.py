@@ -63,8 +63,6 @@ async def _subscribe_to(
     if command.HasField("schema"):
         await services.schemas.register(name, command.schema, services.clock.wall_ms())
     consumer = _make_consumer(connection, command, metadata, admission)
-    if command.durable:
-        await services.quotas.admit_classic(segment, command.subscription)
     await services.quotas.admit_consumer(name, command.subscription, consumer)
     with services.quotas.attaching(consumer):
         await _open_consumer(connection, command, segment, consumer, admission)
@@ -79,6 +77,8 @@ async def _open_consumer(
 ) -> None:
     """Attach an admitted consumer to its subscription, which is made if it is new, and answer."""
     services = connection.services
+    if command.durable:
+        await services.quotas.admit_classic(segment, command.subscription)
     subscription = await segment.subscription(
         command.subscription,
         durable=command.durable,
