@@ -66,11 +66,17 @@ def renew(authentication: Authentication) -> None:
         forget()
 
 
-async def close(authentication: Authentication, timeout_s: float) -> None:
-    """End the credentials of a client that closes."""
+async def close(authentication: Authentication, timeout_s: float) -> str | None:
+    """End the credentials of a client that closes; returns the reason if that fails."""
     end = getattr(authentication, "close", None)
-    if end is not None:
-        await _asked(authentication, end, timeout_s)
+    if end is None:
+        return None
+    try:
+        async with asyncio.timeout(timeout_s):
+            await end()
+    except Exception as error:
+        return f"{_kind(authentication)} was not closed: it raised {type(error).__name__}"
+    return None
 
 
 async def _asked(authentication: Authentication, ask: Callable[[], Awaitable[T]], timeout_s: float) -> T:

@@ -32,6 +32,9 @@ RENEWED_AFTER_S: Final = 5.0
 LIFETIME_S: Final = 3600.0
 """Life of a token whose issuer does not say."""
 
+REASON_CHARACTERS_MAX: Final = 200
+"""Length at which the reason of an issuer is cut in error texts."""
+
 _NAMES: Final = {
     "type": ("type",),
     "issuer_url": ("issuer_url", "issuerUrl"),
@@ -176,9 +179,8 @@ class AuthenticationOauth2:
         if not isinstance(content, dict):
             raise AuthenticationError(f"{where} answered HTTP status {answer.status} without JSON")
         if answer.status != 200:
-            reason = " ".join(
-                str(content[name]) for name in ("error", "error_description") if name in content
-            )
+            found = [str(content[name]) for name in ("error", "error_description") if name in content]
+            reason = " ".join(" ".join(found).split())[:REASON_CHARACTERS_MAX]
             raise AuthenticationError(f"{where} refused: {reason or f'HTTP status {answer.status}'}")
         return content
 

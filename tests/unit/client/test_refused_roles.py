@@ -76,6 +76,11 @@ class RightsBroker(RefusingBroker):
 
         return answer
 
+    def revoke_watches(self) -> None:
+        """Refuse layouts, and close nothing else."""
+        self._opened = [c for c in self._opened if isinstance(c, pb.CommandScalableTopicLookup)]
+        self.revoke(pb.CommandScalableTopicLookup)
+
     def revoke(self, *kinds: type) -> None:
         self._revoked.update(kinds)
         for command in self._opened:
@@ -223,6 +228,20 @@ async def test_an_open_object_outlives_a_token_that_expired(
             assert await waiting
         # The credentials were fresh each time.
         assert len(set(broker.shown)) == len(broker.shown) > known + 4
+
+
+async def test_a_refused_watch_leaves_attached_segments_alone(
+    broker: RightsBroker, client: AsyncClient
+) -> None:
+    """A broker that refuses the watch does not speak for those that serve the segments."""
+    async with client:
+        producer = await PRODUCERS["producer"](client)
+        waiting = asyncio.ensure_future(producer.send(b"value"))
+        await asyncio.sleep(1)
+        broker.revoke_watches()
+        await asyncio.sleep(5)
+        assert not waiting.done()
+        waiting.cancel()
 
 
 async def test_refusals_with_a_success_between_them_do_not_add_up(

@@ -138,6 +138,7 @@ async def test_a_new_key_is_used_for_the_next_token(
     ("url", "reply", "error", "text"),
     [
         ("token", answer({"error": "invalid_client"}, 401), AuthenticationError, "invalid_client"),
+        ("token", answer({"error": "a\n" * 1000}, 400), AuthenticationError, "refused: (a ){99}a"),
         ("token", answer({}, 503), CredentialsUnavailableError, "503"),
         ("token", answer({}, 429), CredentialsUnavailableError, "429"),
         ("token", Fetched(200, b"<html>"), AuthenticationError, "without JSON"),

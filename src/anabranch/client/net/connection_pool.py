@@ -288,7 +288,6 @@ class ConnectionPool:
         open_now = [*self.connections.values(), *self._silent]
         try:
             await self._dialing.stop()
-            await self._credentials.close()
             for connection in open_now:
                 connection.close()
             if open_now:
@@ -297,3 +296,4 @@ class ConnectionPool:
         finally:
             for connection in open_now:
                 connection.pump.abort()
+            await self._credentials.close(self.operation_timeout_s if deadline is None else deadline.left_s)

@@ -65,11 +65,10 @@ class Credentials:
         finally:
             self._answering.pop(connection, None)
 
-    async def close(self) -> None:
+    async def close(self, timeout_s: float) -> None:
         """Stop answering, and let the credentials end."""
         await self._answers.stop()
         if self._authentication is not None:
-            try:
-                await close(self._authentication, self._timeout_s)
-            except AnabranchError as error:
-                log.warning("closing %r failed: %s", type(self._authentication).__name__, error)
+            problem = await close(self._authentication, min(timeout_s, self._timeout_s))
+            if problem is not None:
+                log.warning("%s", problem)

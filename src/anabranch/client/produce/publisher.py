@@ -245,9 +245,11 @@ class Publisher(Generic[T]):
         self._failures.add(batch)
 
     def _topic_gone(self, error: AnabranchError) -> None:
-        self.role.ends(error)
+        refused = self.role.ends(error)
         for segment in list(self.routes.segments.values()):
-            segment.fail_all(error)
+            # A segment that is attached has accepted the role.
+            if not refused or not segment.is_attached:
+                segment.fail_all(error)
 
     # Waiting and ending.
 

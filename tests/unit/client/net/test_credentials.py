@@ -218,6 +218,22 @@ async def test_the_client_closes_its_credentials(loop: SimLoop, broker: Refusing
     assert len(closed) == 1
 
 
+async def test_credentials_that_do_not_close_keep_the_client_no_longer_than_its_timeout(
+    loop: SimLoop, broker: RefusingBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    class StuckCredentials(AuthenticationToken):
+        async def close(self) -> None:
+            await asyncio.Event().wait()
+
+    client = client_with(loop, StuckCredentials("token"))
+    await client.layout(NAME)
+    began = loop.time()
+    with caplog.at_level(logging.WARNING, "anabranch.client"):
+        await client.close(timeout=1)
+    assert loop.time() - began < 1.5
+    assert caplog.messages == ["StuckCredentials was not closed: it raised TimeoutError"]
+
+
 @pytest.fixture(params=["producer", "named producer", "stream", "queue", "checkpoints", "group", "layout"])
 def opening(request: pytest.FixtureRequest) -> Any:
     """A call that opens something."""
