@@ -137,8 +137,8 @@ def parse_properties(text: str) -> dict[str, str]:
 
 def _logical_lines(text: str) -> Iterator[str]:
     joined = ""
-    for line in text.splitlines():
-        part = line.lstrip()
+    for line in re.split(r"\r\n|\r|\n", text):
+        part = line.lstrip(" \t\f")
         if not joined and (not part or part[0] in "#!"):
             continue
         backslashes = len(part) - len(part.rstrip("\\"))

@@ -53,6 +53,10 @@ def test_properties_are_read_as_java_reads_them() -> None:
     }
 
 
+def test_lines_end_as_in_java() -> None:
+    assert parse_properties("a=1\r\nb=2\rc=3\x0b4\u20285\n") == {"a": "1", "b": "2", "c": "3\x0b4\u20285"}
+
+
 def test_every_setting_has_the_same_value_in_both_formats(tmp_path: Path) -> None:
     """The default file again, under Pulsar's names where there are some."""
     lines = []

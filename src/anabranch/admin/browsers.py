@@ -120,7 +120,7 @@ def _wrong_host(head: RequestHead, hosts: AllowedHosts) -> WebRefusal | None:
 def _cross_site(head: RequestHead) -> WebRefusal | None:
     refusal = WebRefusal(403, "the admin API answers no request that a page of another site has made")
     origin = head.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc.lower() != head.headers.get("host", "").lower():
+    if origin is not None and not _is_origin_of(origin, head.headers.get("host", "")):
         return refusal
     site = head.headers.get("sec-fetch-site", "none")
     if site in ("none", "same-origin"):
@@ -142,6 +142,13 @@ def _wrong_type(head: RequestHead) -> WebRefusal | None:
         shown = f"not {given}" if given else "and has no content type"
         return WebRefusal(415, f"send the body as JSON with Content-Type: application/json, {shown}")
     return None
+
+
+def _is_origin_of(origin: str, host: str) -> bool:
+    try:
+        return bool(host) and urlsplit(origin).netloc.lower() == host.lower()
+    except ValueError:
+        return False
 
 
 def _host_of(given: str) -> str:

@@ -59,6 +59,8 @@ class PeerSecretFile:
                 mode = stat.S_IMODE(status.st_mode)
                 raise self._refusal(f"has mode {mode:04o}, so other users may know the secret")
             return self._parse(os.read(fd, FILE_BYTES_MAX))
+        except OSError as error:
+            raise self._refusal(f"cannot be read: {error.strerror}") from error
         finally:
             os.close(fd)
 

@@ -103,9 +103,13 @@ def test_a_probe_may_use_any_address_for_health_and_nothing_else() -> None:
 def test_a_program_without_a_host_header_is_no_browser() -> None:
     head = RequestHead("GET", HEALTH, {}, "10.1.2.3")
     assert why_refused(head, AllowedHosts.of(BrokerConfig(), "box")) is None
+    for origin in ("", "null", EVIL):
+        assert why_refused(head._replace(headers={"origin": origin}), AllowedHosts.of(BrokerConfig(), "box"))
 
 
-@pytest.mark.parametrize("origin", [EVIL, "null", "http://localhost:9999", "file://", "http://localhost", ""])
+@pytest.mark.parametrize(
+    "origin", [EVIL, "null", "http://localhost:9999", "file://", "http://localhost", "", "http://[bad"]
+)
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "OPTIONS"])
 def test_a_foreign_origin_is_refused_for_every_method(method: str, origin: str) -> None:
     assert status_of(method, origin=origin) == 403

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
@@ -84,6 +85,17 @@ def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
 def test_a_damaged_file_is_refused(file: PeerSecretFile, content: bytes) -> None:
     file.file.write_bytes(content)
     with pytest.raises(InvalidConfigurationError, match="is damaged"):
+        file.load()
+
+
+def test_a_failing_disk_is_told_as_a_file_that_cannot_be_used(
+    file: PeerSecretFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "read", fail)
+    with pytest.raises(InvalidConfigurationError, match="Input/output error"):
         file.load()
 
 
