@@ -28,7 +28,9 @@ async def forget(brokers: Brokers, name: str) -> None:
     await asyncio.sleep(61)
 
 
-async def test_a_refused_acknowledgement_is_sent_again(brokers: Brokers) -> None:
+async def test_a_refused_acknowledgement_is_sent_again(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await brokers.publish(1, 10)
     async with brokers.client() as client:
         consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
@@ -43,7 +45,7 @@ async def test_a_refused_acknowledgement_is_sent_again(brokers: Brokers) -> None
                 raise PersistenceError("not on disk")
             await flush()
 
-        cursor.flush = failing  # type: ignore[method-assign]
+        monkeypatch.setattr(type(cursor), "flush", lambda _: failing())
         await consumer.acknowledge_cumulative(messages[-1])
         await consumer.flush_acks()
         assert refused == 3
