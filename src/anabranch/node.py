@@ -39,6 +39,7 @@ from anabranch.listening import OPTIONS, Listeners, bind
 from anabranch.metadata import sqlite_check
 from anabranch.metadata.metadata_reserve import MetadataReserve
 from anabranch.metadata.sqlite import SqliteStore
+from anabranch.security.audit import NoAudit
 from anabranch.security.configured import make_audit, make_gate
 from anabranch.security.peer_secret_file import PeerSecretFile
 from anabranch.security.tls import BrokerTls, peer_context, server_context
@@ -102,6 +103,7 @@ def run_worker(config: BrokerConfig, worker: Worker) -> int:
 def check_files(config: BrokerConfig) -> None:
     """Read the files that a worker needs before a process listens; raises InvalidConfigurationError."""
     PeerSecretFile(Path(config.data)).prepare()
+    make_gate(config, SystemClock(), NoAudit())
     if config.has_tls:
         server_context(config)
         peer_context(config)

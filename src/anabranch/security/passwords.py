@@ -63,8 +63,11 @@ class PasswordAuthentication:
         digest = self._digest(user, password, hashed or "")
         if hashed is None or digest not in self._known:
             right = await self._compare(shown.address, password, hashed or users.decoy)
-            if not right or hashed is None:
-                raise RefusedCredentialsError(f"the user or the password is wrong: {user}")
+            if hashed is None:
+                # The text may be a password that was typed into the wrong field.
+                raise RefusedCredentialsError("the user is unknown")
+            if not right:
+                raise RefusedCredentialsError(f"the password of {user} is wrong")
         self._remember(digest)
         return Caller(user, method=METHOD)
 

@@ -67,6 +67,12 @@ async def test_wrong_credentials_are_refused(gate: TestedGate, credentials: str 
     assert "sesame" not in reason
 
 
+async def test_the_audit_log_names_known_users_only(gate: TestedGate) -> None:
+    basic(gate)
+    assert await gate.refusal("basic", "alice:wrong") == "the password of alice is wrong"
+    assert await gate.refusal("basic", "my password:") == "the user is unknown"
+
+
 async def test_an_unknown_user_costs_as_much_as_a_known_one(gate: TestedGate) -> None:
     basic(gate)
     await gate.refusal("basic", "alice:wrong")

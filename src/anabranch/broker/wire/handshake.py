@@ -56,6 +56,8 @@ class Handshake:
             if isinstance(error, RemoteProtocolError):
                 self._services.limits.warnings.warning("closed the connection of %s: %s", pump.peer, error)
             self._services.limits.door.leave(pump)
+        # A bound method of its own is a reference cycle, which only garbage collection would free.
+        self.commands = _drop
 
     def _begin(self, pump: Pump, commands: Sequence[Command]) -> None:
         connect, *self._waiting = commands
@@ -147,3 +149,7 @@ class Handshake:
             encode(pb.CommandError(request_id=NO_ID, error=pb.AuthenticationError, message=str(error)))
         )
         pump.close()
+
+
+def _drop(pump: Pump, commands: Sequence[Command]) -> None:
+    """Take no more commands, because the connection is closed."""
