@@ -6,7 +6,7 @@ Must not know subscriptions, nor how an entry is stored.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -194,26 +194,36 @@ class LogProducers:
         if holder is not None and holder.link is not asking and not await holder.link.alive():
             self.detach(holder)
 
-    def _check_name(self, producer: ServedProducer) -> None:
-        """ProducerBusyError if the name is new to this role, and another role uses or has used it."""
-        name, principal, sequences = producer.name, producer.options.principal, self._log.sequences
-        known = (sequences.own, *(piece.sequences for piece in sequences.inherited))
-        if not principal or has_stored(name, principal, known):
-            return
-        attached = any(one.name == name and _is_foreign(one, producer) for one in self._all())
-        if attached or roles_have_stored(name, known):
-            raise ProducerBusyError(
-                f"the producer name {producer.name} belongs to another role on {self._name}; choose another"
-            )
-
     async def _take_name(self, producer: ServedProducer, *, fresh: bool) -> None:
-        """Return when the producer may use its name, and the log knows all that was stored under it."""
-        self._check_name(producer)
+        """Return when the producer may use its name, and the log knows all that was stored under it.
+
+        ProducerBusyError if the name is new to the role of the producer, and another role uses or used it.
+        """
+        others = (one for one in self._all() if one.name == producer.name and _is_foreign(one, producer))
+        if any(others) and self._is_new(producer):
+            raise self._belongs_to_others(producer)
         self._free_name(producer)
         if not fresh:
             # Entries of an earlier producer of this name must be stored or refused before they count.
             await self._log.flush()
-            self._check_name(producer)
+            if self._is_new(producer) and roles_have_stored(producer.name, self._known_names):
+                raise self._belongs_to_others(producer)
+
+    def _is_new(self, producer: ServedProducer) -> bool:
+        """Whether the producer has a role, and its role has stored nothing under its name."""
+        principal = producer.options.principal
+        return bool(principal) and not has_stored(producer.name, principal, self._known_names)
+
+    @property
+    def _known_names(self) -> tuple[Collection[str], ...]:
+        """The names under which the log, or the logs before it, have stored sequence ids."""
+        sequences = self._log.sequences
+        return (sequences.own, *(piece.sequences for piece in sequences.inherited))
+
+    def _belongs_to_others(self, producer: ServedProducer) -> ProducerBusyError:
+        return ProducerBusyError(
+            f"the producer name {producer.name} belongs to another role on {self._name}; choose another"
+        )
 
     def _free_name(self, producer: ServedProducer) -> None:
         """Free the name if its holder is the same producer before it connected again."""
