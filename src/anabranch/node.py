@@ -39,7 +39,6 @@ from anabranch.listening import OPTIONS, Listeners, bind
 from anabranch.metadata import sqlite_check
 from anabranch.metadata.metadata_reserve import MetadataReserve
 from anabranch.metadata.sqlite import SqliteStore
-from anabranch.security.audit import NoAudit
 from anabranch.security.configured import make_audit, make_gate
 from anabranch.security.peer_secret_file import PeerSecretFile
 from anabranch.security.tls import BrokerTls, peer_context, server_context
@@ -103,7 +102,7 @@ def run_worker(config: BrokerConfig, worker: Worker) -> int:
 def check_files(config: BrokerConfig) -> None:
     """Read the files that a worker needs before a process listens; raises InvalidConfigurationError."""
     PeerSecretFile(Path(config.data)).prepare()
-    make_gate(config, SystemClock(), NoAudit())
+    make_gate(config, SystemClock(), make_audit(config, SystemClock(), 0))
     if config.has_tls:
         server_context(config)
         peer_context(config)

@@ -59,6 +59,10 @@ def make_audit(config: BrokerConfig, clock: Clock, worker: int) -> AuditLog:
     if config.audit_log == "stderr":
         return BufferedAudit(lines, append_to_stderr)
     path = Path(config.data) / config.audit_log
+    if not config.audit_log or path.is_dir() or not path.parent.is_dir():
+        raise InvalidConfigurationError(
+            f"setting audit_log: {path} cannot be a file; name a file in a folder that exists, stderr or off"
+        )
     return BufferedAudit(lines, AuditFile(path, config.audit_log_bytes_max, config.audit_log_files).append)
 
 

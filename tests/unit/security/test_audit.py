@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
+from anabranch.config import BrokerConfig
+from anabranch.errors import InvalidConfigurationError
 from anabranch.rights.callers import Caller
 from anabranch.security import audit, audit_file
 from anabranch.security.audit import AuditEvent, AuditLines, BufferedAudit
 from anabranch.security.audit_file import AuditFile
+from anabranch.security.configured import make_audit
 from anabranch.testing.faults import EPOCH_MS, SimClock
 from anabranch.testing.simloop import SimLoop
 
@@ -124,3 +127,17 @@ def test_a_line_after_half_a_line_is_whole(tmp_path: Path, monkeypatch: pytest.M
             file.append_now(b'{"n":1}\n')
     file.append_now(b'{"n":2}\n')
     assert path.read_bytes().splitlines()[-1] == b'{"n":2}'
+
+
+@pytest.mark.parametrize("setting", ["", ".", "missing/audit.log"])
+def test_a_place_that_cannot_hold_the_log_is_refused_at_the_start(
+    loop: SimLoop, tmp_path: Path, setting: str
+) -> None:
+    with pytest.raises(InvalidConfigurationError, match="audit_log"):
+        make_audit(BrokerConfig(data=str(tmp_path), audit_log=setting), SimClock(loop), 0)
+
+
+def test_the_log_can_be_switched_off(loop: SimLoop, tmp_path: Path) -> None:
+    audit_log = make_audit(BrokerConfig(data=str(tmp_path), audit_log="off"), SimClock(loop), 0)
+    audit_log.write(EVENT)
+    assert list(tmp_path.iterdir()) == []
