@@ -172,6 +172,28 @@ def test_a_renewed_certificate_is_used_without_a_restart(
     assert "lost" not in broker.log_text
 
 
+def test_an_open_producer_outlives_a_wrong_certificate_of_the_broker(
+    make_broker: MakeBroker, authority: Authority, tmp_path: Path
+) -> None:
+    pair = authority.server("outlived")
+    broker = make_broker(**tls_settings(pair)).start()
+    good = [(Path(file), Path(file).read_bytes()) for file in (pair.certificate, pair.key)]
+    with Client(broker.tls_url, tls_trust_certs_file_path=authority.file) as client:
+        producer: Producer[bytes] = client.create_producer("outlived", send_timeout=0)
+        producer.send(b"before")
+        broker.kill()
+        renewed(pair, Authority(tmp_path).server())
+        broker.start()
+        waiting = producer.enqueue(b"during")
+        assert eventually(lambda: "in its TLS handshake" in broker.log_text)
+        assert not waiting.done()
+        broker.kill()
+        for path, content in good:
+            path.write_bytes(content)
+        broker.start()
+        waiting.result(60)
+
+
 def test_a_start_with_wrong_files_says_what_is_wrong(make_broker: MakeBroker, authority: Authority) -> None:
     mixed = Pair(authority.server("one").certificate, authority.server("other").key)
     for workers in (1, 2):

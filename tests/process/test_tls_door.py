@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +18,7 @@ from anabranch.testing.certificates import Authority
 from anabranch.transport.accepting import Acceptor, TlsHandshake
 from anabranch.transport.door import Door
 from anabranch.transport.tls import ClientTls
+from anabranch.transport.turns import TURNS_AT_ONCE
 
 HELLO = bytes.fromhex("1603010200010001fc0303")
 
@@ -51,6 +53,9 @@ class TlsPort:
         doors.append(self.door)
         self.client = ClientTls(authority.file).context()
         self._context = server_context(config)
+        self.turn = 0
+        self.begun: list[int] = []
+        """The turn of the event loop in which each handshake began."""
         self._stack = ExitStack()
 
     def _make(self, doors: list[Door[DoorVisitor]]) -> DoorVisitor:
@@ -60,7 +65,15 @@ class TlsPort:
     def open(self, timeout_s: float = 600.0) -> Acceptor[DoorVisitor]:
         listener = listen("127.0.0.1", 0, "--port")
         self.port = listener.getsockname()[1]
-        return Acceptor(listener, self.door, TlsHandshake(lambda: self._context, timeout_s))
+        return Acceptor(listener, self.door, TlsHandshake(self._begin, timeout_s))
+
+    def _begin(self) -> ssl.SSLContext:
+        self.begun.append(self.turn)
+        return self._context
+
+    def count_turns(self) -> None:
+        self.turn += 1
+        asyncio.get_running_loop().call_soon(self.count_turns)
 
     async def connect(self, first_bytes: bytes = b"") -> asyncio.StreamReader:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
@@ -108,6 +121,25 @@ async def test_a_silent_handshake_ends_when_the_port_is_full(port: TlsPort, firs
     port.door.clear()
 
 
+async def test_silent_clients_begin_no_handshake_and_others_take_turns(port: TlsPort) -> None:
+    port.door.open_max = 100
+    acceptor = port.open()
+    silent = [await port.connect() for _ in range(10)]
+    await counted(port, 10)
+    assert port.begun == []
+    port.count_turns()
+    for _ in range(40):
+        await port.connect(HELLO)
+    async with asyncio.timeout(60):
+        while len(port.begun) < 40:
+            await asyncio.sleep(0.01)
+    assert max(Counter(port.begun).values()) <= TURNS_AT_ONCE
+    acceptor.close()
+    port.door.clear()
+    for reader in silent:
+        await is_closed(reader)
+
+
 async def test_a_garbage_handshake_is_forgotten(port: TlsPort) -> None:
     acceptor = port.open()
     await is_closed(await port.connect(b"GET / HTTP/1.1\r\n\r\n"))
@@ -120,7 +152,8 @@ async def test_a_garbage_handshake_is_forgotten(port: TlsPort) -> None:
 
 async def test_a_handshake_ends_after_its_time(port: TlsPort) -> None:
     acceptor = port.open(timeout_s=0.3)
-    await is_closed(await port.connect(HELLO))
+    for first_bytes in (b"", HELLO):
+        await is_closed(await port.connect(first_bytes))
     async with asyncio.timeout(60):
         while len(port.door):
             await asyncio.sleep(0.01)

@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 from anabranch.aio import TaskRegistry
 from anabranch.transport.door import Door
 from anabranch.transport.seldom import Seldom
+from anabranch.transport.turns import Turns
 
 _logger = logging.getLogger(__name__)
 
@@ -30,6 +31,9 @@ RETRY_S = 0.2
 TLS_END_S = 5.0
 """How long a closing TLS connection waits for the other end's goodbye."""
 
+TLS_LEFT_MIN_S = 0.1
+"""The least time for a handshake whose client was almost late with its first byte."""
+
 P = TypeVar("P", bound=Any)
 
 
@@ -41,11 +45,11 @@ class TlsHandshake:
     timeout_s: float
     """A client that has not finished the handshake by then is dropped."""
 
-    def options(self) -> dict[str, Any]:
+    def options(self, left_s: float) -> dict[str, Any]:
         """Arguments for the event loop."""
         return {
             "ssl": self.context(),
-            "ssl_handshake_timeout": self.timeout_s,
+            "ssl_handshake_timeout": left_s,
             "ssl_shutdown_timeout": TLS_END_S,
         }
 
@@ -62,6 +66,7 @@ class Acceptor(Generic[P]):
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._log = Seldom(_logger)
+        self._turns = Turns()
         listener.setblocking(False)
         self._listen()
 
@@ -128,11 +133,38 @@ class Acceptor(Generic[P]):
         if not self._door.shakes_hands(connection, task.cancel):
             raise ConnectionAbortedError("the port is full")
         client = accepted.getpeername()[:2]
+        ends_s = self._loop.time() + tls.timeout_s
         try:
-            await self._loop.connect_accepted_socket(lambda: connection, accepted, **tls.options())
+            await self._begun(accepted, tls.timeout_s)
+            options = tls.options(max(ends_s - self._loop.time(), TLS_LEFT_MIN_S))
+            await self._loop.connect_accepted_socket(lambda: connection, accepted, **options)
             self._door.has_shaken_hands(connection)
         except OSError as error:
             self._log.warning(
                 "%s closed the connection of %s:%d in its TLS handshake: %s", self._door.name, *client, error
             )
             raise
+
+    async def _begun(self, accepted: socket.socket, timeout_s: float) -> None:
+        """Wait for the first byte of a client, and then for a turn.
+
+        A silent client costs a socket and no TLS, and many handshakes at once do not hold up other clients:
+        each takes about a millisecond of the event loop.
+        """
+        turn = self._loop.create_future()
+        self._loop.add_reader(accepted, _set, turn)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await turn
+        except TimeoutError:
+            raise ConnectionAbortedError("the client is silent") from None
+        finally:
+            self._loop.remove_reader(accepted)
+        turn = self._loop.create_future()
+        self._turns.later(lambda: _set(turn))
+        await turn
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
