@@ -96,7 +96,7 @@ def _issuer_url(url: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Issued:
-    token: str
+    token: str = field(repr=False)
     asked_at: float
     refresh_at: float
 
