@@ -100,6 +100,8 @@ class AdminServer:
             access_log=False,
             server_header=False,
             date_header=False,
+            # Else each local client could choose its address in the audit log and in the count of failures.
+            proxy_headers=False,
             h11_max_incomplete_event_size=HEAD_BYTES_MAX,
             timeout_graceful_shutdown=int(STOP_TIMEOUT_S),
         )
