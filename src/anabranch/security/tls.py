@@ -32,7 +32,7 @@ def server_context(settings: TlsConfig) -> ssl.SSLContext:
     """The context of a listening port; raises InvalidConfigurationError."""
     context = hardened(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
     _restrict(context, settings)
-    # Connections last long. Without tickets, no client is let in by a certificate that was verified long ago.
+    # Connections last long, so clients need no tickets to resume sessions of TLS 1.3.
     context.num_tickets = 0
     load_chain(context, settings.tls_certificate_file, settings.tls_key_file)
     if settings.tls_trust_file and not settings.tls_allow_insecure:

@@ -134,9 +134,9 @@ class Acceptor(Generic[P]):
             raise ConnectionAbortedError("the port is full")
         client = accepted.getpeername()[:2]
         ends_s = self._loop.time() + tls.timeout_s
+        await self._begun(accepted, tls.timeout_s)
+        options = tls.options(max(ends_s - self._loop.time(), TLS_LEFT_MIN_S))
         try:
-            await self._begun(accepted, tls.timeout_s)
-            options = tls.options(max(ends_s - self._loop.time(), TLS_LEFT_MIN_S))
             await self._loop.connect_accepted_socket(lambda: connection, accepted, **options)
             self._door.has_shaken_hands(connection)
         except OSError as error:
@@ -146,7 +146,7 @@ class Acceptor(Generic[P]):
             raise
 
     async def _begun(self, accepted: socket.socket, timeout_s: float) -> None:
-        """Wait for the first byte of a client, and then for a turn.
+        """Wait for the first byte of a client, and then for a turn; ConnectionAbortedError without a byte.
 
         A silent client costs a socket and no TLS, and many handshakes at once do not hold up other clients:
         each takes about a millisecond of the event loop.
@@ -160,6 +160,8 @@ class Acceptor(Generic[P]):
             raise ConnectionAbortedError("the client is silent") from None
         finally:
             self._loop.remove_reader(accepted)
+        if not accepted.recv(1, socket.MSG_PEEK):
+            raise ConnectionAbortedError("the client left")
         turn = self._loop.create_future()
         self._turns.later(lambda: _set(turn))
         await turn
