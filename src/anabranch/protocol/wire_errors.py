@@ -63,6 +63,7 @@ _CODE_OF_EXCEPTION: Final[dict[type[BaseException], int]] = {
     errors.LayoutError: pb.NotAllowedError,
     errors.TopicExistsError: pb.NotAllowedError,
     errors.ConflictError: pb.NotAllowedError,
+    errors.CredentialsUnavailableError: pb.ServiceNotReady,
     TimeoutError: pb.ServiceNotReady,
 }
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from anabranch.aio import SharedAttempts
+from anabranch.aio import SharedAttempts, mark_retrieved
 from anabranch.errors import CredentialsUnavailableError, InvalidConfigurationError
 from anabranch.security.refusals import RefusedCredentialsError
 from anabranch.security.token_keys import TokenKey, of_public_key
@@ -89,9 +89,9 @@ class RemoteKeySet:
             self._set = None
         if self._set is None or self._set.find(key_id) is None:
             await self._fetch_within_rate()
-        elif age_s >= self._refresh_s and self._may_fetch(RETRY_S):
-            # This token does not wait for it.
-            asyncio.ensure_future(self._join()).add_done_callback(_ignore)
+        elif age_s >= self._refresh_s and not self._is_fetching and self._may_fetch(RETRY_S):
+            # This token does not wait for it; the fetch logs its failure.
+            asyncio.ensure_future(self._join()).add_done_callback(mark_retrieved)
         return known_key(self._set, key_id, self._name)
 
     async def _fetch_within_rate(self) -> None:
@@ -103,9 +103,12 @@ class RemoteKeySet:
         elif self._set is None:
             raise RefusedCredentialsError(f"the keys of {self._name} could not be fetched a moment ago")
 
+    @property
+    def _is_fetching(self) -> bool:
+        return bool(list(self._attempts))
+
     def _may_fetch(self, pause_s: float) -> bool:
-        under_way = bool(list(self._attempts))
-        return under_way or asyncio.get_running_loop().time() - self._tried_at >= pause_s
+        return self._is_fetching or asyncio.get_running_loop().time() - self._tried_at >= pause_s
 
     async def _join(self) -> None:
         await self._attempts.join("", self._load)
@@ -115,18 +118,10 @@ class RemoteKeySet:
         self._tried_at = loop.time()
         try:
             self._set = KeySet.parse(await self._fetch())
-        except InvalidConfigurationError as error:
-            raise CredentialsUnavailableError(f"{self._name}: {error}") from None
-        except CredentialsUnavailableError as error:
+        except (CredentialsUnavailableError, InvalidConfigurationError) as error:
             _logger.warning("the keys of %s cannot be fetched: %s", self._name, error)
-            raise
+            raise CredentialsUnavailableError(f"{self._name}: {error}") from None
         self._fetched_at = loop.time()
-
-
-def _ignore(done: asyncio.Future[None]) -> None:
-    """Mark the failure of a fetch that no token waits for; the fetch has logged it."""
-    if not done.cancelled():
-        done.exception()
 
 
 def _key_of(fields: dict[str, Any]) -> TokenKey | None:
@@ -134,11 +129,11 @@ def _key_of(fields: dict[str, Any]) -> TokenKey | None:
     from jwt.algorithms import ECAlgorithm, RSAAlgorithm
     from jwt.exceptions import PyJWTError
 
-    readers: dict[Any, Callable[[dict[str, Any]], Any]] = {
+    readers: dict[str, Callable[[dict[str, Any]], Any]] = {
         "RSA": RSAAlgorithm.from_jwk,
         "EC": ECAlgorithm.from_jwk,
     }
-    reader = readers.get(fields.get("kty"))
+    reader = readers.get(str(fields.get("kty")))
     if reader is None or fields.get("use", "sig") != "sig":
         return None
     algorithm = fields.get("alg")

@@ -175,6 +175,7 @@ async def test_a_key_set_may_be_a_file_that_changes(gate: TestedGate, tmp_path: 
         jwk("one", alg="HS256"),
         jwk("one", alg="none"),
         {"kty": "RSA", "kid": "one"},
+        {"kty": ["RSA"]},
         {"kty": "RSA", "kid": "one", "n": "AQAB", "e": "AQAB"},
         {},
     ],
