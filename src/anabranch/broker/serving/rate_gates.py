@@ -165,6 +165,10 @@ class PublishGate(RateGate):
     def charge(self, link: PublishingLink, messages: int, size: int) -> None:
         """Count an entry; stop reading from its connection if that was more than the rate allows."""
         self.take(messages, size)
+        self.stop(link)
+
+    def stop(self, link: PublishingLink) -> None:
+        """Stop reading from a connection while the rate is exceeded."""
         if not self.is_open and link not in self._held:
             link.pauses.add(self)
             self.hold(link, partial(link.pauses.remove, self))

@@ -86,6 +86,11 @@ class TopicThrottle:
         for gate in self.publish_gates:
             gate.charge(link, messages, size)
 
+    def join(self, link: PublishingLink) -> None:
+        """Let a connection with a new producer wait in line, or each new one would exceed the rate a bit."""
+        for gate in self.publish_gates:
+            gate.stop(link)
+
     def subscription(self, name: str) -> SubscriptionGates:
         """The gates of a subscription, shared by its segments; the caller keeps them alive."""
         if self._subscriptions is None:

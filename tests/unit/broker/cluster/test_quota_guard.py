@@ -76,6 +76,18 @@ async def test_producers_that_come_at_once_do_not_exceed_the_limit(brokers: Brok
     assert sum(isinstance(answer, pb.CommandProducerSuccess) for answer in answers) == 3
 
 
+async def test_a_client_that_is_refused_for_another_reason_does_not_count(brokers: Brokers) -> None:
+    await limit(brokers, maxProducersPerTopic=2, maxConsumersPerTopic=2)
+    one, two = [await brokers.connect(await owner_of(brokers, CLASSIC)) for _ in range(2)]
+    await one.producer(CLASSIC, producer_name="a")
+    await one.subscribe(CLASSIC)
+    for _ in range(2):
+        assert "named a" in refusal(await two.producer(CLASSIC, producer_name="a"), pb.ProducerBusy)
+        assert "exclusive" in refusal(await two.subscribe(CLASSIC), pb.ConsumerBusy)
+    assert isinstance(await two.producer(CLASSIC, producer_name="b"), pb.CommandProducerSuccess)
+    assert isinstance(await two.subscribe(CLASSIC, "other"), pb.CommandSuccess)
+
+
 async def test_a_producer_counts_once_on_all_segments_of_all_brokers(brokers: Brokers) -> None:
     (one, first), (two, second) = await segments(brokers)
     await limit(brokers, maxProducersPerTopic=2)

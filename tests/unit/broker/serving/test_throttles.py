@@ -91,6 +91,23 @@ async def test_a_slowed_connection_stays_connected(brokers: Brokers) -> None:
     await client.receipt()
 
 
+async def test_new_connections_do_not_exceed_the_rate_together(brokers: Brokers) -> None:
+    await set_rate(brokers, "publishRate", size=1000)
+    first = await brokers.connect()
+    await first.producer()
+    first.publish(b"x" * 50_000, 0)
+    await first.receipt()
+    for number in range(10):
+        client = await brokers.connect()
+        assert isinstance(await client.producer(producer_name=f"p{number}"), pb.CommandProducerSuccess)
+        client.publish(b"x" * 50_000, 0)
+        await asyncio.sleep(0.1)
+        assert not client.has(SendReceipt)
+    await asyncio.sleep(60.0)
+    (log,) = brokers[0].logs.served
+    assert log.log.extent.next_ordinal == 2
+
+
 async def test_a_lost_connection_leaves_the_line(brokers: Brokers) -> None:
     await set_rate(brokers, "publishRate", messages=1)
     clients = [await brokers.connect() for _ in range(3)]

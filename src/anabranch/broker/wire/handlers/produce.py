@@ -74,6 +74,7 @@ async def _open_on(connection: ServerConnection, command: pb.CommandProducer, se
         raise ServiceNotReadyError("the client closed the producer before it was opened")
     (connection.producers if ready else connection.waiting)[producer.id] = producer
     connection.producer_logs[producer.id] = segment
+    segment.throttle.join(connection)
     _answer(connection, command, segment, producer, schema_version)
 
 
