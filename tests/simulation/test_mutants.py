@@ -168,8 +168,8 @@ def tell_an_old_epoch_now_and_then(patch: pytest.MonkeyPatch) -> None:
     honest = layout_watch.dag_of
     calls = count()
 
-    def dag_of(layout: Layout, *args: Any) -> pb.ScalableTopicDAG:
-        dag = honest(layout, *args)
+    def dag_of(layout: Layout, *args: Any, **options: Any) -> pb.ScalableTopicDAG:
+        dag = honest(layout, *args, **options)
         if next(calls) % 3 == 2 and dag.epoch:
             dag.epoch -= 1
         return dag
