@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from anabranch.config import BrokerConfig
-from anabranch.errors import MissingDataError
-from anabranch.node import cache_of_each_store, prepare_metadata
+from anabranch.errors import InvalidConfigurationError, MissingDataError
+from anabranch.node import cache_of_each_store, check_files, prepare_metadata
 
 
 @pytest.mark.parametrize(("workers", "found", "expected"), [(1, 0, 64), (4, 0, 16), (1, 8, 8), (4, 2, 16)])
@@ -36,3 +38,31 @@ def test_a_start_is_refused_when_there_are_stores_but_no_metadata(tmp_path: Path
     (tmp_path / "metadata.db").unlink()
     with pytest.raises(MissingDataError):
         prepare_metadata(config)
+
+
+CRYPTOGRAPHY = ("jwt", "cryptography", "bcrypt", "anabranch.security.outside")
+
+
+def test_a_broker_without_security_imports_no_cryptography(tmp_path: Path) -> None:
+    code = (
+        "import sys; from anabranch import node; from anabranch.config import BrokerConfig; "
+        "node.check_files(BrokerConfig(data=sys.argv[1])); "
+        f"print([name for name in {CRYPTOGRAPHY!r} if name in sys.modules])"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("settings", "advice"),
+    [
+        ({"authentication": True}, "token_secret_key"),
+        ({"audit_log": "missing/audit.log"}, "audit_log"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_before_a_process_listens(
+    tmp_path: Path, settings: dict[str, object], advice: str
+) -> None:
+    with pytest.raises(InvalidConfigurationError, match=advice):
+        check_files(BrokerConfig(data=str(tmp_path), **settings))  # type: ignore[arg-type]
