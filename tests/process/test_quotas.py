@@ -10,6 +10,7 @@ import pytest
 
 from anabranch import AsyncClient
 from anabranch.admin.client import AdminClient
+from anabranch.cli.main import main
 from anabranch.model.names import TopicName
 from anabranch.testing.process import BrokerProcess
 from tests.process.conftest import MakeBroker
@@ -35,9 +36,13 @@ def broker(make_broker: MakeBroker) -> Iterator[BrokerProcess]:
             admin.create_tenant(name.tenant)
             admin.create_namespace(name.namespace_name)
             admin.create_topic(name, 4)
-        rate = {"publishThrottlingRateInMsg": -1, "publishThrottlingRateInByte": RATE_BYTES}
-        admin.set_quotas("noisy", {"publishRate": rate})
+        assert run(process, "set", "noisy", f"publishRate=-1,{RATE_BYTES}", "maxProducers=100") == 0
         yield process
+
+
+def run(broker: BrokerProcess, action: str, *words: str) -> int:
+    """Run `anabranch quotas`."""
+    return main(["quotas", action, *words, "--admin-url", broker.http_url])
 
 
 async def make_noise(url: str, number: int) -> None:
@@ -62,7 +67,9 @@ async def latencies(url: str) -> list[float]:
     return took
 
 
-async def test_a_tenant_over_its_rate_leaves_another_tenant_alone(broker: BrokerProcess) -> None:
+async def test_a_tenant_over_its_rate_leaves_another_tenant_alone(
+    broker: BrokerProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
     began_s = time.monotonic()
     noise = [asyncio.ensure_future(make_noise(broker.url, number)) for number in range(4)]
     took = sorted(await latencies(broker.url))
@@ -71,7 +78,8 @@ async def test_a_tenant_over_its_rate_leaves_another_tenant_alone(broker: Broker
         elapsed_s = time.monotonic() - began_s
         shown = await asyncio.to_thread(admin.why, NOISY)
         # Without its quota the noisy tenant goes on at once, on both workers, so its producers can close.
-        await asyncio.to_thread(admin.set_quotas, "noisy", {"publishRate": None})
+        assert await asyncio.to_thread(run, broker, "show", "noisy") == 0
+        assert await asyncio.to_thread(run, broker, "remove", "noisy", "publishRate") == 0
     assert not any(task.done() for task in noise)
     for task in noise:
         task.cancel()
@@ -84,3 +92,6 @@ async def test_a_tenant_over_its_rate_leaves_another_tenant_alone(broker: Broker
     assert any("publishRate of tenant noisy" in text for text in shown["troubles"].values()), shown[
         "troubles"
     ]
+    lines = capsys.readouterr().out.splitlines()
+    assert "maxProducers: 4 of 100" in lines
+    assert f"publishRate: {RATE_BYTES} bytes a second" in lines
