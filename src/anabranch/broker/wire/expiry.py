@@ -7,6 +7,7 @@ clock that is set anew counts at once. A client has its time to answer on the cl
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterable
 from typing import Final
 
@@ -64,6 +65,8 @@ class Expiry:
     def _disconnect(self, connection: ServerConnection, reason: str) -> None:
         event = AuditEvent("expire", "refused", connection.caller, connection.address, reason=reason)
         self._audit.write(event)
+        # The connection of a client that does not read takes a moment to close.
+        self._challenged[connection] = math.inf
         connection.hang_up()
 
 

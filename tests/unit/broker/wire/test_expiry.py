@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from typing import cast
 
 import pytest
 
 from anabranch import AuthenticationToken
+from anabranch.broker.wire.connection import ServerConnection
+from anabranch.broker.wire.expiry import Expiry
 from anabranch.protocol.commands import CommandCutter, encode
 from anabranch.protocol.connection import ClientMachine
 from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.rights.callers import Caller
 from anabranch.testing.faults import EPOCH_MS
 from tests.harness.cluster import Brokers
 from tests.harness.security import SECURE, token_for
@@ -118,6 +122,29 @@ async def test_a_client_without_the_feature_is_disconnected_at_expiry(
     assert client.hung_up
     assert not client.has(pb.CommandAuthChallenge)
     assert brokers.audit.reasons == ["the credentials expired"]
+
+
+class StubbornConnection:
+    """A connection that stays open for a while after it is closed, because its client does not read."""
+
+    caller = Caller("alice", method="token", expires_s=0.0)
+    address = "10.0.0.1:1"
+    ended = refreshes = False
+
+    def __init__(self) -> None:
+        self.closings = 0
+
+    def hang_up(self) -> None:
+        self.closings += 1
+
+
+async def test_a_client_that_does_not_read_is_disconnected_once(brokers: Brokers) -> None:
+    connection = StubbornConnection()
+    expiry = Expiry([cast(ServerConnection, connection)], brokers.clock, brokers.audit, ANSWER_S)
+    looking = asyncio.ensure_future(expiry.run())
+    await asyncio.sleep(10)
+    looking.cancel()
+    assert connection.closings == len(brokers.audit.reasons) == 1
 
 
 async def test_a_clock_that_is_set_forward_counts_at_once(brokers: Brokers) -> None:
