@@ -13,11 +13,12 @@ from typing import NoReturn
 
 from anabranch.broker.serving.throttles import Throttles
 from anabranch.config import BrokerConfig
-from anabranch.errors import AnabranchError, LimitExceededError, NotFoundError
+from anabranch.errors import AnabranchError, LimitExceededError
 from anabranch.metadata import records
+from anabranch.metadata.records import NamespaceRecord, TenantRecord
 from anabranch.metadata.topic_room import TopicLimit, TopicRoom
 from anabranch.metadata.topics import TopicStore
-from anabranch.model.names import TopicName, decode_part, parse_namespace
+from anabranch.model.names import TopicName, decode_part
 from anabranch.model.quotas import (
     NO_TENANT_QUOTAS,
     NamespaceQuotas,
@@ -129,31 +130,39 @@ class QuotaBook:
             await self._load_all()
 
     async def _load_all(self) -> None:
-        tenants = await self._records.tenants()
+        tenants = {
+            parts[0]: tenant_quotas(records.decode(TenantRecord, value).quotas)
+            async for parts, value in self._records.walk(records.TENANTS)
+        }
         for tenant in sorted({*tenants, *self._tenants}):
-            await self._load_tenant(tenant)
-        known = [name for tenant in tenants for name in await self._records.of_tenant(tenant)]
-        for namespace in sorted({*known, *self._namespaces}):
-            await self._load_namespace(namespace)
+            self._set_tenant(tenant, tenants.get(tenant, NO_TENANT_QUOTAS))
+        namespaces = {
+            "/".join(parts): self._resolve(records.decode(NamespaceRecord, value))
+            async for parts, value in self._records.walk(records.NAMESPACES)
+        }
+        for namespace in sorted({*namespaces, *self._namespaces}):
+            self._set_namespace(namespace, namespaces.get(namespace, self._default))
 
     async def _load_tenant(self, tenant: str) -> None:
-        try:
-            quotas = tenant_quotas((await self._records.load_tenant(tenant)).quotas)
-        except NotFoundError:
-            quotas = NO_TENANT_QUOTAS
+        record = await self._records.read(TenantRecord, records.tenant_path(tenant))
+        self._set_tenant(tenant, NO_TENANT_QUOTAS if record is None else tenant_quotas(record.quotas))
+
+    async def _load_namespace(self, namespace: str) -> None:
+        path = records.namespace_path(records.NAMESPACES, namespace)
+        record = await self._records.read(NamespaceRecord, path)
+        self._set_namespace(namespace, self._default if record is None else self._resolve(record))
+
+    def _resolve(self, record: NamespaceRecord) -> NamespaceQuotas:
+        return namespace_quotas(record.policies, self._default, self._cluster)
+
+    def _set_tenant(self, tenant: str, quotas: TenantQuotas) -> None:
         if quotas != self.of_tenant(tenant):
             self._tenants[tenant] = quotas
             if quotas == NO_TENANT_QUOTAS:
                 del self._tenants[tenant]
             self.throttles.tenant_changed(tenant)
 
-    async def _load_namespace(self, namespace: str) -> None:
-        parse_namespace(namespace)
-        try:
-            policies = (await self._records.load_namespace(namespace)).policies
-            quotas = namespace_quotas(policies, self._default, self._cluster)
-        except NotFoundError:
-            quotas = self._default
+    def _set_namespace(self, namespace: str, quotas: NamespaceQuotas) -> None:
         if quotas != self.of_namespace(namespace):
             self._namespaces[namespace] = quotas
             if quotas == self._default:

@@ -59,6 +59,7 @@ class RateGate:
         self._held: dict[Any, Callable[[], None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._asked_s = self._loop.time()
+        self._stay_s = 0.0
         self._was_held = False
 
     @property
@@ -107,7 +108,9 @@ class RateGate:
             self._was_held = True
             self._held[waiter] = go_on
             if self._timer is None:
-                self._wait(self._bucket.wait_s(self._loop.time()))
+                now = self._loop.time()
+                self._stay_s = max(self._stay_s, now + STILL_S)
+                self._wait(self._bucket.wait_s(now))
 
     def forget(self, waiter: object) -> None:
         """Drop a connection or subscription that is gone; an unknown one is fine."""
@@ -148,13 +151,15 @@ class RateGate:
             # One at a time: what it sends decides whether the next one may go on.
             waiter = next(iter(self._held))
             self._held.pop(waiter)()
-        else:
+        now = self._loop.time()
+        if now >= self._stay_s:
+            self._stay_s = now + STILL_S
             self._stay()
         if self._held and self._timer is None:
-            self._wait(self._bucket.wait_s(self._loop.time()))
+            self._wait(self._bucket.wait_s(now))
 
     def _stay(self) -> None:
-        """Called from time to time while everything waits."""
+        """Called every few seconds for those that still wait."""
 
 
 class PublishGate(RateGate):

@@ -91,6 +91,28 @@ async def test_a_slowed_connection_stays_connected(brokers: Brokers) -> None:
     await client.receipt()
 
 
+async def test_connections_far_back_in_the_line_stay_connected(brokers: Brokers) -> None:
+    await set_rate(brokers, "publishRate", messages=1)
+    clients = [await brokers.connect() for _ in range(150)]
+    for number, client in enumerate(clients):
+        await client.producer(producer_name=f"p{number}")
+        client.publish(b"x", 0)
+    await asyncio.sleep(120.0)
+    assert sum(bool(client.has(SendReceipt)) for client in clients) < 130
+    assert not any(client.hung_up for client in clients)
+
+
+async def test_quotas_hold_after_a_restart(brokers: Brokers) -> None:
+    await set_rate(brokers, "publishRate", messages=50)
+    body = {"publishRate": {"publishThrottlingRateInMsg": 20}}
+    assert (await Admin(brokers).ask("POST", "/admin/v2/tenants/public/quotas", body)).status == 204
+    await brokers.restart()
+    client = await brokers.connect()
+    await client.producer()
+    assert await publish_for(client, 10.0) <= 20 * 11 + 30
+    assert len(list(brokers[0].quotas.book.throttles.gates())) == 2
+
+
 async def test_new_connections_do_not_exceed_the_rate_together(brokers: Brokers) -> None:
     await set_rate(brokers, "publishRate", size=1000)
     first = await brokers.connect()
