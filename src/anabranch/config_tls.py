@@ -67,7 +67,7 @@ class TlsConfig:
     )
     broker_client_certificate_file: str = setting(
         "",
-        "Certificate that a broker shows to others; tls_certificate_file if empty.",
+        "Certificate that a broker shows to others; if empty and one is required, tls_certificate_file.",
         pulsar="brokerClientCertificateFilePath",
     )
     broker_client_key_file: str = setting(

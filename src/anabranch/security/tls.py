@@ -46,8 +46,11 @@ def peer_context(settings: TlsConfig) -> ssl.SSLContext:
     """The context for calls to other brokers; raises InvalidConfigurationError."""
     context = hardened(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
     _restrict(context, settings)
-    certificate = settings.broker_client_certificate_file or settings.tls_certificate_file
-    load_chain(context, certificate, settings.broker_client_key_file or settings.tls_key_file)
+    if settings.broker_client_certificate_file:
+        load_chain(context, settings.broker_client_certificate_file, settings.broker_client_key_file)
+    elif settings.tls_require_client_certificate:
+        # A certificate that is only asked for is not shown: another authority may have issued it.
+        load_chain(context, settings.tls_certificate_file, settings.tls_key_file)
     if settings.tls_allow_insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

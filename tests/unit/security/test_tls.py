@@ -250,6 +250,28 @@ def test_brokers_trust_their_own_certificate_without_an_authority(
     assert "CERTIFICATE_VERIFY_FAILED" in refused(server_context(elsewhere), peer_context(elsewhere))
 
 
+def test_brokers_show_no_certificate_to_each_other_unless_it_is_required(
+    authority: Authority, tmp_path: Path
+) -> None:
+    (tmp_path / "clients").mkdir()
+    clients = Authority(tmp_path / "clients")
+    asked = config(authority.server(), tls_trust_file=clients.file)
+    assert shake_hands(server_context(asked), peer_context(asked)).certificate is None
+    mine = clients.client("worker")
+    required = config(
+        authority.server("strict"),
+        tls_trust_file=clients.file,
+        tls_require_client_certificate=True,
+        broker_client_certificate_file=mine.certificate,
+        broker_client_key_file=mine.key,
+    )
+    shown = shake_hands(server_context(required), peer_context(required)).certificate
+    assert shown is not None
+    assert shown.common_name == "worker"
+    own = config(authority.server("own"), tls_trust_file=authority.file, tls_require_client_certificate=True)
+    assert shake_hands(server_context(own), peer_context(own)).certificate is not None
+
+
 def test_brokers_trust_the_authority_in_their_trust_file(authority: Authority) -> None:
     settings = config(authority.server(), tls_trust_file=authority.file)
     renewed = server_context(config(authority.server("next")))
