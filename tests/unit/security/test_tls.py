@@ -254,7 +254,7 @@ def test_brokers_show_no_certificate_to_each_other_unless_it_is_required(
     authority: Authority, tmp_path: Path
 ) -> None:
     (tmp_path / "clients").mkdir()
-    clients = Authority(tmp_path / "clients")
+    clients = Authority(tmp_path / "clients", "authority of clients")
     asked = config(authority.server(), tls_trust_file=clients.file)
     assert shake_hands(server_context(asked), peer_context(asked)).certificate is None
     mine = clients.client("worker")
