@@ -86,8 +86,7 @@ class QuotaGuard:
     async def admit_consumer(self, log: TopicName, subscription: str, consumer: ServedConsumer) -> None:
         """Count a consumer from now on; ConsumerBusyError if a quota leaves no room."""
         if consumer.options.member is None:
-            attached = self.usage.attached(log, subscription, consumer.name)
-            new = NewClient(topic_of(log), "consumer", consumer.name, subscription, attached)
+            new = NewClient(topic_of(log), "consumer", consumer.name, subscription)
             await self._admit(log, new, consumer.link)
         self.usage.add_consumer(log, subscription, consumer)
 
@@ -105,7 +104,9 @@ class QuotaGuard:
         in_topic = await self.everywhere.topic(log) if by_topic else None
         in_tenant = await self.everywhere.tenant(log.tenant) if by_tenant else None
         # From here to the caller's `add` nothing waits, so no other request takes the same room.
-        new = new._replace(is_connected=self.usage.uses(log.tenant, link))
+        # A registered consumer, which asks for a whole topic, has its name for itself.
+        attached = 0 if log.is_scalable else self.usage.attached(log, new.subscription, new.name)
+        new = new._replace(attached=attached, is_connected=self.usage.uses(log.tenant, link))
         reached = None
         if in_topic is not None:
             reached = reached_in_topic(new, in_topic(self.usage.of_topic(log)), quotas)

@@ -76,6 +76,15 @@ async def test_producers_that_come_at_once_do_not_exceed_the_limit(brokers: Brok
     assert sum(isinstance(answer, pb.CommandProducerSuccess) for answer in answers) == 3
 
 
+async def test_consumers_of_one_name_that_come_at_once_do_not_exceed_the_limit(brokers: Brokers) -> None:
+    await limit_tenant(brokers, maxConsumers=3)
+    clients = [await brokers.connect(await owner_of(brokers, CLASSIC)) for _ in range(8)]
+    answers = await asyncio.gather(
+        *(client.subscribe(CLASSIC, kind=SHARED, name="same") for client in clients)
+    )
+    assert sum(isinstance(answer, pb.CommandSuccess) for answer in answers) == 3
+
+
 async def test_a_client_that_is_refused_for_another_reason_does_not_count(brokers: Brokers) -> None:
     await limit(brokers, maxProducersPerTopic=2, maxConsumersPerTopic=2)
     one, two = [await brokers.connect(await owner_of(brokers, CLASSIC)) for _ in range(2)]
