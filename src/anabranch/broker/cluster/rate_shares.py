@@ -26,27 +26,25 @@ class RateShares:
         self._me = me
         self._throttles = throttles
         self._everywhere = everywhere
-        self._reported = False
+        self._is_limited = False
         throttles.first_share = self._first
 
     async def run(self) -> None:
         """Exchange loads and follow them, for ever."""
         while True:
-            await asyncio.sleep(ROUND_S if self._reported else IDLE_S)
+            await asyncio.sleep(ROUND_S if self._is_limited else IDLE_S)
             await self.follow_loads()
 
     async def follow_loads(self) -> None:
         """Report the loads of this broker, and take its shares by the loads that are known."""
         gates = {gate.key: gate for gate in self._throttles.gates() if gate.shared}
-        if not gates and not self._reported:
+        self._is_limited = bool(gates)
+        if not gates:
             return
         others = self._everywhere.others()
         demands = {key: gate.take_demand() for key, gate in gates.items()}
         await asyncio.gather(*(answer(broker.report_demands(self._me, demands)) for _, broker in others))
-        # A broker without gates has to say so once, or the others would keep its share for it.
-        self._reported = bool(gates)
-        reports = self._everywhere.local.demands_of
-        known = [reports.get(number, {}) for number, _ in others]
+        known = [self._everywhere.local.demands_of(number) for number, _ in others]
         for key, gate in gates.items():
             _take_share(gate, [demands[key], *(report[key] for report in known if key in report)])
 

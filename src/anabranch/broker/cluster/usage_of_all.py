@@ -27,6 +27,9 @@ FRESH_S: Final = 0.1
 ANSWER_S: Final = 2.0
 """A broker that has not answered by then counts as one without clients."""
 
+REPORT_S: Final = 5.0
+"""A report of demands counts for this long; a broker with limited rates reports more often."""
+
 KEPT_MAX: Final = 1000
 
 T = TypeVar("T")
@@ -39,8 +42,7 @@ class LocalUsage:
         self._usage = usage
         self._topics = topics
         self._stores = stores
-        self.demands_of: dict[int, Mapping[str, float]] = {}
-        """By broker the demands that it reported last."""
+        self._reports: dict[int, tuple[float, Mapping[str, float]]] = {}
 
     async def topic(self, name: str) -> TopicUse:
         return self._usage.of_topic(TopicName.parse(name))
@@ -60,7 +62,12 @@ class LocalUsage:
 
     async def report_demands(self, broker: int, demands: Mapping[str, float]) -> None:
         """Note the demand of each rate at another broker, so that this broker can take its share."""
-        self.demands_of[broker] = demands
+        self._reports[broker] = (asyncio.get_running_loop().time(), demands)
+
+    def demands_of(self, broker: int) -> Mapping[str, float]:
+        """The demands that a broker reported last; none if that was long ago."""
+        reported_s, demands = self._reports.get(broker, (0.0, {}))
+        return demands if asyncio.get_running_loop().time() < reported_s + REPORT_S else {}
 
 
 USAGE: Final = Port(LocalUsage)
