@@ -94,6 +94,8 @@ def warnings_about(settings: TlsConfig, now: datetime) -> list[str]:
     key = settings.tls_key_file
     if stat.S_IMODE(os.stat(key).st_mode) & 0o077:
         found.append(f"the key {key} can be read by others; run `chmod 600 {key}`")
+    if settings.tls_allow_insecure:
+        found.append("tls_allow_insecure is on: no certificate of a client or of another broker is verified")
     return found + _warnings_about_certificate(settings.tls_certificate_file, now)
 
 

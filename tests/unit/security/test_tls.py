@@ -97,6 +97,8 @@ def test_weak_points_of_the_files_are_warned_about(authority: Authority) -> None
     Path(pair.key).chmod(0o640)
     (readable,) = warnings_about(config(pair), NOW)
     assert "can be read by others" in readable
+    (insecure,) = warnings_about(config(authority.server(), tls_allow_insecure=True), NOW)
+    assert "tls_allow_insecure" in insecure
 
 
 def test_the_newest_version_and_authenticated_encryption_are_used(authority: Authority) -> None:
