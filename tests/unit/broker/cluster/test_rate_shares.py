@@ -101,7 +101,7 @@ async def test_the_share_of_a_dead_broker_goes_to_the_others(brokers: Brokers) -
     await asyncio.sleep(10.0)
     (alone,) = await rate_of(loads[:1], 20.0)
     assert alone == pytest.approx(RATE, rel=0.1)
-    # The next process of the broker has no load, whatever the former one reported.
+    # The next process of the broker has no load, even if the former one reported some.
     await brokers.start(1)
     await asyncio.sleep(10.0)
     (alone,) = await rate_of(loads[:1], 20.0)
