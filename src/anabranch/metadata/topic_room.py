@@ -90,6 +90,8 @@ class TopicRoom(RecordStore):
             if any(_exists(key, topics) for topics in known):
                 return False
             claims = self._living(stored)
+            # Another process that creates the same topic needs the same place.
+            claims.get(name.namespace_name, {}).pop(key, None)
             for limit, topics in zip(limits, known, strict=True):
                 self._check(name, limit, count, len(topics) + _claimed(claims, limit.namespace, topics))
             claims.setdefault(name.namespace_name, {})[key] = ClaimRecord(

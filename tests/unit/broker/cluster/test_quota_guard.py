@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from anabranch.errors import LimitExceededError
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.harness.admin import Admin
@@ -306,6 +307,13 @@ async def test_a_topic_is_not_created_on_first_use_beyond_the_limit(brokers: Bro
     refused = await client.take(lambda command: getattr(command, "session_id", None) == 2)
     assert refused.error == pb.NotAllowedError
     assert "maxTopics=1" in refused.message
+
+
+async def test_brokers_that_create_the_same_topic_at_once_need_one_place(brokers: Brokers) -> None:
+    await limit_tenant(brokers, maxTopics=1)
+    async with brokers[0].records.claim(ORDERS, 1), brokers[1].records.claim(ORDERS, 1):
+        with pytest.raises(LimitExceededError, match="maxTopics=1"):
+            await brokers[0].controllers.create_topic(TopicName.parse(f"{SCALABLE_TOPIC}2"))
 
 
 async def test_the_claim_of_a_process_that_died_ends(brokers: Brokers) -> None:
