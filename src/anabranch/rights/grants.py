@@ -76,7 +76,7 @@ def grants_of(namespace: str, policies: Mapping[str, Any]) -> NamespaceGrants:
     return NamespaceGrants(
         roles=_role_actions(given.get(NAMESPACE_AUTH)),
         topics=topics,
-        subscriptions={name: _texts(roles) for name, roles in subscriptions.items()},
+        subscriptions={name: _only(roles) for name, roles in subscriptions.items()},
         prefixed=policies.get(SUBSCRIPTION_MODE) == PREFIX_MODE,
     )
 
@@ -95,6 +95,11 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 def _texts(value: object) -> frozenset[str]:
     return frozenset(one for one in value if isinstance(one, str)) if isinstance(value, list) else frozenset()
+
+
+def _only(value: object) -> frozenset[str]:
+    """The roles of a reserved subscription; if they cannot be read, the empty role, which no caller has."""
+    return frozenset() if value in (None, []) else _texts(value) or frozenset([""])
 
 
 def grant_key(name: TopicName) -> str:

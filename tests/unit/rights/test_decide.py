@@ -86,6 +86,20 @@ def test_a_grant_that_cannot_be_read_gives_no_right(broken: Any) -> None:
     assert not allowed(Caller("app"), on_topic(Right.PRODUCE, TOPIC), grants, RULES).allowed
 
 
+@pytest.mark.parametrize("broken", ["app", 5, {"app": 1}, [5]])
+def test_a_reservation_that_cannot_be_read_opens_no_subscription(broken: Any) -> None:
+    grants = given(
+        auth(namespace_auth={"app": ["consume"]}, subscription_auth_roles={"billing": broken, "unset": None})
+    )
+
+    def may(subscription: str) -> bool:
+        need = on_topic(Right.CONSUME, TOPIC, subscription)
+        return allowed(Caller("app"), need, grants, RULES).allowed
+
+    assert not may("billing")
+    assert may("unset")
+
+
 def test_only_the_listed_roles_use_a_subscription() -> None:
     granted = {"one": ["consume"], "two": ["consume"]}
     grants = given(
