@@ -35,7 +35,9 @@ def port_setting(default: int, about: str, *, pulsar: str) -> Any:
 def secret_setting(about: str, *, pulsar: str) -> Any:
     """An optional text that may hold a secret, so the representation of the settings leaves it out."""
     return dataclasses.field(
-        default="", repr=False, metadata={"about": about, "pulsar": pulsar, "low": None, "high": None}
+        default="",
+        repr=False,
+        metadata={"about": about, "pulsar": pulsar, "low": None, "high": None, "secret": True},
     )
 
 

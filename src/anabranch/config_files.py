@@ -31,8 +31,18 @@ def load_config(file: str | os.PathLike[str] | None = None, sets: Iterable[str] 
         if not equals:
             raise InvalidConfigurationError(f"--set {text!r}: write it as key=value")
         name = _resolve_key(key.strip(), "--set: ")
+        _refuse_secret(name, value.strip())
         given[name] = _parse(name, value.strip())
     return _build(given)
+
+
+def _refuse_secret(name: str, value: str) -> None:
+    """Refuse a secret itself on the command line, which every user of the machine can read."""
+    if name in _FIELDS and _FIELDS[name].metadata.get("secret") and value.startswith("data:"):
+        raise InvalidConfigurationError(
+            f"--set {name}: the list of processes shows arguments to all users of this machine; "
+            "name a file, or put the setting into a file for --config"
+        )
 
 
 def default_text() -> str:

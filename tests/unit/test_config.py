@@ -100,8 +100,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 def test_secrets_are_not_shown_in_the_representation_of_the_settings() -> None:
     secret = "data:;base64,c2VjcmV0"
-    config = load_config(None, [f"tokenSecretKey={secret}", f"basicAuthConf={secret}"])
-    assert config.token_secret_key == config.basic_auth_file == secret
+    config = BrokerConfig(token_secret_key=secret, basic_auth_file=secret)
     assert secret not in repr(config)
 
 
@@ -127,3 +126,11 @@ def test_rights_need_proven_roles() -> None:
     )
     assert config.authorization
     assert split_roles(config.superuser_roles) == {"root", "ops"}
+
+
+@pytest.mark.parametrize("key", ["token_secret_key", "tokenSecretKey", "basicAuthConf"])
+def test_a_secret_itself_is_no_argument(key: str) -> None:
+    with pytest.raises(InvalidConfigurationError, match="--config") as caught:
+        load_config(sets=[f"{key}=data:;base64,c2VjcmV0"])
+    assert "c2VjcmV0" not in str(caught.value)
+    assert load_config(sets=[f"{key}=/keys/file"])

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -52,14 +51,13 @@ def run(scratch: Path, fast: bool) -> list[Row]:
             clients(publish_bulk, 4 * count, tls)
             return 4 * count / (time.process_time() + broker.cpu_s() - before)
 
-        name = "publish in bulk over TLS, by CPU time of client and broker"
-        by_cpu = _beside(name, rounds, bulk_per_cpu_second)
         # A busy machine slows whole rounds, but hardly changes the CPU time of a message.
-        return [*rows, replace(by_cpu, met=by_cpu.ours >= GOAL * (by_cpu.peer or 0.0))]
+        name = "publish in bulk over TLS, by CPU time of client and broker"
+        return [*rows, _beside(name, rounds, bulk_per_cpu_second)]
 
 
 def _beside(name: str, rounds: int, measure: Callable[[bool], float], unit: str = "msg/s") -> Row:
     """The best round of each port, because other work on the machine can only slow a round down."""
     pairs = [(measure(False), measure(True)) for _ in range(rounds)]
     plain, tls = max(pair[0] for pair in pairs), max(pair[1] for pair in pairs)
-    return Row(name, unit, tls, "without TLS", plain, f"ratio at least {GOAL:.2f}")
+    return Row(name, unit, tls, "without TLS", plain, f"ratio at least {GOAL:.2f}", met=tls >= GOAL * plain)

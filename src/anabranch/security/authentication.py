@@ -51,13 +51,16 @@ class TokenAuthentication:
 
     async def authenticate(self, shown: Shown) -> Caller:
         text = tokens.text_of(shown.credentials)
-        reasons = []
+        refusals = []
         for verifier in self._verifiers:
             try:
                 return await verifier.prove(text)
             except RefusedCredentialsError as error:
-                reasons.append(error.reason)
-        raise RefusedCredentialsError("; ".join(reasons))
+                refusals.append(error)
+        raise RefusedCredentialsError(
+            "; ".join(refused.reason for refused in refusals),
+            was_checked=all(refused.was_checked for refused in refusals),
+        )
 
 
 class AuthenticationMethods:

@@ -99,9 +99,11 @@ class RemoteKeySet:
             try:
                 await self._join()
             except CredentialsUnavailableError as error:
-                raise RefusedCredentialsError(str(error)) from None
+                raise RefusedCredentialsError(str(error), was_checked=False) from None
         elif self._set is None:
-            raise RefusedCredentialsError(f"the keys of {self._name} could not be fetched a moment ago")
+            raise RefusedCredentialsError(
+                f"the keys of {self._name} could not be fetched a moment ago", was_checked=False
+            )
 
     @property
     def _is_fetching(self) -> bool:

@@ -71,8 +71,7 @@ class BrokerProcess:
         assert self._process is None, "the broker is running already"
         command = [sys.executable, "-m", "anabranch.cli.main", "serve", "--data", str(self.data)]
         command += ["--port", str(self.port), "--http-port", str(self.http_port)]
-        for key, value in self.settings.items():
-            command += ["--set", f"{key}={value}"]
+        command += self._setting_options()
         if self.descriptors is not None:
             command = ["sh", "-c", f'ulimit -n {self.descriptors}; exec "$@"', "sh", *command]
         command = [*self.entrance, *command]
@@ -89,6 +88,22 @@ class BrokerProcess:
         self.started_in_s = time.monotonic() - began
         self._take_ports(line.split()[1:])
         return self
+
+    def _setting_options(self) -> list[str]:
+        """Options for all settings; secrets are in a file, because all users of a machine see arguments."""
+        secrets = {key: value for key, value in self.settings.items() if str(value).startswith("data:")}
+        options = [
+            part
+            for key, value in self.settings.items()
+            if key not in secrets
+            for part in ("--set", f"{key}={value}")
+        ]
+        if not secrets:
+            return options
+        file = self.data.parent / f"{self.data.name}.toml"
+        file.touch(mode=0o600)
+        file.write_text("".join(f'{key} = "{value}"\n' for key, value in secrets.items()))
+        return [*options, "--config", str(file)]
 
     def _take_ports(self, urls: Sequence[str]) -> None:
         ports = {url.partition(":")[0]: int(url.rpartition(":")[2]) for url in urls}

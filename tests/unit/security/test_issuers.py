@@ -214,3 +214,13 @@ async def test_tokens_of_a_key_and_of_an_issuer_are_accepted_side_by_side(issuer
     assert (await issuer.token(token_for("bob"))).role == "bob"
     assert (await issuer.token(issue(issuer))).role == "alice"
     assert await issuer.refusal("token", "rubbish")
+
+
+async def test_an_issuer_out_of_reach_costs_an_address_nothing(gate: TestedGate) -> None:
+    gate.use(**OPENID)
+    await gate.refusal("token", issue(gate))
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    for _ in range(100):
+        await gate.refusal("token", issue(gate))
+    assert loop.time() == began
