@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable
 from itertools import count
 
+from anabranch.client.produce.futures import SendFuture
 from anabranch.client.produce.producer import AsyncProducer
 from anabranch.errors import AnabranchError, AuthorizationError
 from anabranch.model.hashing import key_hash
@@ -175,9 +176,13 @@ class Senders:
                 lambda: client.create_producer(str(TOPIC), name=name, send_timeout=0, batching=shape.batching)
             )
             room = asyncio.Semaphore(shape.in_flight_max)
+            futures: list[SendFuture] = []
             async with asyncio.TaskGroup() as outcomes:
                 for number in range(first, shape.messages):
                     await room.acquire()
+                    # A later message with a higher sequence id would make the repetition a duplicate.
+                    if any(future.done() and future.exception() for future in futures):
+                        break
                     if number == len(sent):
                         sent.append(self._history.send(name, f"key-{rng.randrange(shape.keys)}"))
                         self._aim(sent[number])
@@ -187,6 +192,7 @@ class Senders:
                         key=message.key,
                         sequence_id=number if shape.sender_deaths or shape.revocations else None,
                     )
+                    futures.append(future)
                     outcomes.create_task(self._outcome(message, future, room))
                     if shape.pause_s:
                         await asyncio.sleep(rng.uniform(0, shape.pause_s))

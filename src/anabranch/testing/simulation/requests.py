@@ -24,7 +24,8 @@ from anabranch.errors import (
     TopicNotFoundError,
 )
 from anabranch.metadata.records import InitialPosition, SubscriptionKind
-from anabranch.model.hashing import equal_bucket_splits
+from anabranch.model.hashing import equal_bucket_splits, key_hash
+from anabranch.model.layout import Router
 from anabranch.model.names import TopicName
 from anabranch.testing.cluster import Cluster
 from anabranch.testing.judges.witness import Witness
@@ -99,12 +100,15 @@ class Requests:
             self._counts["operation interrupted"] += 1
 
     async def _operate(self, kind: str, controller: TopicLeader) -> None:
+        key = await self._stored_key() if self._step and "inherited" in self._step else None
         assert self.witness.layout is not None
         active = self.witness.layout.active
         if kind == "merge" and len(active) == 1:
             active = (await controller.split(active[0].id)).active
         chosen = self._rng.randrange(len(active) - (kind == "merge"))
         segment = active[chosen]
+        if key is not None:
+            segment = Router(self.witness.layout).segment_for(key_hash(key))
         if kind == "split":
             parts = self._rng.randrange(2, 5)
             await controller.split(segment.id, [part.start for part in segment.range.parts(parts)[1:]])
@@ -113,6 +117,15 @@ class Requests:
             await controller.merge([one.id for one in run])
         else:
             await controller.rebucket(segment.id, equal_bucket_splits(segment.bucket_count % 8 + 1))
+
+    async def _stored_key(self) -> str:
+        """A key with stored messages: only its segment has ids that children inherit."""
+        for _ in range(ATTEMPTS_MAX):
+            stored = [sent.key for sent in self._cluster.history.sent.values() if sent.place is not None]
+            if stored:
+                return stored[0]
+            await asyncio.sleep(0.5)
+        raise LayoutError("no message is stored")
 
     async def change_subscriptions(self) -> None:
         for number in range(self._shape.late_subscriptions):

@@ -35,6 +35,8 @@ INTRUDER = "intruder"
 GRANTS: Final = {SENDER: ("produce",), READER: ("consume",)}
 NAMESPACE: Final = f"{TOPIC.tenant}/{TOPIC.namespace}"
 WITHDRAWN_S = (0.1, 3.0)
+LATE_S = 1.0
+"""After this time all brokers know of a change, even if their metadata store is slow to tell."""
 
 Attempt = Callable[[str], Message]
 """Makes a command from the name of a segment."""
@@ -116,6 +118,7 @@ class Roles:
             self._clients.counts["right withdrawn"] += 1
             await asyncio.sleep(rng.uniform(*WITHDRAWN_S))
             await self._grant(SENDER, READER)
+            await asyncio.sleep(LATE_S)
 
     async def _intrude(self) -> None:
         rng = self._clients.cluster.loop.random("intruders")

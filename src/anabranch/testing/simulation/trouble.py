@@ -127,8 +127,12 @@ class Trouble:
         if not self._turn_bit_of(chosen.uid.encode()):
             return
         self.counts["record damaged"] += 1
+        # The byte behind a shorter uid may have completed it to the chosen one.
+        entries = {
+            sent.place[:3] for sent in stored if sent.place is not None and chosen.uid.startswith(sent.uid)
+        }
         for sent in stored:
-            if chosen.place is not None and sent.place is not None and sent.place[:3] == chosen.place[:3]:
+            if sent.place is not None and sent.place[:3] in entries:
                 self._clients.readers.excuse(sent)
 
     def _turn_bit_of(self, value: bytes) -> bool:
