@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from anabranch.config_fields import setting
+from anabranch.config_fields import comma_list, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,4 +40,4 @@ class AuthorizationConfig:
 
 def split_roles(text: str) -> frozenset[str]:
     """The roles in a setting, which separates them by commas."""
-    return frozenset(role for part in text.split(",") if (role := part.strip()))
+    return frozenset(comma_list(text))

@@ -61,3 +61,8 @@ def check_value(field: dataclasses.Field[Any], value: object) -> None:
     ):
         allowed = f"{low:g} to {high:g}" if high is not None else f"at least {low:g}"
         raise InvalidConfigurationError(f"setting {field.name} must be {allowed}, not {value}")
+
+
+def comma_list(text: str) -> list[str]:
+    """The words of a setting that separates them by commas."""
+    return [word for part in text.split(",") if (word := part.strip())]

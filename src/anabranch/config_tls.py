@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from anabranch.config_fields import OFF, port_setting, setting
+from anabranch.config_fields import OFF, comma_list, port_setting, setting
 from anabranch.errors import InvalidConfigurationError
 
 PROTOCOLS = ("TLSv1.2", "TLSv1.3")
@@ -108,8 +108,3 @@ class TlsConfig:
                 f"setting tls_protocols takes {' and '.join(PROTOCOLS)}, not {self.tls_protocols!r}; "
                 "older versions are not secure"
             )
-
-
-def comma_list(text: str) -> list[str]:
-    """The words between commas."""
-    return [word.strip() for word in text.split(",") if word.strip()]

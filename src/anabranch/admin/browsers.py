@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from anabranch.admin.answers import reason
 from anabranch.config import BrokerConfig
+from anabranch.config_fields import comma_list
 from anabranch.security.audit import AuditEvent, AuditLog
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
@@ -56,7 +57,7 @@ class AllowedHosts:
     @classmethod
     def of(cls, config: BrokerConfig, hostname: str) -> AllowedHosts:
         """Loopback, the addresses of the configuration, the host name of the machine, and the given ones."""
-        given = [name.strip().lower() for name in config.http_allowed_hosts.split(",") if name.strip()]
+        given = comma_list(config.http_allowed_hosts.lower())
         own = (config.host, config.advertised_host or "", hostname)
         names = {*LOOPBACK_NAMES, *own, *given} - {"", "*", "0.0.0.0", "::"}
         suffixes = tuple(name.removeprefix("*") for name in given if name.startswith("*."))

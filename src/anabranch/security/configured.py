@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from anabranch.clock import Clock
 from anabranch.config import BrokerConfig
 from anabranch.config_authorization import split_roles
+from anabranch.config_fields import comma_list
 from anabranch.errors import InvalidConfigurationError
 from anabranch.rights.callers import is_role
 from anabranch.security.attempts import Attempts
@@ -41,7 +42,7 @@ PROVIDERS: Final = ("token", "openid", "tls", "basic")
 
 def providers_of(config: BrokerConfig) -> tuple[str, ...]:
     """The short names of the configured methods; raises InvalidConfigurationError."""
-    names = tuple(dict.fromkeys(_PULSAR.get(one, one) for one in _listed(config.authentication_providers)))
+    names = tuple(dict.fromkeys(_PULSAR.get(one, one) for one in comma_list(config.authentication_providers)))
     wrong = [name for name in names if name not in PROVIDERS]
     if wrong or not names:
         raise InvalidConfigurationError(
@@ -172,7 +173,7 @@ class _Making:
         from anabranch.security.tokens import TokenRules
 
         config = self._config
-        issuers, audiences = _listed(config.openid_issuers), _listed(config.openid_audiences)
+        issuers, audiences = comma_list(config.openid_issuers), comma_list(config.openid_audiences)
         if not issuers or not audiences:
             raise InvalidConfigurationError(
                 "authentication by openid needs the settings openid_issuers and openid_audiences"
@@ -210,7 +211,3 @@ class _Making:
             )
         users = Watched("basic_auth_file", source, Users.parse, self.now_s)
         return PasswordAuthentication(users.value, self._outside, self._attempts)
-
-
-def _listed(text: str) -> list[str]:
-    return [one.strip() for one in text.split(",") if one.strip()]

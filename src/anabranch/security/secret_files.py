@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 import binascii
 import logging
-import os
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from anabranch.errors import InvalidConfigurationError
+from anabranch.transport.followed_context import file_stamp
 
 _logger = logging.getLogger(__name__)
 
@@ -19,8 +19,6 @@ T = TypeVar("T")
 CHECK_S: Final = 1.0
 """A file is looked at again after this long, when its value is used."""
 FILE_BYTES_MAX: Final = 16 * 2**20
-
-_State = tuple[int, int, int]
 
 
 class Watched(Generic[T]):
@@ -35,7 +33,7 @@ class Watched(Generic[T]):
         self._parse = parse
         self._now_s = now_s
         self._checked_s = now_s()
-        self._state = self._stat()
+        self._seen = self._stamp()
         data = _decode_data_url(setting, source) if self._path is None else self._read()
         self._value = self._parse(data)
 
@@ -44,9 +42,9 @@ class Watched(Generic[T]):
         # A wall clock that was set back must not stop the checks.
         if self._path is not None and not 0 <= now_s - self._checked_s < CHECK_S:
             self._checked_s = now_s
-            state = self._stat()
-            if state != self._state:
-                self._state = state
+            seen = self._stamp()
+            if seen != self._seen:
+                self._seen = seen
                 self._reload()
         return self._value
 
@@ -67,14 +65,8 @@ class Watched(Generic[T]):
                 f"setting {self._setting}: cannot read {self._path}: {error.strerror}"
             ) from error
 
-    def _stat(self) -> _State | None:
-        if self._path is None:
-            return None
-        try:
-            found = os.stat(self._path)
-        except OSError:
-            return None
-        return found.st_mtime_ns, found.st_size, found.st_ino
+    def _stamp(self) -> tuple[int, ...] | None:
+        return None if self._path is None else file_stamp(self._path)
 
 
 def _path_of(setting: str, source: str) -> str | None:

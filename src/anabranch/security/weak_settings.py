@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple
 from anabranch.config import BrokerConfig
 from anabranch.config_authorization import split_roles
 from anabranch.config_doors import is_loopback
-from anabranch.config_fields import OFF
+from anabranch.config_fields import OFF, comma_list
 
 Severity = Literal["danger", "warning", "note"]
 
@@ -219,7 +219,7 @@ _RULES: Final = (
         ),
     ),
     _Rule(
-        lambda c: "*" in [host.strip() for host in c.http_allowed_hosts.split(",")],
+        lambda c: "*" in comma_list(c.http_allowed_hosts),
         Weakness(
             "danger",
             "any-host",

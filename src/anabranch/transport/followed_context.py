@@ -41,10 +41,11 @@ class FollowedContext:
         return True
 
     def _signature(self) -> list[tuple[int, ...] | None]:
-        return [_stamp(file) for file in self._files]
+        return [file_stamp(file) for file in self._files]
 
 
-def _stamp(file: str) -> tuple[int, ...] | None:
+def file_stamp(file: str) -> tuple[int, ...] | None:
+    """A value that changes when the file is written or replaced; None while it cannot be looked at."""
     try:
         found = os.stat(file)
     except OSError:
