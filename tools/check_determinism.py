@@ -18,7 +18,7 @@ ALLOWED = (
     "failpoints.py",
     "listening.py",
     "locks.py",
-    "config_files.py",
+    "config/files.py",
     "descriptors.py",
     "node.py",
     "supervisor.py",

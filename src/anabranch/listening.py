@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from anabranch.config import BrokerConfig
-from anabranch.config_fields import OFF
+from anabranch.config.broker import BrokerConfig
+from anabranch.config.fields import OFF
 from anabranch.errors import ConflictError
 
 log = logging.getLogger(__name__)

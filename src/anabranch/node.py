@@ -29,7 +29,7 @@ from anabranch.broker.broker import Broker
 from anabranch.broker.cluster.endpoint import Endpoint, PeerTls
 from anabranch.broker.cluster.environment import BrokerEnvironment
 from anabranch.clock import SystemClock
-from anabranch.config import BrokerConfig
+from anabranch.config.broker import BrokerConfig
 from anabranch.data.directory import METADATA_FILE, STORES, open_data
 from anabranch.failpoints import Failpoints, NoFailpoints, ProcessFailpoints
 from anabranch.ledger.file_storage import FileStorage

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from anabranch import node
-from anabranch.config import BrokerConfig
+from anabranch.config.broker import BrokerConfig
 from anabranch.data.directory import open_data
 from anabranch.errors import AnabranchError
 from anabranch.listening import Listeners, bind_workers

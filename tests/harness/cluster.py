@@ -15,8 +15,8 @@ from anabranch.broker.broker import Broker
 from anabranch.broker.cluster.endpoint import Accept, Endpoint
 from anabranch.broker.cluster.environment import BrokerEnvironment
 from anabranch.client.consume.segment_reader import RawEntry, SegmentReader
-from anabranch.config import BrokerConfig
-from anabranch.config_fields import OFF
+from anabranch.config.broker import BrokerConfig
+from anabranch.config.fields import OFF
 from anabranch.controller.topic.controller import TopicController
 from anabranch.failpoints import NoFailpoints
 from anabranch.ledger.memory import MemoryStorage

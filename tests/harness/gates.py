@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from anabranch.config import BrokerConfig
+from anabranch.config.broker import BrokerConfig
 from anabranch.errors import CredentialsUnavailableError
 from anabranch.rights.callers import Caller
 from anabranch.security.authentication import Shown

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.config_tls import TlsConfig
+from anabranch.config.tls import TlsConfig
 from anabranch.listening import listen
 from anabranch.security.tls import server_context
 from anabranch.testing.certificates import Authority

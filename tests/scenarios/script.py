@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from anabranch import AsyncProducer, AsyncStreamConsumer, Message
-from anabranch.config import BrokerConfig
+from anabranch.config.broker import BrokerConfig
 from anabranch.errors import AnabranchError
 from anabranch.model.names import TopicName
 from anabranch.model.policy import AutoScalePolicy

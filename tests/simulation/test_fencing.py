@@ -9,7 +9,7 @@ import pytest
 from anabranch import AsyncStreamConsumer, Message
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.subscription import Subscription
-from anabranch.config import BrokerConfig
+from anabranch.config.broker import BrokerConfig
 from anabranch.controller.decide.admission import Roster
 from anabranch.errors import ConsumerBusyError
 from anabranch.metadata.layouts import layout_of

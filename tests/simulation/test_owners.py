@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from anabranch import AsyncClient, Checkpoint
-from anabranch.config import BrokerConfig
+from anabranch.config.broker import BrokerConfig
 from anabranch.controller.ports.leader import TopicLeader
 from anabranch.errors import AnabranchError
 from anabranch.metadata.layouts import layout_of

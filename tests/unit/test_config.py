@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.config import BrokerConfig
-from anabranch.config_authorization import split_roles
-from anabranch.config_doors import check_open_door, is_loopback
-from anabranch.config_files import default_text, load_config
+from anabranch.config.authorization import split_roles
+from anabranch.config.broker import BrokerConfig
+from anabranch.config.doors import check_open_door, is_loopback
+from anabranch.config.files import default_text, load_config
 from anabranch.errors import InvalidConfigurationError
 
 
@@ -20,8 +20,8 @@ def test_nothing_given_is_the_default() -> None:
 
 
 def test_the_shipped_file_is_fresh_and_says_what_the_code_says(tmp_path: Path) -> None:
-    shipped = resources.files("anabranch").joinpath("default.toml").read_text()
-    assert shipped == default_text(), "write config.default_text() to src/anabranch/default.toml"
+    shipped = resources.files("anabranch.config").joinpath("default.toml").read_text()
+    assert shipped == default_text(), "write config.broker.default_text() to src/anabranch/config/default.toml"
     file = tmp_path / "broker.toml"
     file.write_text(shipped)
     assert load_config(file) == BrokerConfig()

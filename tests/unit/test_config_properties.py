@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.config import BrokerConfig, plain_fields
-from anabranch.config_fields import OFF
-from anabranch.config_files import load_config
-from anabranch.config_properties import PROTECTING, parse_properties
+from anabranch.config.broker import BrokerConfig, plain_fields
+from anabranch.config.fields import OFF
+from anabranch.config.files import load_config
+from anabranch.config.properties import PROTECTING, parse_properties
 from anabranch.errors import InvalidConfigurationError
 
 TEXT = r"""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.config import BrokerConfig
-from anabranch.config_files import load_config
+from anabranch.config.broker import BrokerConfig
+from anabranch.config.files import load_config
 from anabranch.errors import InvalidConfigurationError
 from anabranch.listening import own_ports
 

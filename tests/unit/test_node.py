@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.config import BrokerConfig
+from anabranch.config.broker import BrokerConfig
 from anabranch.errors import InvalidConfigurationError, MissingDataError
 from anabranch.node import cache_of_each_store, check_files, prepare_metadata
 
@@ -45,7 +45,7 @@ CRYPTOGRAPHY = ("jwt", "cryptography", "bcrypt", "anabranch.security.outside")
 
 def test_a_broker_without_security_imports_no_cryptography(tmp_path: Path) -> None:
     code = (
-        "import sys; from anabranch import node; from anabranch.config import BrokerConfig; "
+        "import sys; from anabranch import node; from anabranch.config.broker import BrokerConfig; "
         "node.check_files(BrokerConfig(data=sys.argv[1])); "
         f"print([name for name in {CRYPTOGRAPHY!r} if name in sys.modules])"
     )

@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 
-from anabranch.config import BrokerConfig
+from anabranch.config.broker import BrokerConfig
 from anabranch.listening import Listeners
 from anabranch.supervisor import Supervisor, WorkerProcess
 

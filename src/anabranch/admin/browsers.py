@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from anabranch.admin.answers import reason
-from anabranch.config import BrokerConfig
-from anabranch.config_fields import comma_list
+from anabranch.config.broker import BrokerConfig
+from anabranch.config.fields import comma_list
 from anabranch.security.audit import AuditEvent, AuditLog
 
 App = Callable[[Any, Any, Any], Awaitable[None]]

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
-from anabranch.config import BrokerConfig
-from anabranch.config_doors import is_loopback
-from anabranch.config_files import load_config
+from anabranch.config.broker import BrokerConfig
+from anabranch.config.doors import is_loopback
+from anabranch.config.files import load_config
 from anabranch.errors import InvalidConfigurationError
 from anabranch.security.weak_files import weak_files
 from anabranch.security.weak_settings import Severity, Weakness, weak_settings

@@ -148,8 +148,8 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    from anabranch.config_doors import check_open_door
-    from anabranch.config_files import load_config
+    from anabranch.config.doors import check_open_door
+    from anabranch.config.files import load_config
 
     names = (
         "host",
@@ -185,7 +185,7 @@ def _add_config(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def _config(arguments: argparse.Namespace) -> int:
-    from anabranch.config_files import default_text
+    from anabranch.config.files import default_text
 
     print(default_text(), end="")
     return 0

@@ -9,7 +9,7 @@ from typing import Any
 
 from anabranch.admin.client import AdminClient
 from anabranch.cli.role import role_of
-from anabranch.config_files import parse_number
+from anabranch.config.files import parse_number
 from anabranch.errors import InvalidConfigurationError
 from anabranch.model.quotas import NAMESPACE_COUNTS, NAMESPACE_RATES, TENANT_COUNTS, TENANT_RATES
 

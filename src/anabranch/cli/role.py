@@ -14,7 +14,7 @@ from typing import Final
 from anabranch.admin.client import AdminClient
 from anabranch.client.blocking import Client
 from anabranch.client.options import is_tls_url
-from anabranch.config_properties import parse_properties
+from anabranch.config.properties import parse_properties
 from anabranch.credentials.authentication import Authentication, AuthenticationToken
 from anabranch.credentials.plugins import authentication_from
 from anabranch.errors import InvalidConfigurationError

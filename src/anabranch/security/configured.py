@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from anabranch.clock import Clock
-from anabranch.config import BrokerConfig
-from anabranch.config_authorization import split_roles
-from anabranch.config_fields import comma_list
+from anabranch.config.authorization import split_roles
+from anabranch.config.broker import BrokerConfig
+from anabranch.config.fields import comma_list
 from anabranch.errors import InvalidConfigurationError
 from anabranch.rights.callers import is_role
 from anabranch.security.attempts import Attempts

@@ -16,8 +16,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from anabranch.clock import Clock
-from anabranch.config_fields import comma_list
-from anabranch.config_tls import TlsConfig
+from anabranch.config.fields import comma_list
+from anabranch.config.tls import TlsConfig
 from anabranch.errors import InvalidConfigurationError
 from anabranch.transport.followed_context import FollowedContext
 from anabranch.transport.tls import AEAD_CIPHERS, hardened, load_chain, load_trust

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from anabranch.config import BrokerConfig
+from anabranch.config.broker import BrokerConfig
 from anabranch.errors import InvalidConfigurationError
 from anabranch.security.peer_secret_file import SECRET_FILE, PeerSecretFile
 from anabranch.security.token_keys import RSA_BITS_MIN, public_key, secret_key

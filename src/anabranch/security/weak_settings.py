@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Literal, NamedTuple
 
-from anabranch.config import BrokerConfig
-from anabranch.config_authorization import split_roles
-from anabranch.config_doors import is_loopback
-from anabranch.config_fields import OFF, comma_list
+from anabranch.config.authorization import split_roles
+from anabranch.config.broker import BrokerConfig
+from anabranch.config.doors import is_loopback
+from anabranch.config.fields import OFF, comma_list
 
 Severity = Literal["danger", "warning", "note"]
 

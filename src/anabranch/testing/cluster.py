@@ -16,7 +16,7 @@ from anabranch.broker.broker import Broker
 from anabranch.broker.cluster.endpoint import Endpoint
 from anabranch.broker.cluster.environment import BrokerEnvironment
 from anabranch.client.api import AsyncClient
-from anabranch.config import BrokerConfig
+from anabranch.config.broker import BrokerConfig
 from anabranch.controller.ports.leader import TopicLeader
 from anabranch.errors import AlreadyClosedError, AnabranchError
 from anabranch.ledger.file_storage import FileStorage

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from anabranch.config_fields import OFF
+from anabranch.config.fields import OFF
 
 START_TIMEOUT_S = 30.0
 

@@ -9,7 +9,7 @@ from typing import Any
 import jwt
 
 from anabranch.clock import Clock
-from anabranch.config import BrokerConfig
+from anabranch.config.broker import BrokerConfig
 from anabranch.credentials.authentication import AuthenticationToken
 from anabranch.security.audit import NoAudit
 from anabranch.security.configured import make_gate

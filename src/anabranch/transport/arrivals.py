@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from anabranch.config import BrokerConfig
+from anabranch.config.broker import BrokerConfig
 from anabranch.errors import TooManyRequestsError
 
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from anabranch.config import BrokerConfig
+from anabranch.config.broker import BrokerConfig
 from anabranch.descriptors import HANDSHAKES
 from anabranch.protocol.connection import ServerMachine
 from anabranch.transport.arrivals import Arrivals

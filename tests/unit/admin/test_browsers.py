@@ -9,7 +9,7 @@ from starlette.routing import Route
 
 from anabranch.admin.browsers import AllowedHosts, RequestHead, why_refused
 from anabranch.admin.server import ROUTES
-from anabranch.config import BrokerConfig
+from anabranch.config.broker import BrokerConfig
 from tests.harness.admin import ORDERS, Admin
 
 TENANT = "/admin/v2/tenants/acme"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.config import BrokerConfig
+from anabranch.config.broker import BrokerConfig
 from anabranch.errors import InvalidConfigurationError
 from anabranch.rights.callers import Caller
 from anabranch.security import audit, audit_file

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from anabranch.config import BrokerConfig
-from anabranch.config_fields import OFF
+from anabranch.config.broker import BrokerConfig
+from anabranch.config.fields import OFF
 from anabranch.security.peer_secret_file import SECRET_FILE, PeerSecretFile
 from anabranch.security.weak_files import weak_files
 from anabranch.security.weak_settings import weak_settings

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from anabranch.clock import SystemClock
-from anabranch.config_tls import TlsConfig
+from anabranch.config.tls import TlsConfig
 from anabranch.errors import InvalidConfigurationError
 from anabranch.security.tls import BrokerTls, openssl_name, peer_context, server_context, warnings_about
 from anabranch.testing.certificates import Authority, Pair

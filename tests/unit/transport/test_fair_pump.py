@@ -7,7 +7,7 @@ import gc
 import weakref
 from typing import Any
 
-from anabranch.config import BrokerConfig
+from anabranch.config.broker import BrokerConfig
 from anabranch.protocol.commands import encode
 from anabranch.protocol.connection import ClientMachine, ServerMachine
 from anabranch.protocol.hot_frames import encode_send

@@ -10,8 +10,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final
 
-from anabranch.config import BrokerConfig
-from anabranch.config_authorization import split_roles
+from anabranch.config.authorization import split_roles
+from anabranch.config.broker import BrokerConfig
 from anabranch.errors import NotFoundError
 from anabranch.metadata import records
 from anabranch.metadata.namespaces import NamespaceStore

@@ -13,7 +13,7 @@ from anabranch.aio import in_slices
 from anabranch.broker.catalog.served_logs import ServedLogs
 from anabranch.broker.serving.log_use import may_unload
 from anabranch.broker.serving.served_log import RateMeter
-from anabranch.config import BrokerConfig
+from anabranch.config.broker import BrokerConfig
 from anabranch.model.names import TopicName
 
 LOGS_AT_ONCE: Final = 200

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from anabranch.broker.serving.throttles import Throttles
-from anabranch.config import BrokerConfig
+from anabranch.config.broker import BrokerConfig
 from anabranch.errors import AnabranchError, LimitExceededError
 from anabranch.metadata import records
 from anabranch.metadata.records import NamespaceRecord, TenantRecord

@@ -13,7 +13,7 @@ from anabranch.broker.serving.rate_gates import Pauses
 from anabranch.broker.serving.throttles import Throttles, TopicThrottle
 from anabranch.broker.serving.usage import Usage
 from anabranch.clock import Clock
-from anabranch.config import BrokerConfig
+from anabranch.config.broker import BrokerConfig
 from anabranch.ledger.storage import SegmentLog
 from anabranch.model.drains import Ranges
 from anabranch.model.names import TopicName

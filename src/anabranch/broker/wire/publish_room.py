@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Collection
 from typing import Final, Protocol
 
-from anabranch.config import BrokerConfig
+from anabranch.config.broker import BrokerConfig
 
 SMALL_BYTES: Final = 64 * 2**10
 """A connection with fewer waiting bytes is read in any case, so that each producer makes progress."""

@@ -19,7 +19,7 @@ from anabranch.broker.cluster.quota_guard import QuotaGuard
 from anabranch.broker.wire.publish_room import PublishRoom
 from anabranch.broker.wire.revocation import Revocation
 from anabranch.clock import Clock
-from anabranch.config import BrokerConfig
+from anabranch.config.broker import BrokerConfig
 from anabranch.controller.service import ControllerService
 from anabranch.metadata.topics import TopicStore
 from anabranch.security.gate import Gate

@@ -18,7 +18,7 @@ import msgspec
 
 from anabranch.aio import Backoff
 from anabranch.clock import Clock
-from anabranch.config import BrokerConfig
+from anabranch.config.broker import BrokerConfig
 from anabranch.controller.decide.operation import Origin, segment_name
 from anabranch.controller.ports.segments import SegmentLoad, Segments
 from anabranch.errors import AnabranchError, StaleTermError

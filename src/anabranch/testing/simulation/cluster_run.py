@@ -14,7 +14,7 @@ from functools import partial
 from itertools import count
 
 from anabranch.client.produce.producer import AsyncProducer
-from anabranch.config import BrokerConfig
+from anabranch.config.broker import BrokerConfig
 from anabranch.controller.ports.leader import TopicLeader
 from anabranch.errors import AnabranchError
 from anabranch.metadata.layouts import layout_of

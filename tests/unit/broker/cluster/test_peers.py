@@ -22,7 +22,7 @@ from anabranch.broker.wire.handshake import Handshake
 from anabranch.broker.wire.liveness import ListeningMachine
 from anabranch.broker.wire.publish_room import PublishRoom
 from anabranch.broker.wire.services import Services
-from anabranch.config import BrokerConfig
+from anabranch.config.broker import BrokerConfig
 from anabranch.controller.ports.verbs import ends_session, opens_session
 from anabranch.errors import (
     AuthenticationError,

@@ -10,7 +10,7 @@ import weakref
 import pytest
 
 from anabranch import AsyncProducer
-from anabranch.config import BrokerConfig
+from anabranch.config.broker import BrokerConfig
 from anabranch.model.names import TopicName
 from tests.harness.admin import ORDERS, Admin
 from tests.harness.cluster import Brokers

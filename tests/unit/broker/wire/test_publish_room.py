@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass
 
 from anabranch.broker.wire.publish_room import COUNT_S, SMALL_BYTES, PublishRoom
-from anabranch.config import BrokerConfig
+from anabranch.config.broker import BrokerConfig
 
 MIB = 2**20
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anabranch.config import BrokerConfig
+from anabranch.config.broker import BrokerConfig
 from anabranch.controller.topic.leadership import ControllerSettings, Leadership
 from anabranch.model.names import Place, TopicName
 from anabranch.model.ranges import HashRange

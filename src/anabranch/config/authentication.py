@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from anabranch.config_fields import secret_setting, setting
+from anabranch.config.fields import secret_setting, setting
 
 KIB, MIB = 2**10, 2**20
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 
-from anabranch.config_fields import setting
+from anabranch.config.fields import setting
 from anabranch.errors import InvalidConfigurationError
 
 

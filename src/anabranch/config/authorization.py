@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from anabranch.config_fields import comma_list, setting
+from anabranch.config.fields import comma_list, setting
 
 
 @dataclass(frozen=True, kw_only=True)

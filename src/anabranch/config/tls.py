@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from anabranch.config_fields import OFF, comma_list, port_setting, setting
+from anabranch.config.fields import OFF, comma_list, port_setting, setting
 from anabranch.errors import InvalidConfigurationError
 
 PROTOCOLS = ("TLSv1.2", "TLSv1.3")

@@ -1,6 +1,6 @@
 """The settings of a broker: frozen, validated once, passed down, never global.
 
-The declaration of a setting contains its description; `config_files` makes the default file from it. Knows
+The declaration of a setting contains its description; `files` makes the default file from it. Knows
 nothing of files, or of the modules that use a setting.
 """
 
@@ -10,12 +10,12 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from anabranch.config_authentication import AuthenticationConfig
-from anabranch.config_authorization import AuthorizationConfig
-from anabranch.config_doors import DoorsConfig
-from anabranch.config_fields import OFF, check_choice, check_value, port_setting, setting
-from anabranch.config_quotas import QuotaConfig
-from anabranch.config_tls import TlsConfig
+from anabranch.config.authentication import AuthenticationConfig
+from anabranch.config.authorization import AuthorizationConfig
+from anabranch.config.doors import DoorsConfig
+from anabranch.config.fields import OFF, check_choice, check_value, port_setting, setting
+from anabranch.config.quotas import QuotaConfig
+from anabranch.config.tls import TlsConfig
 from anabranch.errors import InvalidConfigurationError
 from anabranch.model.policy import AutoScalePolicy, check_policy
 

@@ -105,7 +105,7 @@ def sort_out(found: Mapping[str, str], ours: Collection[str], where: str) -> For
     """
     from importlib import resources  # It takes longer than all of this module, and few files need it.
 
-    known = set(resources.files("anabranch").joinpath("pulsar_settings.txt").read_text().split())
+    known = set(resources.files("anabranch.config").joinpath("pulsar_settings.txt").read_text().split())
     given: dict[str, str] = {}
     without_effect: list[str] = []
     for name, value in found.items():

@@ -13,8 +13,8 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from anabranch.config import KIB, MIB, BrokerConfig, plain_fields
-from anabranch.config_properties import parse_properties, sort_out
+from anabranch.config.broker import KIB, MIB, BrokerConfig, plain_fields
+from anabranch.config.properties import parse_properties, sort_out
 from anabranch.errors import InvalidConfigurationError
 from anabranch.model.policy import BROKER_KEYS, FIELDS, AutoScalePolicy, coerce
 

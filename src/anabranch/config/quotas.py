@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from anabranch.config_fields import setting
+from anabranch.config.fields import setting
 from anabranch.model.quotas import NamespaceQuotas, rate_of
 
 
