@@ -69,6 +69,7 @@ _NAME: Final = Size(NAME_BYTES_MAX)
 _NAMESPACE: Final = Size(2 * ENTITY_BYTES_MAX + 1)
 _WORD: Final = Size(256)
 _URL: Final = Size(1024)
+_REASON: Final = Size(1024)
 _CREDENTIAL: Final = Size(30 * 2**10)
 _PAIRS: Final = Pairs()
 
@@ -120,6 +121,7 @@ LIMITS: Final[dict[str, Limit]] = {
     "CommandProducer.producer_name": _NAME,
     "CommandProducer.topic": _TOPIC,
     "CommandRedeliverUnacknowledgedMessages.message_ids": Count(IDS_MAX),
+    "CommandRedeliverUnacknowledgedMessages.park": _REASON,
     "CommandScalableTopicLookup.topic": _TOPIC,
     "CommandScalableTopicSubscribe.consumer_name": _NAME,
     "CommandScalableTopicSubscribe.subscription": _NAME,

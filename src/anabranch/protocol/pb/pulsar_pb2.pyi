@@ -2272,13 +2272,21 @@ Global___CommandAckResponse: _TypeAlias = CommandAckResponse  # noqa: Y015
 
 @_typing.final
 class CommandRedeliverUnacknowledgedMessages(_message.Message):
+    """Numbers from 1001 on are ours; other peers skip them."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     CONSUMER_ID_FIELD_NUMBER: _builtins.int
     MESSAGE_IDS_FIELD_NUMBER: _builtins.int
     CONSUMER_EPOCH_FIELD_NUMBER: _builtins.int
+    PAUSE_MS_FIELD_NUMBER: _builtins.int
+    PARK_FIELD_NUMBER: _builtins.int
     consumer_id: _builtins.int
     consumer_epoch: _builtins.int
+    pause_ms: _builtins.int
+    """The slots of these messages, keys or buckets, wait this long before anything of them is delivered."""
+    park: _builtins.str
+    """Why the slots of these messages are parked until an operator releases them."""
     @_builtins.property
     def message_ids(self) -> _containers.RepeatedCompositeFieldContainer[Global___MessageIdData]: ...
     def __init__(
@@ -2287,10 +2295,12 @@ class CommandRedeliverUnacknowledgedMessages(_message.Message):
         consumer_id: _builtins.int | None = ...,
         message_ids: _abc.Iterable[Global___MessageIdData] | None = ...,
         consumer_epoch: _builtins.int | None = ...,
+        pause_ms: _builtins.int | None = ...,
+        park: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_epoch", b"consumer_epoch", "consumer_id", b"consumer_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_epoch", b"consumer_epoch", "consumer_id", b"consumer_id", "park", b"park", "pause_ms", b"pause_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_epoch", b"consumer_epoch", "consumer_id", b"consumer_id", "message_ids", b"message_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_epoch", b"consumer_epoch", "consumer_id", b"consumer_id", "message_ids", b"message_ids", "park", b"park", "pause_ms", b"pause_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
