@@ -21,7 +21,7 @@ def test_nothing_given_is_the_default() -> None:
 
 def test_the_shipped_file_is_fresh_and_says_what_the_code_says(tmp_path: Path) -> None:
     shipped = resources.files("anabranch.config").joinpath("default.toml").read_text()
-    assert shipped == default_text(), "write config.broker.default_text() to src/anabranch/config/default.toml"
+    assert shipped == default_text(), "write config.default_text() to config/default.toml"
     file = tmp_path / "broker.toml"
     file.write_text(shipped)
     assert load_config(file) == BrokerConfig()
