@@ -66,6 +66,41 @@ async def test_a_read_respects_both_limits_but_gives_at_least_one(log: SegmentLo
     assert len(await log.read(3, 10, 1000)) == 0
 
 
+async def test_chosen_entries_are_read_alone(run: Run, log: SegmentLog) -> None:
+    places = await put(log, *[b"%d" % number for number in range(20)], count=2, timestamp_ms=11)
+    chosen = [0, 3, 4, 5, 11, 19]
+    for _ in range(2):
+        assert list(await log.read_each(chosen, 1000)) == [places[ordinal] for ordinal in chosen]
+        assert list(await log.read_each([], 1000)) == []
+        assert list(await log.read_each([7, 20, 25], 1000)) == [places[7]]
+        assert list(await log.read_each([20, 25], 1000)) == []
+        cached = log.read_each_cached(chosen, 1000)
+        assert cached is None or list(cached) == [places[at] for at in chosen[: len(cached)]]
+        assert list(log.read_each_cached([20], 1000) or ()) == []
+        reopened = await run.reopened_log()
+        log = reopened
+
+
+async def test_chosen_entries_come_within_the_size_but_at_least_one(run: Run, log: SegmentLog) -> None:
+    await put(log, *[DATA] * 9)
+    for _ in range(2):
+        assert [entry.ordinal for entry in await log.read_each([2, 6, 8], 1)] == [2]
+        ordinals = [entry.ordinal for entry in await log.read_each([2, 6, 8], 2 * len(DATA))]
+        assert ordinals in ([2], [2, 6])
+        assert [entry.ordinal for entry in await log.read_each([2, 6, 8], 1000)] == [2, 6, 8]
+        reopened = await run.reopened_log()
+        log = reopened
+
+
+async def test_trimmed_entries_are_left_out_of_chosen_ones(log: SegmentLog) -> None:
+    await put(log, *[DATA] * 10)
+    await log.trim(7)
+    assert log.extent.first_ordinal == 4
+    assert [entry.ordinal for entry in await log.read_each([0, 3, 4, 9], 1000)] == [4, 9]
+    assert list(await log.read_each([0, 3], 1000)) == []
+    assert list(log.read_each_cached([0, 3], 1000) or ()) == []
+
+
 async def test_a_new_process_begins_a_new_ledger_and_counts_on(run: Run, log: SegmentLog) -> None:
     (old,) = await put(log, DATA, count=5)
     reopened = await run.reopened_log()

@@ -49,6 +49,35 @@ async def test_a_reset_forgets_and_what_follows_counts_again(run: Run, log: Segm
     assert (acks.mark, 4 in acks, 5 in acks) == (3, True, False)
 
 
+async def test_a_note_survives_until_the_next_one_or_a_reset(run: Run, log: SegmentLog) -> None:
+    cursor = log.cursors.open("s", 0)
+    assert cursor.note == b""
+    cursor.acknowledge([5])
+    cursor.set_note(b"first")
+    await cursor.flush()
+    cursor.set_note(b"second")
+    await cursor.flush()
+    for _ in range(2):
+        cursor = (await run.reopened_log()).cursors["s"]
+        assert (cursor.note, 5 in cursor.acks) == (b"second", True)
+    cursor.reset(3)
+    await cursor.flush()
+    cursor = (await run.reopened_log()).cursors["s"]
+    assert cursor.note == b""
+    cursor.set_note(b"third")
+    await cursor.flush()
+    assert (await run.reopened_log()).cursors["s"].note == b"third"
+
+
+async def test_a_note_of_a_deleted_cursor_is_gone(run: Run, log: SegmentLog) -> None:
+    log.cursors.open("s", 0).set_note(b"old")
+    await log.flush()
+    await log.cursors.delete("s")
+    log.cursors.open("s", 0)
+    await log.flush()
+    assert (await run.reopened_log()).cursors["s"].note == b""
+
+
 async def test_a_cursor_is_opened_once_and_deleted_for_good(run: Run, log: SegmentLog) -> None:
     cursor = log.cursors.open("s", 3)
     assert log.cursors.open("s", 9) is cursor

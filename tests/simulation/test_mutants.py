@@ -44,7 +44,6 @@ from anabranch.ledger.limits import StorageLimits
 from anabranch.ledger.storage import StoredSequences
 from anabranch.metadata.records import InitialPosition, TopicRecord
 from anabranch.model import assignment, drains
-from anabranch.model.acks import AckSet
 from anabranch.model.checkpoint import Checkpoint
 from anabranch.model.drains import Parts, Ranges
 from anabranch.model.inheritance import Pieces
@@ -128,8 +127,8 @@ def forget_which_messages_of_an_entry_were_acknowledged(patch: pytest.MonkeyPatc
     batching = Batching(max_delay=0.01, max_messages=50, max_bytes=100_000)
     favour(patch, queue_consumers=2, ack_receipts=True, retention_s=1e6, batching=batching, forgetful=True)
 
-    def replay_whole_entries(acks: AckSet, steps: Iterable[Step]) -> None:
-        cursors.replay(acks, (step for step in steps if not isinstance(step, PartAcked)))
+    def replay_whole_entries(cursor: cursors.Cursor, steps: Iterable[Step]) -> None:
+        cursors.replay(cursor, (step for step in steps if not isinstance(step, PartAcked)))
 
     patch.setattr(replaying, "replay", replay_whole_entries)
 

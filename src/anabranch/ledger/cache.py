@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from anabranch.ledger.storage import Entry
@@ -100,6 +100,20 @@ class CachedTail:
                 return found
             chunk = self._chunks[at].entries
             skip = 0
+
+    def read_each(self, ordinals: Iterable[int], max_bytes: int) -> list[Entry]:
+        """The entries with these ordinals up to the first that is not cached, at least one of any size."""
+        found: list[Entry] = []
+        for ordinal in ordinals:
+            at = bisect_right(self._starts, ordinal) - 1
+            if at < 0 or ordinal - self._starts[at] >= len(self._chunks[at].entries):
+                break
+            entry = self._chunks[at].entries[ordinal - self._starts[at]]
+            max_bytes -= len(entry.data)
+            if max_bytes < 0 and found:
+                break
+            found.append(entry)
+        return found
 
     def drop(self) -> None:
         """Drop all entries at once, because the log is deleted or not used."""

@@ -12,20 +12,22 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
 from anabranch.errors import TopicNotFoundError
-from anabranch.ledger.format.commits import Acked, PartAcked, Reset, Step, UpTo
+from anabranch.ledger.format.commits import Acked, Noted, PartAcked, Reset, Step, UpTo
 from anabranch.model.acks import AckSet
 
 
 class Cursor:
     """An AckSet over the ordinals of one log, which lasts as long as this object."""
 
-    __slots__ = ("acks", "name", "properties")
+    __slots__ = ("acks", "name", "note", "properties")
 
     def __init__(self, name: str, acks: AckSet, properties: Mapping[str, str] | None = None) -> None:
         self.name = name
         self.acks = acks
         """All acknowledgements, durable or not; only the cursor may change the set."""
         self.properties = properties or {}
+        self.note = b""
+        """Bytes of the last `set_note`; empty after a reset."""
 
     def acknowledge(self, ordinals: Iterable[int]) -> None:
         """Acknowledge whole entries."""
@@ -40,8 +42,16 @@ class Cursor:
         self.acks.acknowledge_up_to(ordinal)
 
     def reset(self, ordinal: int) -> None:
-        """Seek: entries below `ordinal` are acknowledged from now on, and no others."""
+        """Seek: entries below `ordinal` are acknowledged from now on, and no others; the note is cleared."""
         self.acks.reset(ordinal)
+        self.note = b""
+
+    def set_note(self, note: bytes) -> None:
+        """Replace the note of the subscription: bytes that only the subscription understands.
+
+        A note becomes durable together with the acknowledgements before it, and before later ones.
+        """
+        self.note = note
 
     async def flush(self) -> None:
         """Return when every change made before the call is as durable as this cursor makes it."""
@@ -64,7 +74,7 @@ class CursorJournal(Protocol):
 class DurableCursor(Cursor):
     """A cursor whose changes become durable with the next commit of its journal."""
 
-    __slots__ = ("_acked", "_deleted", "_journal", "_parted", "_steps", "log")
+    __slots__ = ("_acked", "_deleted", "_journal", "_noted", "_parted", "_steps", "log")
 
     def __init__(
         self, log: int, name: str, acks: AckSet, properties: Mapping[str, str], journal: CursorJournal
@@ -77,6 +87,7 @@ class DurableCursor(Cursor):
         self._parted: dict[int, int] = {}
         """Messages of each entry that was acknowledged in part since the last commit. One step for each entry
         follows the other steps: all but a Reset only add, so their order does not matter."""
+        self._noted = False
         self._deleted = False
 
     def acknowledge(self, ordinals: Iterable[int]) -> None:
@@ -104,11 +115,18 @@ class DurableCursor(Cursor):
             self._add(UpTo(ordinal))
 
     def reset(self, ordinal: int) -> None:
-        self.acks.reset(ordinal)
+        super().reset(ordinal)
         self._announce()
         self._acked.clear()
         self._parted.clear()
+        self._noted = False
         self._steps[:] = [Reset(ordinal)]
+
+    def set_note(self, note: bytes) -> None:
+        if note != self.note:
+            self._announce()
+            super().set_note(note)
+            self._noted = True
 
     async def flush(self) -> None:
         await self._journal.flush()
@@ -122,6 +140,9 @@ class DurableCursor(Cursor):
             left = self.acks.remaining(ordinal)
             if left is not None:
                 steps.append(PartAcked(ordinal, left.to_bytes((left.bit_length() + 7) // 8, "little"), count))
+        if self._noted:
+            self._noted = False
+            steps.append(Noted(self.note))
         return [] if self._deleted else steps
 
     def mark_deleted(self) -> None:
@@ -134,7 +155,7 @@ class DurableCursor(Cursor):
         self._steps.append(step)
 
     def _announce(self) -> None:
-        if not self._steps and not self._acked and not self._parted:
+        if not self._steps and not self._acked and not self._parted and not self._noted:
             self._journal.steps_waiting(self)
 
     def _close_acked(self) -> None:
@@ -181,9 +202,12 @@ class LogCursors(Mapping[str, DurableCursor]):
             self._journal.cursor_deleted(self._log, name)
         await self._journal.flush()
 
-    def restore(self, name: str, acks: AckSet, properties: Mapping[str, str]) -> DurableCursor:
+    def restore(
+        self, name: str, acks: AckSet, properties: Mapping[str, str], note: bytes = b""
+    ) -> DurableCursor:
         """Add a cursor that the journal holds already, or holds next."""
         cursor = self._cursors[name] = DurableCursor(self._log, name, acks, properties, self._journal)
+        cursor.note = note
         return cursor
 
     def remove(self, name: str) -> bool:
@@ -201,8 +225,9 @@ class LogCursors(Mapping[str, DurableCursor]):
             cursor.mark_deleted()
 
 
-def replay(acks: AckSet, steps: Iterable[Step]) -> None:
-    """Apply the steps to `acks`."""
+def replay(cursor: Cursor, steps: Iterable[Step]) -> None:
+    """Apply the steps to the acknowledgements and the note of a cursor, without a change in the journal."""
+    acks = cursor.acks
     for step in steps:
         match step:
             case Acked(ordinals):
@@ -213,6 +238,9 @@ def replay(acks: AckSet, steps: Iterable[Step]) -> None:
                 acks.acknowledge_part(ordinal, int.from_bytes(remaining, "little"), count)
             case Reset(ordinal):
                 acks.reset(ordinal)
+                cursor.note = b""
+            case Noted(note):
+                cursor.note = note
 
 
 def _encode_ordinals(ordinals: list[int]) -> bytes:

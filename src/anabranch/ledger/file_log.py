@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from anabranch.errors import PersistenceError, ServerError, TopicNotFoundError, TopicTerminatedError
+from anabranch.errors import ServerError, TopicNotFoundError, TopicTerminatedError
 from anabranch.ledger.format.commits import LogInherited, LogSealed, LogTrimmed, piece_records
 from anabranch.ledger.format.records import HEAD_BYTES, OFFSET_MAX, record_head
 from anabranch.ledger.journal import Journal
 from anabranch.ledger.ledgers import Batch, Closed, Ledger, LedgerStart
+from anabranch.ledger.log_reads import LogReads
 from anabranch.ledger.storage import AppendDone, Entry, StoredSequences, Watchers, report_failure
 from anabranch.ledger.stored_log import LedgerFiles, StoredLog
 from anabranch.model.inheritance import Pieces
@@ -36,6 +37,7 @@ class FileLog:
         "_batch",
         "_deleted",
         "_journal",
+        "_reads",
         "_roll_bytes",
         "_roll_ms",
         "_sealing",
@@ -55,6 +57,7 @@ class FileLog:
         self.name = stored.name
         self._shared = shared
         self._journal = shared.journal
+        self._reads = LogReads(stored, shared.files.reader)
         self._roll_bytes = shared.ledger_bytes_max
         self._roll_ms = min(shared.ledger_age_max_ms, OFFSET_MAX)
         self._batch: Batch | None = None
@@ -187,23 +190,16 @@ class FileLog:
         return self._watchers.add(advanced)
 
     def read_cached(self, ordinal: int, max_entries: int, max_bytes: int) -> Sequence[Entry] | None:
-        ordinal = max(ordinal, self.extent.first_ordinal)
-        if ordinal >= self.extent.next_ordinal:
-            return []
-        return self.stored.tail.read(ordinal, max_entries, max_bytes)
+        return self._reads.read_cached(ordinal, max_entries, max_bytes)
 
     async def read(self, ordinal: int, max_entries: int, max_bytes: int) -> Sequence[Entry]:
-        while True:
-            found = self.read_cached(ordinal, max_entries, max_bytes)
-            if found is not None:
-                return found
-            ledger, number = self.extent.locate(max(ordinal, self.extent.first_ordinal))
-            try:
-                return await self._shared.files.reader.read(self.name, ledger, number, max_entries, max_bytes)
-            except OSError as error:
-                # A trim may drop the ledger during the read; then the first ledger that is left answers.
-                if not ledger.dropped:
-                    raise PersistenceError(f"{self.name}: {ledger.data_file} cannot be read") from error
+        return await self._reads.read(ordinal, max_entries, max_bytes)
+
+    def read_each_cached(self, ordinals: Sequence[int], max_bytes: int) -> Sequence[Entry] | None:
+        return self._reads.read_each_cached(ordinals, max_bytes)
+
+    async def read_each(self, ordinals: Sequence[int], max_bytes: int) -> Sequence[Entry]:
+        return await self._reads.read_each(ordinals, max_bytes)
 
     def release(self) -> None:
         self.stored.tail.drop()

@@ -28,6 +28,9 @@ LEDGERS_AT_ONCE = 256
 BLOCK_BYTES = 1024 * 1024
 """Size of one read from the disk, if the file has that much."""
 
+GAP_BYTES = 32 * 1024
+"""Bytes between two wanted entries that are read with them; a second access would take longer."""
+
 
 class WriteBehind:
     """Writes committed entries to the ledger files, one round at a time."""
@@ -180,27 +183,65 @@ class LedgerReader:
         if block is None:
             want = max(ends[last - 1], min(start + BLOCK_BYTES, ends[flushed - 1]))
             block = Block(start, await self._disk.read(ledger.data_file, start, want - start))
-        found: list[Entry] = []
-        for number in range(first, last):
-            end = ends[number]
-            record = decode_record(ledger.owner, number, block.data[start - block.start : end - block.start])
-            if record is None:
-                if found:
-                    return found
-                raise _damage_at(log, ledger, number, block)
-            found.append(
-                Entry(
-                    Position(ledger.id, number),
-                    ledger.first_ordinal + number,
-                    record.index,
-                    record.count,
-                    record.timestamp_ms,
-                    record.data,
-                )
-            )
-            start = end
+        found = _decode(log, ledger, range(first, last), block)
+        start = ends[found[-1].position.entry]
         self.ahead.put(ledger.id, start, block)
         return found
+
+    async def read_each(
+        self, log: str, ledger: Ledger, ordinals: Sequence[int], max_bytes: int
+    ) -> list[Entry]:
+        """The first of these durable entries and its neighbours among them; errors are those of `read`."""
+        numbers = _neighbours(ledger, ordinals, max_bytes)
+        start, end = ledger.start_of(numbers[0]), ledger.rows.ends[numbers[-1]]
+        if numbers[0] < ledger.flushed:
+            block = Block(start, await self._disk.read(ledger.data_file, start, end - start))
+        else:
+            block = Block(start, ledger.unwritten(start, end))
+        return _decode(log, ledger, numbers, block)
+
+
+def _neighbours(ledger: Ledger, ordinals: Sequence[int], max_bytes: int) -> list[int]:
+    """The entries that one access reads: the first, and those that follow it with small gaps."""
+    first = ordinals[0] - ledger.first_ordinal
+    bound = ledger.flushed if first < ledger.flushed else ledger.entries
+    start = before = ledger.start_of(first)
+    numbers: list[int] = []
+    for ordinal in ordinals:
+        number = ordinal - ledger.first_ordinal
+        if number >= bound:
+            break
+        begin, end = ledger.start_of(number), ledger.rows.ends[number]
+        max_bytes -= end - begin
+        if numbers and (max_bytes < 0 or begin - before > GAP_BYTES or end - start > BLOCK_BYTES):
+            break
+        numbers.append(number)
+        before = end
+    return numbers
+
+
+def _decode(log: str, ledger: Ledger, numbers: Sequence[int], block: Block) -> list[Entry]:
+    """The entries in the block up to the first damaged one; DamagedEntriesError if that is the first."""
+    found: list[Entry] = []
+    ends = ledger.rows.ends
+    for number in numbers:
+        start, end = ledger.start_of(number), ends[number]
+        record = decode_record(ledger.owner, number, block.data[start - block.start : end - block.start])
+        if record is None:
+            if found:
+                return found
+            raise _damage_at(log, ledger, number, block)
+        found.append(
+            Entry(
+                Position(ledger.id, number),
+                ledger.first_ordinal + number,
+                record.index,
+                record.count,
+                record.timestamp_ms,
+                record.data,
+            )
+        )
+    return found
 
 
 def _damage_at(log: str, ledger: Ledger, first: int, block: Block) -> DamagedEntriesError:

@@ -214,6 +214,20 @@ class MemoryLog:
             found.append(entry)
         return found
 
+    async def read_each(self, ordinals: Sequence[int], max_bytes: int) -> Sequence[Entry]:
+        return self.read_each_cached(ordinals, max_bytes)
+
+    def read_each_cached(self, ordinals: Sequence[int], max_bytes: int) -> Sequence[Entry]:
+        found: list[Entry] = []
+        for ordinal in ordinals:
+            if self.extent.first_ordinal <= ordinal < self.extent.next_ordinal:
+                entry = self.extent.entries[ordinal - self.extent.first_ordinal]
+                max_bytes -= len(entry.data)
+                if max_bytes < 0 and found:
+                    break
+                found.append(entry)
+        return found
+
     def release(self) -> None:
         """Nothing to do: there is no disk behind this memory."""
 

@@ -178,7 +178,7 @@ class Replay:
             for name, cursor in list(log.cursors.items()):
                 if cursor.acks.top > log.extent.next_ordinal:
                     acks = _cut(cursor.acks, log.extent.next_ordinal)
-                    log.cursors.restore(name, acks, cursor.properties)
+                    log.cursors.restore(name, acks, cursor.properties, cursor.note)
 
 
 def _change_cursor(cursors: LogCursors, change: CursorCreated | CursorChanged | CursorDeleted) -> None:
@@ -187,7 +187,7 @@ def _change_cursor(cursors: LogCursors, change: CursorCreated | CursorChanged | 
             cursors.restore(name, AckSet(ordinal), properties)
         case CursorChanged(cursor=name, steps=steps):
             if (cursor := cursors.get(name)) is not None:
-                replay(cursor.acks, steps)
+                replay(cursor, steps)
         case CursorDeleted(cursor=name):
             cursors.remove(name)
 

@@ -149,6 +149,17 @@ class SegmentLog(Protocol):
     def read_cached(self, ordinal: int, max_entries: int, max_bytes: int) -> Sequence[Entry] | None:
         """As `read`, from memory only; None when the first entry is not in memory."""
 
+    async def read_each(self, ordinals: Sequence[int], max_bytes: int) -> Sequence[Entry]:
+        """The entries with these ascending ordinals, from the first on; neighbours share one access.
+
+        Ordinals that are trimmed, or not durable yet, are left out. The answer may end early, but holds at
+        least one entry if any is stored, even beyond `max_bytes`; so an ordinal below the last one of the
+        answer that is not in it is not stored. Errors are those of `read`.
+        """
+
+    def read_each_cached(self, ordinals: Sequence[int], max_bytes: int) -> Sequence[Entry] | None:
+        """As `read_each`, from memory only; None when the first stored entry is not in memory."""
+
     def release(self) -> None:
         """Drop entries from memory that the disk can read again, because no client uses the log."""
 

@@ -138,7 +138,7 @@ class StoredLog:
             extent.last_timestamp_ms,
             [ledger.record() for ledger in extent.ledgers],
             [
-                CursorRecord(name, cursor.acks.encode(), dict(cursor.properties))
+                CursorRecord(name, cursor.acks.encode(), dict(cursor.properties), cursor.note)
                 for name, cursor in self.cursors.items()
             ],
             dict(self._producers),
@@ -156,7 +156,8 @@ class StoredLog:
         self._producers = dict(record.producers)
         self.inherited = pieces_of(record.inherited)
         for cursor in record.cursors:
-            self.cursors.restore(cursor.name, AckSet.decode(cursor.acks), cursor.properties)
+            acks = AckSet.decode(cursor.acks)
+            self.cursors.restore(cursor.name, acks, cursor.properties, cursor.note)
         for kept in record.ledgers:
             start = LedgerStart(kept.id, kept.first_ordinal, kept.first_index, kept.base_ms)
             extent.add(self._make_ledger(start))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from anabranch.errors import TopicNotFoundError
-from anabranch.ledger.cursors import DurableCursor, LogCursors, replay
-from anabranch.ledger.format.commits import Acked, Reset, UpTo
+from anabranch.ledger.cursors import Cursor, DurableCursor, LogCursors, replay
+from anabranch.ledger.format.commits import Acked, Noted, Reset, UpTo
 from anabranch.model.acks import AckSet
 
 
@@ -89,11 +89,41 @@ def test_steps_played_twice_change_nothing_more() -> None:
     cursor.acknowledge_part(6, 0b101, 3)
     cursor.acknowledge_up_to(5)
     cursor.acknowledge_part(6, 0b001, 3)
+    cursor.set_note(b"note")
     steps = cursor.take_steps()
-    acks = AckSet()
+    again = Cursor("s", AckSet())
     for _ in range(2):
-        replay(acks, steps)
-        assert acks == cursor.acks
+        replay(again, steps)
+        assert (again.acks, again.note) == (cursor.acks, b"note")
+
+
+def test_only_the_last_note_becomes_a_step_and_the_same_note_none() -> None:
+    journal = ListedJournal()
+    cursor = cursor_on(journal)
+    for note in (b"one", b"two"):
+        cursor.set_note(note)
+    cursor.acknowledge([3])
+    assert journal.waiting == [cursor]
+    steps = cursor.take_steps()
+    assert [type(step) for step in steps] == [Acked, Noted]
+    assert steps[-1] == Noted(b"two")
+    cursor.set_note(b"two")
+    assert cursor.take_steps() == []
+    assert journal.waiting == [cursor]
+
+
+def test_a_reset_clears_the_note_and_a_later_note_counts() -> None:
+    cursor = cursor_on(ListedJournal())
+    cursor.set_note(b"before")
+    cursor.reset(7)
+    assert cursor.note == b""
+    assert cursor.take_steps() == [Reset(7)]
+    cursor.set_note(b"after")
+    steps = [Reset(7), *cursor.take_steps()]
+    again = Cursor("s", AckSet())
+    again.note = b"before"
+    replay(again, steps)
+    assert again.note == b"after"
 
 
 async def test_a_cursor_is_created_and_deleted_once() -> None:

@@ -63,6 +63,20 @@ async def test_a_read_that_meets_damage_gives_what_lies_before_it() -> None:
         assert [entry.ordinal for entry in await log.read(3, 100, 10_000)] == [3]
 
 
+async def test_chosen_entries_end_before_damage_and_pass_damage_that_was_not_chosen() -> None:
+    disk = await prepared()
+    disk.files[DATA] = flip(disk.files[DATA], 2 * RECORD_BYTES + 40)
+    async with opened(disk) as storage:
+        log = storage.get(NAME)
+        assert log is not None
+        assert [entry.ordinal for entry in await log.read_each([0, 1, 3], 1000)] == [0, 1, 3]
+        assert [entry.ordinal for entry in await log.read_each([0, 2, 3], 1000)] == [0]
+        with pytest.raises(DamagedEntriesError) as raised:
+            await log.read_each([2, 3], 1000)
+        assert (raised.value.first, raised.value.end) == (2, 3)
+        assert [entry.ordinal for entry in await log.read_each([3], 1000)] == [3]
+
+
 async def test_swapped_records_are_both_refused() -> None:
     disk = await prepared()
     whole = disk.files[DATA]

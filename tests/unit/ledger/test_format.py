@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from anabranch.errors import CorruptDataError, UnsupportedFormatError
@@ -23,6 +24,7 @@ from anabranch.ledger.format.commits import (
     CursorChanged,
     Group,
     LogCreated,
+    Noted,
     PartAcked,
     PieceRecord,
     Reset,
@@ -144,7 +146,9 @@ def test_missing_records_are_counted_as_damaged() -> None:
 CONTENTS = Contents(
     [
         LogCreated(1, "persistent://public/default/x"),
-        CursorChanged(1, "s", [UpTo(3), Acked(b"\x05" + bytes(7)), PartAcked(9, b"\x03", 4), Reset(2)]),
+        CursorChanged(
+            1, "s", [UpTo(3), Acked(b"\x05" + bytes(7)), PartAcked(9, b"\x03", 4), Reset(2), Noted(b"n")]
+        ),
     ],
     [Group(1, 2, RowStart(), 1, 42, 9, 0, 0, 1000, 1000, {"producer": 7})],
 )
@@ -215,7 +219,7 @@ def test_a_catalog_comes_back_and_any_flipped_bit_is_noticed() -> None:
         99,
         6,
         [LedgerRecord(1, 2, 3, 4, 5, 6, 7, 8, 9)],
-        [CursorRecord("s", b"a", {})],
+        [CursorRecord("s", b"a", {}, b"note")],
         {},
         [PieceRecord(0, 9, {"p": 1})],
     )
@@ -225,6 +229,12 @@ def test_a_catalog_comes_back_and_any_flipped_bit_is_noticed() -> None:
     for bad in [*flips(data), b"", data[:-1], data + b"x"]:
         with pytest.raises(CorruptDataError):
             decode_catalog(bad)
+
+
+def test_a_catalog_without_notes_is_read() -> None:
+    without_note = msgspec.msgpack.encode(["s", b"a", {"k": "v"}])
+    found = msgspec.msgpack.decode(without_note, type=CursorRecord)
+    assert found == CursorRecord("s", b"a", {"k": "v"}, b"")
 
 
 def test_bounds_come_back_and_any_flipped_bit_is_noticed() -> None:

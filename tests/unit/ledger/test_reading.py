@@ -55,6 +55,38 @@ async def test_a_catching_up_reader_touches_the_disk_once_a_block() -> None:
         assert disk.count("read") == before + 1
 
 
+async def test_neighbours_among_chosen_entries_share_one_access_to_the_disk() -> None:
+    disk = DictDisk()
+    async with opened(disk) as storage:
+        log = await storage.create(NAME)
+        await put(log, *[b"%04d" % number + bytes(1000) for number in range(400)])
+    async with opened(disk) as storage:
+        log = await storage.create(NAME)
+        for chosen, accesses in ((range(0, 400, 10), 1), ([5, 6, 7], 1), ([0, 100, 101, 300], 3)):
+            before = disk.count("read")
+            found = await log.read_each(list(chosen), 10**6)
+            assert [entry.ordinal for entry in found] == list(chosen)
+            assert disk.count("read") == before + accesses
+        found = await log.read_each(list(range(0, 400, 40)), 10**6)
+        assert [entry.ordinal for entry in found] == list(range(0, 400, 40))
+
+
+async def test_chosen_entries_come_from_memory_at_the_tail() -> None:
+    disk = DictDisk()
+    async with opened(disk) as storage:
+        log = await storage.create(NAME)
+        await put(log, *[b"%04d" % number for number in range(10)])
+        before = disk.count("read")
+        found = log.read_each_cached([2, 7], 1000)
+        assert found is not None
+        assert [entry.data for entry in found] == [b"0002", b"0007"]
+        assert [entry.data for entry in await log.read_each([3, 9], 1000)] == [b"0003", b"0009"]
+        assert disk.count("read") == before
+        log.release()
+        assert log.read_each_cached([2, 7], 1000) is None
+        assert [entry.ordinal for entry in await log.read_each([2, 7], 1000)] == [2, 7]
+
+
 async def test_two_readers_at_different_places_do_not_disturb_each_other() -> None:
     disk = DictDisk()
     async with opened(disk) as storage:
@@ -112,6 +144,23 @@ async def test_a_reader_of_a_ledger_that_is_trimmed_meanwhile_goes_on_behind_it(
                 await log.trim(1)
             assert await reading in ([b"0"], [b"1"])
         assert await read_late() == [b"1"]
+
+
+async def test_chosen_entries_that_are_trimmed_during_the_read_are_left_out() -> None:
+    disk = DictDisk()
+    async with opened(disk, ledger_bytes_max=1) as storage:
+        log = await storage.create(NAME)
+        await put(log, b"0", b"1", b"2", b"3")
+    async with opened(disk, ledger_bytes_max=1) as storage:
+        log = await storage.create(NAME)
+        for turns in range(12):
+            reading = asyncio.ensure_future(log.read_each([0, 2, 3], 100))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            if turns == 3:
+                await log.trim(2)
+            assert [entry.ordinal for entry in await reading] in ([0, 2, 3], [2, 3])
+        assert [entry.ordinal for entry in await log.read_each([0, 2, 3], 100)] == [2, 3]
 
 
 def entry(ordinal: int, size: int = 10) -> Entry:

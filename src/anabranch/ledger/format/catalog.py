@@ -33,6 +33,8 @@ class CursorRecord(msgspec.Struct, frozen=True, array_like=True):
     name: str
     acks: bytes
     properties: dict[str, str]
+    note: bytes = b""
+    """Missing in catalogs of versions that had no notes."""
 
 
 class LogRecord(msgspec.Struct, frozen=True, array_like=True):

@@ -53,7 +53,13 @@ class Reset(msgspec.Struct, frozen=True, array_like=True, tag=3):
     ordinal: int
 
 
-Step = UpTo | Acked | PartAcked | Reset
+class Noted(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """The note of the cursor was replaced; a Reset clears it."""
+
+    note: bytes
+
+
+Step = UpTo | Acked | PartAcked | Reset | Noted
 
 
 class LogCreated(msgspec.Struct, frozen=True, array_like=True, tag=0):

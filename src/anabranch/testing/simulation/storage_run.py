@@ -161,6 +161,7 @@ class StorageRun:
         mark = self.rng.randrange(expected.asked_mark, log.extent.next_ordinal + 1)
         expected.asked_mark = mark
         cursor.acknowledge_up_to(mark)
+        cursor.set_note(b"%d" % mark)
         await cursor.flush()
         expected.flushed_mark = max(expected.flushed_mark, mark)
         self.counts["acknowledged"] += 1
@@ -243,3 +244,6 @@ class StorageRun:
         if not low <= mark <= high:
             self.violations.append(f"log {log.name}: mark {mark} is not between {low} and {high}")
         expected.asked_mark = max(mark, expected.flushed_mark)
+        noted = int(cursor.note or b"0") if cursor is not None else 0
+        if noted != mark:
+            self.violations.append(f"log {log.name}: the note says {noted}, the mark is {mark}")
