@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from heapq import heappush
 
 from anabranch.broker.dispatch.keyed import Handout, KeyedDispatch
 from anabranch.broker.dispatch.selectors import AutoSplit, Buckets, Sticky, bucket_boundaries, sticky_ranges
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.draining import slots_of
 from anabranch.broker.serving.reading import ReadPath
-from anabranch.broker.serving.shared_reading import DELAYED_MAX, PendingReading
+from anabranch.broker.serving.shared_reading import PendingReading
 from anabranch.errors import ConsumerAssignError, ConsumerBusyError, RemoteProtocolError
 from anabranch.ledger.storage import Entry
 from anabranch.model.drains import Ranges, covers
@@ -151,7 +150,7 @@ class KeyedReading(PendingReading):
         acks = path.cursor.acks
         self.next = acks.next_pending(self.next)
         room = min(path.batch_entries, HELD_MAX - dispatch.held)
-        if room <= 0 or self.blocked or len(self._delayed) >= DELAYED_MAX:
+        if room <= 0 or self.blocked:
             return False
         entries = path.source.read(self.next, room)
         if not entries:
@@ -171,7 +170,7 @@ class KeyedReading(PendingReading):
             slot = outer.sticky_hash if boundaries is None else bucket_index(boundaries, outer.bucket_hash)
             ack_set, messages = self._pending_of(entry)
             if outer.deliver_at_ms > now_ms:
-                heappush(self._delayed, (outer.deliver_at_ms, ordinal, slot))
+                self._delayed.add(outer.deliver_at_ms, ordinal, slot)
                 dispatch.delay(ordinal, slot, messages)
                 continue
             receiver = dispatch.offer(ordinal, slot, messages)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from itertools import islice
 
+from anabranch.broker.dispatch.delays import Delays
 from anabranch.broker.dispatch.receivers import RoundRobin
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.reading import WRITE_BYTES, Reading, ReadPath
@@ -23,10 +24,7 @@ RUN_ENTRIES = 20
 """Entries that one Shared consumer gets before the turn goes to the next."""
 
 SLICE_ENTRIES = 1000
-"""Entries that come back which are taken in one turn."""
-
-DELAYED_MAX = 50_000
-"""Most entries with a later delivery time that are set aside; then reading stops."""
+"""Entries that come back, or whose delivery time has come, which are taken in one turn."""
 
 _DELIVER_AT_TAG = b"\x98\x01"
 
@@ -53,15 +51,14 @@ class PendingReading(Reading):
         self._returning: dict[int, bool] = {}
         """Entries that `turn` takes back in slices before it delivers any; True if a client asked for it."""
         self._redeliveries: dict[int, int] = {}
-        self._delayed: list[tuple[int, int, int]] = []
-        """Heap of (time, ordinal, slot)."""
+        self._delayed = Delays()
         self.blocked = False
         """Whether too many messages are unacknowledged over all consumers."""
         self._frames: dict[ServedConsumer, _Outgoing] = {}
 
     @property
     def wake_at_ms(self) -> int | None:
-        return self._delayed[0][0] if self._delayed else None
+        return self._delayed.next_ms
 
     @property
     def at_end(self) -> bool:
@@ -183,9 +180,9 @@ class PendingReading(Reading):
         self._frames.clear()
 
     def _release_due(self) -> None:
-        if self._delayed and self._delayed[0][0] <= (now := self.path.clock.wall_ms()):
-            while self._delayed and self._delayed[0][0] <= now:
-                _, ordinal, slot = heappop(self._delayed)
+        """Take a slice of the entries whose time has come; the timer wakes at once for the others."""
+        if self._delayed:
+            for _, ordinal, slot in self._delayed.pop_due(self.path.clock.wall_ms(), SLICE_ENTRIES):
                 self._due(ordinal, slot)
 
 
@@ -249,7 +246,7 @@ class SharedReading(PendingReading):
 
     def _fresh_turn(self) -> bool:
         path = self.path
-        if self.blocked or len(self._delayed) >= DELAYED_MAX:
+        if self.blocked:
             return False
         consumer = self._turns.next()
         if consumer is None:
@@ -291,5 +288,5 @@ class SharedReading(PendingReading):
             return False
         if at <= self.path.clock.wall_ms():
             return False
-        heappush(self._delayed, (at, entry.ordinal, 0))
+        self._delayed.add(at, entry.ordinal)
         return True
