@@ -1,7 +1,7 @@
 """Entries that wait for their delivery time, in packed arrays of about 16 bytes an entry.
 
-Most entries lie in bins, each a range of times. A bin is not sorted until its time is near; then it becomes the
-near heap, which is exact to the millisecond. No step costs more than one bin, however many entries wait.
+Most entries lie in bins, each a range of times. A bin is not sorted until its time is near; then it becomes
+the near heap, which is exact to the millisecond. No step costs more than one bin, however many entries wait.
 """
 
 from __future__ import annotations
