@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from pyroaring import BitMap64
 
 from anabranch.errors import CorruptDataError
 from anabranch.model.acks import AckSet, bits_from_words, words_from_bits
@@ -38,6 +39,12 @@ class AckSetMachine(RuleBasedStateMachine):
         self.acks.acknowledge(given)
         self.acked.update(given)
         self.forget_parts()
+
+    @rule(given=st.sets(st.integers(0, END + 10)))
+    def keep_pending(self, given: set[int]) -> None:
+        kept = BitMap64(given)
+        self.acks.keep_pending(kept)
+        assert set(kept) == {ordinal for ordinal in given if ordinal not in self.acks}
 
     @rule(ordinal=ordinals, remaining=st.integers(0, 255), count=st.integers(1, 8))
     def acknowledge_part(self, ordinal: int, remaining: int, count: int) -> None:

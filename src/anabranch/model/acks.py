@@ -143,6 +143,14 @@ class AckSet:
         inside: int = self._pending.range_cardinality(0, min(end, self._top))
         return inside + max(0, end - self._top)
 
+    def keep_pending(self, ordinals: BitMap64) -> None:
+        """Remove the wholly acknowledged ordinals from a set of ordinals, in time far below one step each."""
+        if not ordinals:
+            return
+        after = ordinals & BitMap64(range(self._top, ordinals.max() + 1))
+        ordinals &= self._pending
+        ordinals |= after
+
     def encode(self) -> bytes:
         """The whole set as bytes; the size depends on the number of holes, not on their distance."""
         self._pending.run_optimize()

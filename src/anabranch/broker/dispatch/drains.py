@@ -7,9 +7,10 @@ meanwhile, because a moved cursor makes drained buckets pending again.
 
 from __future__ import annotations
 
-from array import array
 from enum import Enum, auto
 from typing import Final
+
+from pyroaring import BitMap64
 
 from anabranch.model.acks import AckSet
 from anabranch.model.drains import Ranges, union
@@ -20,17 +21,15 @@ _EVERYWHERE: Final = -1
 
 
 class PendingBuckets:
-    """Pending entries of a log that gets no more of them, by bucket."""
+    """Pending entries of a log that gets no more of them, by bucket; a few bits for each entry."""
 
     def __init__(self, splits: tuple[int, ...]) -> None:
         self._splits = splits
         self._ranges = bucket_ranges(splits)
-        self._pending = {at: array("Q") for at in range(len(self._ranges))}
-        self._pending[_EVERYWHERE] = array("Q")
-        self._heads = dict.fromkeys(self._pending, 0)
+        self._pending: dict[int, BitMap64] = {}
 
     def add(self, ordinal: int, slots: tuple[int, int] | None) -> None:
-        """Take the next pending entry, with its lowest and highest slot; None counts for all buckets."""
+        """Take a pending entry, with its lowest and highest slot; None counts for all buckets."""
         low, high = 0, len(self._ranges) - 1
         if slots is not None:
             low, high = (bucket_index(self._splits, slot) for slot in slots)
@@ -38,20 +37,28 @@ class PendingBuckets:
             # Noted once: a log may hold very many entries of all buckets.
             low = high = _EVERYWHERE
         for at in range(low, high + 1):
-            self._pending[at].append(ordinal)
+            self._bucket(at).add(ordinal)
+
+    def add_all(self, at: int, ordinals: BitMap64) -> None:
+        """Take many pending entries of the bucket with this index."""
+        self._bucket(at).update(ordinals)
 
     def drained(self, acks: AckSet) -> Ranges:
         """The slots of the buckets whose entries are all acknowledged; the set only grows."""
-        for at in list(self._pending):
-            ordinals, head = self._pending[at], self._heads[at]
-            while head < len(ordinals) and ordinals[head] in acks:
-                head += 1
-            self._heads[at] = head
-            if head == len(ordinals):
-                del self._pending[at]
+        for at, ordinals in list(self._pending.items()):
+            if ordinals.min() in acks:
+                acks.keep_pending(ordinals)
+                if not ordinals:
+                    del self._pending[at]
         if _EVERYWHERE in self._pending:
             return ()
         return union(part for at, part in enumerate(self._ranges) if at not in self._pending)
+
+    def _bucket(self, at: int) -> BitMap64:
+        found = self._pending.get(at)
+        if found is None:
+            found = self._pending[at] = BitMap64()
+        return found
 
 
 class DrainState(Enum):
@@ -83,7 +90,7 @@ class DrainEvent(Enum):
     ADVANCED = auto()
     """A consumer acknowledged entries, or the subscription read on."""
     END_READ = auto()
-    """The subscription has read the whole log, and few enough entries of unknown buckets are pending."""
+    """The subscription has read the whole log."""
     ALL_ACKNOWLEDGED = auto()
     PENDING_READ = auto()
     PENDING_UNREADABLE = auto()

@@ -47,9 +47,6 @@ Slots = tuple[int, int] | None
 
 _log = logging.getLogger(__name__)
 
-PENDING_MAX = 100_000
-"""Entries whose buckets are kept; with more than that pending only the whole log counts as drained."""
-
 READ_ENTRIES = 500
 
 LINGER_S = 0.25
@@ -89,10 +86,8 @@ class DrainReporter:
         if self.done:
             self._carry_out(self._machine.handle(DrainEvent.ALL_ACKNOWLEDGED))
         elif by_buckets and self._log.sealed and self._use.splits:
-            event = DrainEvent.ADVANCED
-            if at_end and self._machine.state is DrainState.UNKNOWN:
-                pending = self._cursor.acks.pending_count(self._log.extent.next_ordinal)
-                event = DrainEvent.END_READ if pending <= PENDING_MAX else event
+            unknown = self._machine.state is DrainState.UNKNOWN
+            event = DrainEvent.END_READ if at_end and unknown else DrainEvent.ADVANCED
             self._carry_out(self._machine.handle(event))
 
     def cursor_moved(self) -> None:
@@ -141,15 +136,16 @@ class DrainReporter:
         acks, end = self._cursor.acks, self._log.extent.next_ordinal
         ordinal = acks.next_pending(max(acks.mark, self._log.extent.first_ordinal))
         while ordinal < end:
-            for at, slots in await self._until_done(partial(self._slots_from, ordinal), "read", moves):
+            entries = await self._until_done(partial(self._read_from, ordinal), "read", moves)
+            for at, data in entries:
                 if at not in acks:
-                    found.add(at, slots)
-                ordinal = at + 1
+                    found.add(at, None if data is None else slots_of(data))
+            ordinal = entries[-1][0] + 1
             await asyncio.sleep(0)
             ordinal = acks.next_pending(ordinal)
 
-    async def _slots_from(self, ordinal: int) -> list[tuple[int, Slots]]:
-        """The next entries with their slots; a damaged entry may belong to any bucket."""
+    async def _read_from(self, ordinal: int) -> list[tuple[int, bytes | None]]:
+        """The next entries; None for a damaged entry, which may belong to any bucket."""
         try:
             entries = self._log.read_cached(ordinal, READ_ENTRIES, FETCH_BYTES_MAX)
             if entries is None:
@@ -158,7 +154,7 @@ class DrainReporter:
             return [(at, None) for at in range(error.first, error.end)]
         if not entries:
             raise TopicNotFoundError(f"{self._log.name} is being deleted")
-        return [(entry.ordinal, slots_of(entry.data)) for entry in entries]
+        return [(entry.ordinal, entry.data) for entry in entries]
 
     async def _until_done(self, attempt: Callable[[], Awaitable[T]], what: str, moves: int) -> T:
         """Repeat an attempt that the disk prevents; TopicNotFoundError or AlreadyClosedError end it."""
@@ -208,11 +204,15 @@ def slots_of(entry: bytes) -> Slots:
     try:
         start, end = metadata_span(entry)
         metadata = pb.MessageMetadata.FromString(entry[start:end])
-        if metadata.HasField("entry_hash_min") or not metadata.HasField("num_messages_in_batch"):
-            outer = read_outer(entry)
-            low, high = outer.bucket_hash, outer.bucket_hash_max
-            # An impossible stamp says nothing about the keys.
-            return (low, high) if low <= high <= LAST_SLOT else None
+        low = high = metadata.entry_hash_min
+        if low or metadata.HasField("entry_hash_min"):
+            if metadata.HasField("entry_hash_max"):
+                high = metadata.entry_hash_max
+        elif metadata.HasField("num_messages_in_batch"):
+            return None
+        else:
+            low = high = read_outer(entry).bucket_hash
     except (RemoteProtocolError, DecodeError):
         return None
-    return None
+    # An impossible stamp says nothing about the keys.
+    return (low, high) if low <= high <= LAST_SLOT else None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyroaring import BitMap64
 
 from anabranch.broker.dispatch.drains import (
     TRANSITIONS,
@@ -17,6 +20,7 @@ from anabranch.broker.dispatch.drains import (
 from anabranch.model.acks import AckSet
 from anabranch.model.drains import union
 from anabranch.model.hashing import bucket_index, bucket_ranges
+from anabranch.model.ranges import HashRange
 
 
 @given(st.data())
@@ -38,6 +42,18 @@ def test_a_bucket_is_drained_when_none_of_its_entries_is_pending(data: st.DataOb
                 busy.update(range(bucket_index(splits, low), bucket_index(splits, high) + 1))
         expected = union(part for at, part in enumerate(bucket_ranges(splits)) if at not in busy)
         assert pending.drained(acks) == expected
+
+
+def test_a_million_pending_entries_cost_little_time() -> None:
+    pending, acks = PendingBuckets((0x4000, 0x8000, 0xC000)), AckSet()
+    begun_s = time.process_time()
+    for at in range(4):
+        pending.add_all(at, BitMap64(range(at, 1_000_000, 4)))
+    acks.acknowledge(range(0, 1_000_000, 4))
+    assert pending.drained(acks) == (HashRange(0, 0x3FFF),)
+    acks.acknowledge_up_to(999_999)
+    assert pending.drained(acks) == (HashRange(0, 0xBFFF),)
+    assert time.process_time() - begun_s < 1
 
 
 def lingering() -> DrainMachine:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from anabranch.broker.serving import draining
 from anabranch.broker.serving.draining import LINGER_S, DrainReporter, slots_of
 from anabranch.broker.serving.log_use import LogUse
 from anabranch.errors import AlreadyClosedError, DamagedEntriesError, PersistenceError
@@ -79,8 +78,10 @@ async def case(request: pytest.FixtureRequest) -> AsyncIterator[Case]:
     storage = MemoryStorage()
     await storage.open()
     log = await storage.create("log")
-    for number, slot in enumerate(marker_options(request.node, "case")["slots"]):
-        log.append(single(b"v", number, hash_range=(slot, slot)), 1, 1000, lambda appended, error: None)
+    slots = marker_options(request.node, "case")["slots"]
+    entries = {slot: single(b"v", slot, hash_range=(slot, slot)) for slot in slots}
+    for slot in slots:
+        log.append(entries[slot], 1, 1000, lambda appended, error: None)
     await log.seal()
     case = Case(log)
     yield case
@@ -144,19 +145,17 @@ async def test_a_moved_cursor_takes_back_what_was_not_told_yet(case: Case) -> No
     assert case.told == [(UPPER,)]
 
 
-@pytest.mark.case(slots=[0x9000, 0xA000, 0xB000])
-async def test_too_many_pending_entries_are_not_looked_at_until_they_are_fewer(
-    case: Case, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(draining, "PENDING_MAX", 2)
-
+@pytest.mark.case(slots=[1, *[0x9000] * 3_000, 2])
+async def test_a_bucket_with_many_pending_entries_does_not_delay_another_bucket(case: Case) -> None:
     case.drain.check(at_end=True, by_buckets=True)
     await asyncio.sleep(1)
     assert case.told == []
-    case.acknowledge(0)
-    case.drain.check(at_end=True, by_buckets=True)
+    case.acknowledge(0, 3_001)
     await asyncio.sleep(1)
     assert case.told == [(LOWER,)]
+    case.acknowledge(*range(1, 3_001))
+    await asyncio.sleep(1)
+    assert case.told == [(LOWER,), ALL]
 
 
 @pytest.mark.case(slots=[1, 0x9000])
