@@ -8,7 +8,18 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from anabranch.bench import broker, clients, connecting, layout, pipeline, scale, tls, workers
+from anabranch.bench import (
+    broker,
+    clients,
+    connecting,
+    held_lanes,
+    hot_key,
+    layout,
+    pipeline,
+    scale,
+    tls,
+    workers,
+)
 from anabranch.bench.results import Row, show, store
 
 Benchmark = Callable[[Path, bool], list[Row]]
@@ -24,12 +35,16 @@ BENCHMARKS: dict[str, Benchmark] = {
     "layout": layout.run,
     "workers": workers.run,
     "scale": scale.run,
+    "hot-key": hot_key.run,
     "spark": pipeline.run,
 }
 
+EXTRA: dict[str, Benchmark] = {"hot-key-short": hot_key.run_short, "held": held_lanes.run}
+"""Other forms of benchmarks, which `all` leaves out."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", choices=[*BENCHMARKS, "all"], help="which benchmark to run")
+    parser.add_argument("name", choices=[*BENCHMARKS, *EXTRA, "all"], help="which benchmark to run")
     parser.add_argument("--fast", action="store_true", help="a tenth of the work; figures move more")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON instead of a table")
     parser.add_argument("--output", type=Path, default=Path("build/bench.json"), help="where the figures go")
@@ -41,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     for name in names:
         print(f"==> {name}", file=sys.stderr, flush=True)
         with tempfile.TemporaryDirectory(prefix="anabranch-bench-") as scratch:
-            rows += BENCHMARKS[name](Path(scratch), arguments.fast)
+            rows += {**BENCHMARKS, **EXTRA}[name](Path(scratch), arguments.fast)
     store(rows, arguments.output)
     if arguments.json:
         print(arguments.output.read_text(), end="")

@@ -54,6 +54,11 @@ class FrameClient:
         ]
         self._ask(b"".join(frames), len(frames))
 
+    def send(self, producer: int, entries: Sequence[tuple[int, bytes]]) -> None:
+        """Send entries, each with its sequence id, through a producer, and wait for the receipts."""
+        frames = [b"".join(encode_send(producer, sequence, 1, 0, entry)) for sequence, entry in entries]
+        self._ask(b"".join(frames), len(frames))
+
     def _ask(self, data: bytes, answers: int) -> list[Command]:
         self._socket.sendall(data)
         found: list[Command] = []

@@ -1,0 +1,148 @@
+"""A real Pulsar beside us: its jars from Maven Central, and one standalone process."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+VERSION: Final = "5.0.0-M1"
+PEER: Final = f"Pulsar {VERSION}"
+BUILT: Final = Path("build") / f"pulsar-{VERSION}"
+READY_S: Final = 90.0
+RESOLVE_S: Final = 900.0
+
+POM: Final = f"""\
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>anabranch</groupId>
+  <artifactId>pulsar-peer</artifactId>
+  <version>1</version>
+  <packaging>pom</packaging>
+  <dependencies>
+    <!-- Named first, so that Maven chooses the annotations that belong to it. -->
+    <dependency>
+      <groupId>com.fasterxml.jackson.core</groupId>
+      <artifactId>jackson-databind</artifactId>
+      <version>2.21.3</version>
+    </dependency>
+    <dependency>
+      <groupId>org.apache.pulsar</groupId>
+      <artifactId>pulsar-broker</artifactId>
+      <version>{VERSION}</version>
+    </dependency>
+  </dependencies>
+</project>
+"""
+RESOLVE: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:build-classpath"
+OPENED: Final = (
+    "java.base/java.nio",
+    "java.base/jdk.internal.misc",
+    "java.base/java.lang",
+    "java.base/java.util.zip",
+    "java.base/sun.net",
+    "java.management/sun.management",
+    "jdk.management/com.sun.management.internal",
+)
+DRIVERS: Final = "org.apache.pulsar.metadata.bookkeeper.PulsarMetadata"
+LOG4J: Final = """\
+<Configuration><Appenders><Console name="out"/></Appenders>
+<Loggers><Root level="warn"><AppenderRef ref="out"/></Root></Loggers></Configuration>
+"""
+
+
+class PulsarPeer:
+    """Pulsar's jars, ready to start."""
+
+    def __init__(self, classpath: str) -> None:
+        self._classpath = classpath
+
+    @classmethod
+    def find(cls) -> PulsarPeer | None:
+        """Resolve the jars once; None, with a line on standard error, if that is not possible."""
+        if shutil.which("java") is None or shutil.which("mvn") is None:
+            _report_absence("needs java and mvn")
+            return None
+        jars = BUILT / "classpath.txt"
+        if not jars.exists():
+            BUILT.mkdir(parents=True, exist_ok=True)
+            (BUILT / "pom.xml").write_text(POM)
+            found = jars.with_suffix(".new")
+            command = ["mvn", "-B", "-q", "-f", str(BUILT / "pom.xml"), RESOLVE]
+            command.append(f"-Dmdep.outputFile={found.absolute()}")
+            try:
+                subprocess.run(command, check=True, capture_output=True, timeout=RESOLVE_S)
+            except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+                _report_absence(f"could not be resolved: {error}")
+                return None
+            found.rename(jars)
+        return cls(jars.read_text().strip())
+
+    @contextlib.contextmanager
+    def started(self, scratch: Path) -> Iterator[str]:
+        """Run a standalone Pulsar; yields the address of its binary protocol."""
+        scratch.mkdir(parents=True)
+        port, web_port = _free_port(), _free_port()
+        config = scratch / "standalone.conf"
+        config.write_text(_settings(port, web_port))
+        (scratch / "log4j2.xml").write_text(LOG4J)
+        command = ["java", "-Xmx2g", "-XX:MaxDirectMemorySize=4g"]
+        command += [f"--add-opens={package}=ALL-UNNAMED" for package in OPENED]
+        command += [f"-Dbookkeeper.metadata.bookie.drivers={DRIVERS}BookieDriver"]
+        command += [f"-Dbookkeeper.metadata.client.drivers={DRIVERS}ClientDriver"]
+        command += [f"-Dlog4j.configurationFile={scratch / 'log4j2.xml'}", "-cp", self._classpath]
+        command += ["org.apache.pulsar.PulsarStandaloneStarter", "--config", str(config), "-nss", "-nfw"]
+        command += ["--bookkeeper-dir", str(scratch / "bookkeeper")]
+        command += ["--metadata-dir", str(scratch / "metadata")]
+        with (scratch / "pulsar.log").open("w") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, cwd=scratch)
+        try:
+            _wait_ready(process, web_port, scratch / "pulsar.log")
+            yield f"pulsar://127.0.0.1:{port}"
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _report_absence(why: str) -> None:
+    print(f"{PEER} {why}; the figures stand without it", file=sys.stderr)
+
+
+def _settings(port: int, web_port: int) -> str:
+    settings = {
+        "clusterName": "standalone",
+        "brokerServicePort": port,
+        "webServicePort": web_port,
+        "bindAddress": "127.0.0.1",
+        "advertisedAddress": "127.0.0.1",
+        "managedLedgerDefaultEnsembleSize": 1,
+        "managedLedgerDefaultWriteQuorum": 1,
+        "managedLedgerDefaultAckQuorum": 1,
+        "allowLoopback": "true",
+        "journalSyncData": "true",
+        "brokerDeleteInactiveTopicsEnabled": "false",
+    }
+    return "".join(f"{name}={value}\n" for name, value in settings.items())
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def _wait_ready(process: subprocess.Popen[bytes], web_port: int, log: Path) -> None:
+    until_s = time.monotonic() + READY_S
+    url = f"http://127.0.0.1:{web_port}/admin/v2/persistent/public/default"
+    while process.poll() is None and time.monotonic() < until_s:
+        with contextlib.suppress(urllib.error.URLError, OSError), urllib.request.urlopen(url, timeout=5):
+            return
+        time.sleep(0.3)
+    raise RuntimeError(f"{PEER} did not become ready:\n{log.read_text()[-4000:]}")
