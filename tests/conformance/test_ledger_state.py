@@ -11,7 +11,9 @@ from anabranch.ledger.storage import SegmentLog
 from anabranch.model.acks import AckSet
 from anabranch.model.ids import Position
 from anabranch.model.inheritance import Piece
+from anabranch.model.names import TopicName
 from anabranch.model.ranges import FULL
+from anabranch.model.side_logs import side_log_name
 from tests.conformance.ledger_hosts import DATA, LEDGER_ENTRIES, NAME, OTHER, Run, put, read_all
 
 
@@ -172,6 +174,36 @@ async def test_a_log_says_where_the_ledger_begins_from_which_on_so_much_is_store
     await log.trim(log.extent.ordinal_keeping(6 * len(DATA)))
     assert (log.extent.first_ordinal, log.extent.size_bytes) == (4, 6 * len(DATA))
     assert log.extent.ordinal_keeping(100 * len(DATA)) == 4
+
+
+async def test_a_log_tells_the_bytes_and_the_indexes_of_a_part_of_it(run: Run, log: SegmentLog) -> None:
+    await put(log, *[DATA] * 10, count=3)
+    await log.trim(4)
+    for _ in range(2):
+        assert list(log.extent.indexes_after(0, 100)) == [15, 18, 21, 24, 27, 30]
+        assert list(log.extent.indexes_after(5, 9)) == [18, 21, 24, 27]
+        assert list(log.extent.indexes_after(9, 9)) == list(log.extent.indexes_after(0, 4)) == []
+        whole, half = log.extent.bytes_between(0, 100), log.extent.bytes_between(5, 8)
+        assert whole >= 6 * len(DATA)
+        assert half == whole // 2
+        assert log.extent.bytes_between(8, 5) == log.extent.bytes_between(0, 3) == 0
+        reopened = await run.reopened_log()
+        log = reopened
+
+
+async def test_side_logs_are_stored_like_others_but_listed_apart(run: Run, log: SegmentLog) -> None:
+    side = side_log_name(TopicName.parse(NAME), "s", 7)
+    await put(await run.storage.create(side), b"spilled")
+    for _ in range(2):
+        assert (list(run.storage.names()), list(run.storage.side_names())) == ([NAME], [side])
+        found = run.storage.get(side)
+        assert found is not None
+        assert [entry.data for entry in await read_all(found)] == [b"spilled"]
+        await run.reopen()
+    await run.storage.delete(side)
+    assert list((await run.reopen()).side_names()) == []
+    with pytest.raises(InvalidNameError):
+        await run.storage.create("spill://public/default/..")
 
 
 async def test_a_log_that_is_trimmed_to_its_end_keeps_counting(run: Run, log: SegmentLog) -> None:

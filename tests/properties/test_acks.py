@@ -58,6 +58,21 @@ class AckSetMachine(RuleBasedStateMachine):
                 self.left[ordinal] = bits
         assert self.acks.acknowledge_part(ordinal, remaining, count) == (ordinal in self.acked)
 
+    @rule(given=st.sets(ordinals, max_size=30))
+    def reopen(self, given: set[int]) -> None:
+        again = given & self.acked
+        self.acks.reopen(BitMap64(again))
+        self.acked -= again
+
+    @rule()
+    def go_on_with_a_copy(self) -> None:
+        before, self.acks = self.acks, self.acks.copy()
+        before.acknowledge(range(END))
+
+    @rule(end=st.integers(0, END + 5))
+    def list_pending(self, end: int) -> None:
+        assert list(self.acks.pending_below(end)) == [at for at in range(end) if at not in self.acked]
+
     @rule(ordinal=ordinals)
     def acknowledge_up_to(self, ordinal: int) -> None:
         self.acks.acknowledge_up_to(ordinal)

@@ -35,6 +35,7 @@ from anabranch.ledger.space import StoreSpace
 from anabranch.ledger.store_files import StoreFiles
 from anabranch.ledger.stored_log import LedgerFiles, StoredLog
 from anabranch.ledger.used_numbers import UsedNumbers
+from anabranch.model.side_logs import is_side_log
 from anabranch.timings import Timings
 
 _log = logging.getLogger(__name__)
@@ -75,10 +76,8 @@ class FileStorage:
         """Damage that the last `open` found; each finding was logged as a warning."""
         self._journals: dict[int, int] = {}
         self._catalog: Catalog | None = None
-        self._catalog_bytes = 0
-        self._checkpoint_wanted = False
-        self._checkpointed, self._files_due = asyncio.Event(), asyncio.Event()
-        self._room = asyncio.Event()
+        self._catalog_bytes, self._checkpoint_wanted = 0, False
+        self._checkpointed, self._files_due, self._room = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._room.set()
         self._task: asyncio.Task[None] | None = None
         self._commits_done = self._closed = self._hasty = False
@@ -92,7 +91,6 @@ class FileStorage:
 
     @property
     def store_id(self) -> int:
-        """Identity of the store, drawn when it was founded; 0 before `open`."""
         return self._salt
 
     async def open(self, name: str = "", fence: str | None = None) -> None:
@@ -117,8 +115,7 @@ class FileStorage:
     def _take_over(self, state: Recovered) -> None:
         self._salt, self._serial = state.salt, state.serial
         self._numbers.start_at(state.bounds)
-        self._next_log = state.next_log
-        self._shared.next_ledger = state.next_ledger
+        self._next_log, self._shared.next_ledger = state.next_log, state.next_ledger
         self._journals = state.journals
         self._logs = {log.name: FileLog(log, self._shared) for log in state.logs.values()}
         self._journal.start_at(state.salt, state.next_journal, state.next_commit)
@@ -163,7 +160,10 @@ class FileStorage:
             await self._disk.close()
 
     def names(self) -> Sequence[str]:
-        return sorted(self._logs)
+        return sorted(name for name in self._logs if not is_side_log(name))
+
+    def side_names(self) -> Sequence[str]:
+        return sorted(filter(is_side_log, self._logs))
 
     def get(self, name: str) -> FileLog | None:
         return self._logs.get(name)

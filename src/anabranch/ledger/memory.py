@@ -17,7 +17,7 @@ from anabranch.ledger.memory_extent import MemoryExtent
 from anabranch.ledger.storage import AppendDone, Entry, StoredSequences, Watchers, report_failure
 from anabranch.model.ids import Position
 from anabranch.model.inheritance import Pieces
-from anabranch.model.names import TopicName
+from anabranch.model.side_logs import folder_of_log, is_side_log
 
 
 class MemoryStorage:
@@ -54,7 +54,10 @@ class MemoryStorage:
         self._open = False
 
     def names(self) -> Sequence[str]:
-        return sorted(self._logs)
+        return sorted(name for name in self._logs if not is_side_log(name))
+
+    def side_names(self) -> Sequence[str]:
+        return sorted(filter(is_side_log, self._logs))
 
     def get(self, name: str) -> MemoryLog | None:
         return self._logs.get(name)
@@ -63,7 +66,7 @@ class MemoryStorage:
         self.check_open()
         log = self._logs.get(name)
         if log is None:
-            TopicName.parse(name)
+            folder_of_log(name)
             log = self._logs[name] = MemoryLog(name, self, self._ledger_entries_max, self._ledger_age_max_ms)
         await self.flush()
         return log

@@ -70,6 +70,16 @@ class MemoryExtent:
                 return entry.ordinal
         return self.next_ordinal
 
+    def bytes_between(self, first: int, end: int) -> int:
+        return sum(len(entry.data) for entry in self._between(first, end))
+
+    def indexes_after(self, first: int, end: int) -> list[int]:
+        return [entry.index + entry.count for entry in self._between(first, end)]
+
+    def _between(self, first: int, end: int) -> list[Entry]:
+        start = self.first_ordinal
+        return self.entries[max(first - start, 0) : max(end - start, 0)]
+
     def ordinal_keeping(self, size_bytes: int) -> int:
         for at in range(len(self.entries) - 1, -1, -1):
             size_bytes -= len(self.entries[at].data)

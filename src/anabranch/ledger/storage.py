@@ -80,6 +80,12 @@ class LogExtent(Protocol):
     def ordinal_at_time(self, timestamp_ms: int) -> int:
         """First ordinal whose broker timestamp is at or after the time, or the end."""
 
+    def bytes_between(self, first: int, end: int) -> int:
+        """Stored bytes of the entries from `first` up to `end`, heads of records may be included."""
+
+    def indexes_after(self, first: int, end: int) -> Sequence[int]:
+        """For each stored entry from `first` up to `end`, the index after its last message."""
+
     def ordinal_keeping(self, size_bytes: int) -> int:
         """First ordinal of the newest ledger with `size_bytes` from it on, else `first_ordinal`."""
 
@@ -207,7 +213,10 @@ class SegmentStorage(Protocol):
         """Make everything durable and release the files; `hastily` skips the checkpoint."""
 
     def names(self) -> Sequence[str]:
-        """Names of all logs that exist, sorted."""
+        """Names of the logs of topics that exist, sorted."""
+
+    def side_names(self) -> Sequence[str]:
+        """Names of the side logs that exist, sorted (`model/side_logs.py`)."""
 
     def get(self, name: str) -> SegmentLog | None: ...
 

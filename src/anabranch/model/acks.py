@@ -151,6 +151,37 @@ class AckSet:
         ordinals &= self._pending
         ordinals |= after
 
+    def pending_below(self, end: int) -> BitMap64:
+        """The ordinals below `end` that are not wholly acknowledged, in a bitmap of their own."""
+        found = self._pending.copy()
+        if end < self._top:
+            found.remove_range(end, self._top)
+        else:
+            found.add_range(self._top, end)
+        return found
+
+    def copy(self) -> AckSet:
+        copied = AckSet(self._top)
+        copied._mark, copied._pending, copied._parts = self._mark, self._pending.copy(), dict(self._parts)
+        return copied
+
+    def reopen(self, ordinals: BitMap64) -> None:
+        """Make acknowledged entries pending again, wholly."""
+        if ordinals:
+            assert ordinals.max() < self._top, "an entry that was never acknowledged is pending anyway"
+            self._pending.update(ordinals)
+            low, high = self._pending.min(), self._top
+            # All entries from the new top on are pending; it is found by halving, because they may be many.
+            while low < high:
+                middle = (low + high) // 2
+                if self._pending.range_cardinality(middle, self._top) == self._top - middle:
+                    high = middle
+                else:
+                    low = middle + 1
+            self._pending.remove_range(high, self._top)
+            self._top = high
+            self._mark = self._pending.min() if self._pending else high
+
     def encode(self) -> bytes:
         """The whole set as bytes; the size depends on the number of holes, not on their distance."""
         self._pending.run_optimize()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, cast
 from urllib.parse import quote_plus, unquote_plus
@@ -158,19 +159,11 @@ class TopicName:
 
     @property
     def storage_name(self) -> str:
-        """The name as one component of a file path.
-
-        Different names give different results, also on file systems that ignore case; the result is
-        lower-case ASCII without dots. A long name is cut and ends with its digest.
-        """
+        """The name as one component of a file path; see `storage_name`."""
         parts = [self.domain, self.tenant, self.namespace, self.local]
         if self.segment is not None:
             parts.append(str(self.segment))
-        whole = "~".join(map(_storage_part, parts))
-        if len(whole) <= STORAGE_NAME_MAX:
-            return whole
-        digest = hashlib.sha256(whole.encode()).hexdigest()
-        return f"{whole[: STORAGE_NAME_MAX - len(digest) - 1]}+{digest}"
+        return storage_name(parts)
 
 
 class Place(NamedTuple):
@@ -178,6 +171,19 @@ class Place(NamedTuple):
 
     name: TopicName
     store: int
+
+
+def storage_name(parts: Sequence[str]) -> str:
+    """The parts of a name as one component of a file path.
+
+    Different names give different results, also on file systems that ignore case; the result is lower-case
+    ASCII without dots. A long name is cut and ends with its digest.
+    """
+    whole = "~".join(map(_storage_part, parts))
+    if len(whole) <= STORAGE_NAME_MAX:
+        return whole
+    digest = hashlib.sha256(whole.encode()).hexdigest()
+    return f"{whole[: STORAGE_NAME_MAX - len(digest) - 1]}+{digest}"
 
 
 def encode_part(text: str) -> str:

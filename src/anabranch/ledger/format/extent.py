@@ -7,6 +7,7 @@ too, except after messages were lost, whose indexes are not used again.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 
 from anabranch.ledger.ledgers import Ledger
 from anabranch.model.ids import EARLIEST, Position
@@ -119,6 +120,28 @@ class LedgerExtent:
             if ledger.entries and ledger.base_ms + ledger.rows.times[-1] >= timestamp_ms:
                 return ledger.first_ordinal + bisect_left(ledger.rows.times, timestamp_ms - ledger.base_ms)
         return self.next_ordinal
+
+    def bytes_between(self, first: int, end: int) -> int:
+        return sum(
+            ledger.start_of(last) - ledger.start_of(begin) for ledger, begin, last in self._parts(first, end)
+        )
+
+    def indexes_after(self, first: int, end: int) -> list[int]:
+        found: list[int] = []
+        for ledger, begin, last in self._parts(first, end):
+            base = ledger.first_index
+            found += [base + index for index in ledger.rows.indexes[begin:last]]
+        return found
+
+    def _parts(self, first: int, end: int) -> Iterator[tuple[Ledger, int, int]]:
+        """The ledgers with entries from `first` up to `end`, and which of their entries those are."""
+        for ledger in self.ledgers[max(bisect_right(self._starts, first) - 1, 0) :]:
+            begin = max(first - ledger.first_ordinal, 0)
+            last = min(end - ledger.first_ordinal, ledger.entries)
+            if last <= 0:
+                return
+            if begin < last:
+                yield ledger, begin, last
 
     def ordinal_keeping(self, size_bytes: int) -> int:
         for ledger in reversed(self.ledgers):
