@@ -258,6 +258,7 @@ def take_a_store_without_ending_its_holder(patch: pytest.MonkeyPatch) -> None:
 
 
 def let_messages_overtake_those_of_a_sealed_segment(patch: pytest.MonkeyPatch) -> None:
+    favour(patch, in_flight_max=1000, keys=5, operations=4, pause_s=0.005)
     honest = SegmentRoutes.holder
 
     def holder(self: SegmentRoutes, target: Segment, slot: int) -> SegmentProducer:

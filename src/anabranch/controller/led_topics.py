@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -19,6 +20,27 @@ from anabranch.metadata.records import TopicRecord
 from anabranch.model.names import TopicName
 
 
+class RestedLook(NamedTuple):
+    """A decision of auto-scaling in little memory: equal texts of many resting topics are one string."""
+
+    first_ms: int
+    last_ms: int
+    count: int  # type: ignore[assignment]  # how often it was decided, not a tuple's method
+    text: str
+    """All other fields, as JSON."""
+
+    @staticmethod
+    def of(look: dict[str, Any]) -> RestedLook:
+        rest = dict(look)
+        times = rest.pop("firstMs"), rest.pop("lastMs"), rest.pop("count")
+        return RestedLook(*times, sys.intern(msgspec.json.encode(rest).decode()))
+
+    def unpacked(self) -> dict[str, Any]:
+        times = {"firstMs": self.first_ms, "lastMs": self.last_ms, "count": self.count}
+        rest: dict[str, Any] = msgspec.json.decode(self.text)
+        return times | rest
+
+
 class RestingTopic(NamedTuple):
     """A topic without a controller, because it has no clients and one segment; its next use makes one."""
 
@@ -27,8 +49,8 @@ class RestingTopic(NamedTuple):
     segment: int
     buckets: int
     tally: Tally = Tally()
-    looks: bytes = b"[]"
-    """The last decisions of auto-scaling as JSON, which takes less memory than objects."""
+    looks: tuple[RestedLook, ...] = ()
+    """The last decisions of auto-scaling."""
 
     @staticmethod
     def of(record: TopicRecord) -> RestingTopic:
@@ -126,7 +148,7 @@ class LedTopics:
         self._controllers[name] = controller
         rested = self.resting.pop(name, None)
         if rested is not None:
-            controller.scaling.remember(replace(rested.tally), msgspec.json.decode(rested.looks))
+            controller.scaling.remember(replace(rested.tally), (look.unpacked() for look in rested.looks))
         return controller
 
     def rest(self, name: TopicName, topic: RestingTopic) -> None:
@@ -139,7 +161,7 @@ class LedTopics:
             del self._controllers[controller.name]
             scaling, topic = controller.scaling, RestingTopic.of(controller.record)
             self.resting[controller.name] = topic._replace(
-                tally=scaling.tally, looks=msgspec.json.encode(list(scaling.looks))
+                tally=scaling.tally, looks=tuple(map(RestedLook.of, scaling.looks))
             )
             controller.retire()
             self._tasks.spawn(controller.stop())

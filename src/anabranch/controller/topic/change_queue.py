@@ -7,7 +7,6 @@ than a whole one. Must not know what a change does.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -36,24 +35,29 @@ class _Waiting(Generic[T]):
 
 
 class ChangeQueue:
-    """Runs changes in the order of their arrival; `limit` bounds those that callers wait for."""
+    """Runs changes in the order of their arrival; `limit` bounds those that callers wait for.
+
+    A broker may lead many idle topics, so a queue without changes has no task.
+    """
 
     def __init__(self, limit: int, name: str) -> None:
         self.closed = False
         self._limit = limit
         self._name = name
         self._deleted = False
-        self._waiting: deque[_Waiting[Any]] = deque()
+        self._waiting: list[_Waiting[Any]] = []
         self._posted: set[object] = set()
         """The keys of posted changes that have not begun."""
-        self._arrived = asyncio.Event()
+        self._started = False
         self._task: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._serve(), name=f"changes {self._name}")
+        """Run the changes that wait, and all later ones."""
+        self._started = True
+        self._serve_soon()
 
     async def run(self, change: Change[T], *, orphaned: Callable[[T], None] | None = None) -> T:
         """Run `change` in turn; `orphaned` gets the result if the caller was cancelled meanwhile."""
@@ -93,7 +97,7 @@ class ChangeQueue:
         if not self.closed:
             self.closed, self._deleted = True, deleted
         while self._waiting:
-            self._refuse(self._waiting.popleft())
+            self._refuse(self._waiting.pop(0))
 
     def _refusal(self) -> Exception:
         if self._deleted:
@@ -106,19 +110,21 @@ class ChangeQueue:
 
     def _push(self, waiting: _Waiting[Any]) -> None:
         self._waiting.append(waiting)
-        self._arrived.set()
+        self._serve_soon()
+
+    def _serve_soon(self) -> None:
+        if self._started and self._waiting and self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._serve(), name=f"changes {self._name}")
 
     async def _serve(self) -> None:
-        while True:
-            while not self._waiting:
-                self._arrived.clear()
-                await self._arrived.wait()
-            waiting = self._waiting.popleft()
+        while self._waiting:
+            waiting = self._waiting.pop(0)
             if waiting.answer is None:
                 self._posted.discard(waiting.key)
                 await waiting.change()
             elif not waiting.answer.cancelled():
                 await self._answer(waiting, waiting.answer)
+        self._task = None
 
     async def _answer(self, waiting: _Waiting[T], answer: asyncio.Future[T]) -> None:
         try:

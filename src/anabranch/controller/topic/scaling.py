@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -48,7 +47,7 @@ class Scaling:
         self._lead = lead
         self._rates: dict[int, SegmentRates] = {}
         self._namespace: PolicyFields | None = None
-        self.looks: deque[dict[str, Any]] = deque(maxlen=DECISIONS_KEPT)
+        self.looks: list[dict[str, Any]] = []
         """The last decisions, newest last, for operators."""
         self.history = LoadHistory()
         self.tally = Tally()
@@ -141,6 +140,7 @@ class Scaling:
             look |= {"firstMs": last["firstMs"], "count": last["count"] + 1}
             self.looks.pop()
         self.looks.append(look)
+        del self.looks[:-DECISIONS_KEPT]
 
 
 def describe_action(decision: Decision) -> str:

@@ -38,10 +38,12 @@ class Upkeep:
         self._scaling = scaling
         self._failed: dict[str, str] = {}
         self._undeleted: dict[str, str] = {}
-        self._wake = asyncio.Event()
         self._look_at_s = asyncio.get_running_loop().time() + self._interval_s()
         self._collect_at_s = float("inf")
+        # A broker may lead many idle topics, so a topic that waits for its next look has a timer and no task.
+        self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
+        self._started = False
         self.looked: Callable[[], None] = lambda: None
         """Called after each look at the topic."""
         self._at_rest = False
@@ -63,10 +65,12 @@ class Upkeep:
         self._policies_changed = True
 
     def start(self) -> None:
-        name = f"upkeep {self._lead.name}"
-        self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
+        self._started = True
+        self._set_timer()
 
     async def stop(self) -> None:
+        self._started = False
+        self._cancel_timer()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -83,11 +87,11 @@ class Upkeep:
 
     def _look_within(self, delay_s: float) -> None:
         self._look_at_s = min(self._look_at_s, asyncio.get_running_loop().time() + delay_s)
-        self._wake.set()
+        self._set_timer()
 
     def collect_within(self, delay_s: float) -> None:
         self._collect_at_s = min(self._collect_at_s, asyncio.get_running_loop().time() + delay_s)
-        self._wake.set()
+        self._set_timer()
 
     async def collect_garbage(self) -> None:
         """Delete segments that the layout has dropped and strike them off; those that fail stay listed."""
@@ -142,26 +146,37 @@ class Upkeep:
     def _interval_s(self) -> float:
         return self._lead.context.jitter_s(self._settings.auto_scale_interval_s)
 
-    async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
+    def _set_timer(self) -> None:
+        """Begin the next duty when it is due; duties that are under way set the timer when they end."""
+        if self._started and self._task is None:
+            self._cancel_timer()
             due_s = min(self._look_at_s, self._collect_at_s)
-            if due_s > loop.time():
-                timer = loop.call_at(due_s, self._wake.set)
-                try:
-                    await self._wake.wait()
-                finally:
-                    timer.cancel()
-                self._wake.clear()
-            if self._collect_at_s <= loop.time():
-                self._collect_at_s = float("inf")
-                await self._do("garbage", self.collect_garbage)
-            if self._look_at_s <= loop.time():
-                self._look_at_s = loop.time() + self._interval_s()
-                self._policies_changed = False
-                await self._do("pruning", self.prune)
-                await self._do("scaling", self.look)
-                self.looked()
+            self._timer = asyncio.get_running_loop().call_at(due_s, self._begin, due_s)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _begin(self, due_s: float) -> None:
+        self._timer = None
+        name = f"upkeep {self._lead.name}"
+        self._task = asyncio.get_running_loop().create_task(self._run(due_s), name=name)
+
+    async def _run(self, due_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        # A timer may fire a moment before its time.
+        if self._collect_at_s <= max(due_s, loop.time()):
+            self._collect_at_s = float("inf")
+            await self._do("garbage", self.collect_garbage)
+        if self._look_at_s <= max(due_s, loop.time()):
+            self._look_at_s = loop.time() + self._interval_s()
+            self._policies_changed = False
+            await self._do("pruning", self.prune)
+            await self._do("scaling", self.look)
+            self.looked()
+        self._task = None
+        self._set_timer()
 
     async def _do(self, name: str, duty: Callable[[], Awaitable[object]]) -> None:
         try:
