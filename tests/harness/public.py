@@ -32,6 +32,13 @@ INSIDE = {
     "enqueue_many_prepared",
     "checkpoint_before",
     "subscribe",
+    "consume",
+    "dispose",
+    "finished",
+    "give_back",
+    "hand_out_again",
+    "has_messages_of",
+    "left",
 }
 """Methods that segments and connections call on the asyncio side, or the blocking side itself calls there."""
 

@@ -63,10 +63,12 @@ class Objects:
             "StreamConsumer.receive_many": lambda: stream.receive_many(1, timeout=1),
             "StreamConsumer.acknowledge_cumulative": lambda: stream.acknowledge_cumulative(self.streamed),
             "StreamConsumer.flush_acks": lambda: stream.flush_acks(),
+            "StreamConsumer.run": lambda: stream.run(lambda message: None, stop=1),
             "QueueConsumer.receive": lambda: queue.receive(timeout=1),
             "QueueConsumer.receive_many": lambda: queue.receive_many(1, timeout=1),
             "QueueConsumer.acknowledge": lambda: queue.acknowledge(self.queued),
             "QueueConsumer.flush_acks": lambda: queue.flush_acks(),
+            "QueueConsumer.run": lambda: queue.run(lambda message: None, stop=1),
             "CheckpointConsumer.receive": lambda: self.checkpoints.receive(timeout=1),
             "CheckpointConsumer.receive_many": lambda: self.checkpoints.receive_many(1, timeout=1),
         }

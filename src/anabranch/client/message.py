@@ -57,6 +57,7 @@ class Received:
         "content",
         "count",
         "data",
+        "finished",
         "first_number",
         "index",
         "passed_over",
@@ -66,6 +67,7 @@ class Received:
         "source",
         "surplus",
         "timestamp_ms",
+        "unfinished",
         "wanted",
     )
 
@@ -90,6 +92,10 @@ class Received:
         """The position of a checkpoint just before this entry."""
         self.content: Columns | None = None
         """The result of `columns`, for the hot paths of messages; None before the first use."""
+        self.finished = 0
+        """Bits of the messages that the handlers of a run have finished."""
+        self.unfinished = 0
+        """Messages that a run has taken and not finished."""
         self._problem: AnabranchError | None = None
         try:
             outer = read_outer(delivery.data)
@@ -184,6 +190,7 @@ class Message(msgspec.Struct, Generic[T_co], eq=False, gc=False):
     _entry: Received
     _index: int
     _number: int
+    _retries: int = 0
 
     @property
     def value(self) -> T_co:
@@ -254,8 +261,8 @@ class Message(msgspec.Struct, Generic[T_co], eq=False, gc=False):
 
     @property
     def redelivery_count(self) -> int:
-        """How often the message was delivered before, as far as the broker knows."""
-        return self._entry.redelivery_count
+        """How often the message was delivered before, as far as the broker and this consumer know."""
+        return self._entry.redelivery_count + self._retries
 
     @property
     def size(self) -> int:
@@ -266,6 +273,23 @@ class Message(msgspec.Struct, Generic[T_co], eq=False, gc=False):
         entry = self._entry
         ledger, position = entry.position
         return f"<Message {entry.source.segment_id}/{ledger}:{position}:{self._index} of {self.topic}>"
+
+
+def again(message: Message[T_co]) -> Message[T_co]:
+    """The message as it is delivered once more."""
+    return Message(message._entry, message._index, message._number, message._retries + 1)
+
+
+def ordering_key(message: Message[Any]) -> bytes | None:
+    """The key whose messages keep their order; None also if the entry cannot be decoded."""
+    entry, index = message._entry, message._index
+    try:
+        content = entry.content or entry.columns()
+    except AnabranchError:
+        return None
+    if content.ordering_keys is not None and content.ordering_keys[index] is not None:
+        return content.ordering_keys[index]
+    return content.keys[index]
 
 
 def _moment(time_ms: int) -> datetime:

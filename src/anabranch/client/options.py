@@ -23,6 +23,7 @@ Seconds = float | timedelta
 
 InitialPosition = Literal["earliest", "latest"]
 AccessMode = Literal["shared", "exclusive", "wait_for_exclusive", "exclusive_with_fencing"]
+DeadLetterPolicy = Literal["skip", "park", "block"]
 BadEntries = Literal["skip", "fail", "dead_letter"]
 log = logging.getLogger("anabranch.client")
 
@@ -74,7 +75,12 @@ class Batching:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """The topic for messages that were redelivered more than `max_redeliveries` times.
+    """The fate of messages that were redelivered `max_redeliveries` times and failed again.
+
+    With the policy "skip" such a message goes to the dead letter topic and its key continues. With "park" it
+    stays in the subscription together with all later messages of its key, until an operator releases them.
+    With "block" it is tried for ever, and its key waits. The last two need a consumer that keeps the order of
+    keys.
 
     `topic` defaults to the source topic with `-DLQ` behind its name. `initial_subscription` is made there
     first, so that no message is lost before a consumer reads the topic.
@@ -83,8 +89,10 @@ class DeadLetter:
     max_redeliveries: int
     topic: str | None = None
     initial_subscription: str | None = None
+    policy: DeadLetterPolicy = "skip"
 
     def __post_init__(self) -> None:
+        one_of("policy", self.policy, DeadLetterPolicy)
         if self.max_redeliveries < 0:
             raise InvalidConfigurationError("max_redeliveries must be 0 or more")
         if self.topic is not None:

@@ -98,6 +98,10 @@ async def processed(opened: Opened) -> None:
         pass
 
 
+async def handle(message: Message[bytes]) -> None:
+    await asyncio.sleep(100)
+
+
 async def read_twice(opened: Opened) -> None:
     # The first call may find entries that arrived before.
     await opened.reader.read()
@@ -143,6 +147,7 @@ OPENED_CALLS: dict[type, dict[str, list[Callable[[Opened], Awaitable[Any]]]]] = 
         "receive_many": [lambda opened: opened.stream.receive_many(10, timeout=1)],
         "acknowledge_cumulative": [lambda opened: opened.stream.acknowledge_cumulative(opened.streamed)],
         "flush_acks": [lambda opened: opened.stream.flush_acks()],
+        "run": [lambda opened: opened.stream.run(handle, stop=1, grace=0)],
         "close": [lambda opened: opened.stream.close(), lambda opened: opened.stream.close(timeout=CLOSE_S)],
     },
     AsyncQueueConsumer: {
@@ -152,6 +157,7 @@ OPENED_CALLS: dict[type, dict[str, list[Callable[[Opened], Awaitable[Any]]]]] = 
         "negative_acknowledge": [lambda opened: opened.queue.negative_acknowledge(opened.queued)],
         "processing": [processed],
         "flush_acks": [lambda opened: opened.queue.flush_acks()],
+        "run": [lambda opened: opened.queue.run(handle, stop=1, grace=0)],
         "close": [lambda opened: opened.queue.close(), lambda opened: opened.queue.close(timeout=CLOSE_S)],
     },
     AsyncCheckpointConsumer: {

@@ -7,7 +7,8 @@ many messages at once. A test holds every signature equal to that of the twin.
 """
 
 from anabranch.client.blocking.client import Client
-from anabranch.client.blocking.consumers import CheckpointConsumer, QueueConsumer, StreamConsumer
+from anabranch.client.blocking.consumers import CheckpointConsumer
 from anabranch.client.blocking.producer import Producer
+from anabranch.client.blocking.subscribers import QueueConsumer, StreamConsumer
 
 __all__ = ["CheckpointConsumer", "Client", "Producer", "QueueConsumer", "StreamConsumer"]

@@ -11,9 +11,10 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 from weakref import WeakSet
 
 from anabranch.client.api import AsyncClient
-from anabranch.client.blocking.consumers import CheckpointConsumer, QueueConsumer, StreamConsumer
+from anabranch.client.blocking.consumers import CheckpointConsumer
 from anabranch.client.blocking.portal import END_S, Handle, Portal
 from anabranch.client.blocking.producer import Producer
+from anabranch.client.blocking.subscribers import QueueConsumer, StreamConsumer
 from anabranch.client.net.closing import Deadline, close_all
 from anabranch.client.net.layout_watch import TopicLayout
 from anabranch.client.options import MEMORY_LIMIT, ClientArguments, Seconds, log, optional_seconds

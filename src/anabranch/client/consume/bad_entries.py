@@ -29,6 +29,8 @@ class BadEntryRecord:
         if self.policy == "fail":
             entry.first_number += 1
             self.to_raise = BadEntryError(text, topic, place)
+        else:
+            entry.finished = entry.wanted
 
     def raise_once(self) -> None:
         """Raise the waiting error, if there is one."""

@@ -6,6 +6,7 @@ Messages are numbered in the order they were handed out; an acknowledged number 
 from __future__ import annotations
 
 from anabranch.client.consume.segment_consumer import SegmentConsumer
+from anabranch.client.decide.acknowledgements import leading
 from anabranch.client.decide.ordering import bits_after
 from anabranch.client.message import Received
 from anabranch.errors import ConsumerBusyError
@@ -35,6 +36,32 @@ class CumulativeAcks:
                 outstanding.popleft()
             self._acknowledge_bits(source, entry, bits)
 
+    def acknowledge_finished(self, source: SegmentConsumer) -> None:
+        """Note acknowledgements for the messages of one segment that the handlers of a run have finished.
+
+        They end before the first unfinished message, unless consumers share the segment by buckets.
+        """
+        shared = bool(source.attachment.bucket_ranges)
+        raised: list[Received] = []
+        """Entries that a receive has raised; they are acknowledged with the first message behind them."""
+        emptied = False
+        for entry in source.outstanding:
+            if entry.passed_over and not entry.finished:
+                raised.append(entry)
+                continue
+            finished = entry.finished & entry.wanted
+            bits = finished if shared else leading(entry.wanted, finished)
+            if bits:
+                for bad in raised:
+                    self._acknowledge_bits(source, bad, bad.wanted)
+                raised.clear()
+                self._acknowledge_bits(source, entry, bits)
+            emptied |= not entry.wanted
+            if entry.wanted and not shared:
+                break
+        if emptied:
+            drop_acknowledged(source)
+
     def acknowledge_id(self, id_: MessageId) -> None:
         """Note acknowledgements up to an id that the application kept; its vector covers every segment."""
         for segment, position in id_.vector or ((id_.segment, id_),):
@@ -45,9 +72,7 @@ class CumulativeAcks:
                 bits = entry.wanted & ~bits_after(position, *entry.position)
                 if bits:
                     self._acknowledge_bits(source, entry, bits)
-            kept = [entry for entry in source.outstanding if entry.wanted]
-            source.outstanding.clear()
-            source.outstanding.extend(kept)
+            drop_acknowledged(source)
 
     def _acknowledge_bits(self, source: SegmentConsumer, entry: Received, bits: int) -> None:
         """Note an acknowledgement; the rest of the entry begins with its first pending message."""
@@ -95,3 +120,10 @@ class CumulativeAcks:
         self._unconfirmed = [entry for entry in self._unconfirmed if entry[0] > number]
         if lost:
             raise lost[0]
+
+
+def drop_acknowledged(source: SegmentConsumer) -> None:
+    """Forget outstanding entries of which no message is left."""
+    left = [entry for entry in source.outstanding if entry.wanted]
+    source.outstanding.clear()
+    source.outstanding.extend(left)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from itertools import repeat
+from collections.abc import Iterable, Sequence
+from itertools import groupby, repeat
 from typing import Generic, Self, TypeVar
 
 from anabranch.client.consume.bad_entries import BadEntryRecord
@@ -208,18 +209,41 @@ class Inbox(LeavingConsumer, Generic[T]):
 
     def dropped(self, source: SegmentConsumer) -> None:
         """Called before buffered entries are dropped; the broker will deliver them again."""
-        entry = self._entry
-        if entry is None or entry.source is not source or not self._run:
-            return
-        # The broker delivers the messages of the run that were not handed out again with the entry.
-        left = bits_at([message._index for message in self._run])
-        source.unhold(entry.position, left)
-        entry.wanted &= ~left
-        self._number -= len(self._run)
-        self._run = []
+        self._drop_run(source, everything=source.released)
+
+    def _drop_run(self, source: SegmentConsumer, *, everything: bool) -> None:
+        """Drop messages of the run that the broker delivers again.
+
+        Messages that were handed out and given back have lower numbers than the others. This client still
+        holds them, and drops them only with `everything`.
+        """
+        run = self._run
+        fresh = 0
+        while fresh < len(run) and run[fresh]._number == self._number and run[fresh]._entry.source is source:
+            self._number -= 1
+            fresh += 1
+        self._unhold(run[:fresh])
+        del run[:fresh]
+        if everything:
+            self._unhold([message for message in run if message._entry.source is source])
+            self._run = [message for message in run if message._entry.source is not source]
+
+    def _unhold(self, messages: Iterable[Message[T]]) -> None:
+        """Let the broker deliver messages again that the application does not have."""
+        for entry, group in groupby(messages, key=lambda message: message._entry):
+            left = bits_at([message._index for message in group])
+            entry.source.unhold(entry.position, left)
+            entry.wanted &= ~left
+
+    def hand_out_again(self, messages: Sequence[Message[T]]) -> None:
+        """Hand out messages before all others; the application had them, and has not acknowledged them."""
+        if messages and not self._closed:
+            self._run += reversed(messages)
+            self._waiting.wake()
 
     def voided(self, source: SegmentConsumer) -> None:
         """Called when messages handed out so far, if not yet confirmed, cannot be acknowledged any more."""
+        self._drop_run(source, everything=True)
 
     def reached_end(self, source: SegmentConsumer) -> None:
         """Called when the subscription has acknowledged a sealed segment to its end."""

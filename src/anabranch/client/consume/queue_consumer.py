@@ -11,29 +11,31 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TypeVar
 
-from anabranch.client.consume.attachment import Attachment, QueueOptions, address_in
-from anabranch.client.consume.inbox import Inbox
+from anabranch.client.consume.attachment import QueueOptions
+from anabranch.client.consume.layout_following import LayoutFollowing
 from anabranch.client.consume.redelivery import DeadLetters, OpenDeadLetters, Redelivery
+from anabranch.client.consume.runnable import RunnableConsumer
 from anabranch.client.consume.segment_consumer import SegmentConsumer
 from anabranch.client.decide.acknowledgements import LedgerEntry
-from anabranch.client.decide.permits import Permits
+from anabranch.client.decide.failures import Fate
 from anabranch.client.message import Message, Received
 from anabranch.client.net.closing import Deadline
 from anabranch.client.net.connection_pool import ConnectionPool
-from anabranch.client.net.layout_watch import LayoutWatch, TopicLayout
 from anabranch.client.options import Seconds, log, seconds
 from anabranch.client.schema import Codec
-from anabranch.errors import AlreadyClosedError, AnabranchError, ConsumerBusyError, SubscriptionNotFoundError
+from anabranch.errors import (
+    AlreadyClosedError,
+    AnabranchError,
+    SubscriptionNotFoundError,
+    in_words,
+)
 from anabranch.model.ids import MessageId
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 T = TypeVar("T")
 
-PERMITS_MIN = 16
-"""Fewest messages that are buffered for a segment, even if many segments share the buffer."""
 
-
-class AsyncQueueConsumer(Inbox[T]):
+class AsyncQueueConsumer(RunnableConsumer[T]):
     """Reads all segments in parallel; made by `AsyncClient.subscribe_queue`."""
 
     def __init__(
@@ -47,9 +49,9 @@ class AsyncQueueConsumer(Inbox[T]):
         super().__init__(pool, schema, name, options.receiver_queue_size, options.bad_entries)
         self.subscription = options.subscription
         self._options = options
-        self._attachment = replace(
-            options.attachment(pb.CommandSubscribe.Shared, name), priority=options.priority
-        )
+        self.retry = options.redelivery
+        self.run_order = "none"
+        self.dead_letter = options.dead_letter
         self._acks_noted = 0
         self._ack_timer: asyncio.TimerHandle | None = None
         self._redelivery = Redelivery(self.loop)
@@ -58,23 +60,19 @@ class AsyncQueueConsumer(Inbox[T]):
             self._dead_letters = DeadLetters(
                 options.dead_letter, open_dead_letters, self.tasks, options.subscription
             )
-        self._finished: dict[int, None] = {}
-        """Sealed segments that the subscription has acknowledged to their end."""
-        self._watch = LayoutWatch(pool, options.topic, self._layout_changed, gone=self.role_refused)
-        self._layout: TopicLayout | None = None
+        attachment = replace(options.attachment(pb.CommandSubscribe.Shared, name), priority=options.priority)
+        self._segments = LayoutFollowing(self, options.topic, attachment, self._queue_size)
 
     async def open(self) -> None:
-        """Look the topic up and subscribe to all its segments."""
+        """Subscribe to the first segments."""
         async with self._close_on_error() as deadline:
-            self._layout = await self._watch.open(self.tasks, deadline.left_s)
-            self._follow(self._layout, self._attachment)
-            await self._first_answers(deadline, lambda source: source.first_answer.success())
+            await self._segments.open(deadline)
 
     # For the application.
 
     @property
     def topic(self) -> str:
-        return str(self._layout.name if self._layout is not None else self._options.topic)
+        return self._segments.topic
 
     async def acknowledge(self, message: Message[T] | MessageId | Iterable[Message[T] | MessageId]) -> None:
         """Acknowledge one message or several; the broker never delivers them again.
@@ -130,75 +128,34 @@ class AsyncQueueConsumer(Inbox[T]):
         """Leave the topic; other consumers get the messages that were not acknowledged."""
         self._end_waiting()
         self._redelivery.close()
-        self._watch.close()
+        self._segments.stop()
         self._send_acks()
         try:
             await self._leave_segments(deadline)
         finally:
             try:
+                await self._segments.leave(deadline)
                 if self._dead_letters is not None:
                     await self._dead_letters.close_by(deadline)
             finally:
                 await self.tasks.stop()
 
-    # Segments.
-
-    def _layout_changed(self, layout: TopicLayout) -> None:
-        self._layout = layout
-        # Segments that are newer than this consumer have the subscription at their first message.
-        self._follow(layout, replace(self._attachment, initial_position=pb.CommandSubscribe.Earliest))
-
-    def _follow(self, layout: TopicLayout, attachment: Attachment) -> None:
-        """Subscribe to the segments of a layout that are new, and leave those that it does not list."""
-        if self._failure is not None:
-            return
-        segments = layout.layout.segments
-        share = max(self._queue_size // max(len(segments), 1), min(PERMITS_MIN, self._queue_size))
-        for id_ in list(self.sources):
-            if id_ not in segments:
-                self.tasks.start(self._leave(self.sources.pop(id_)), f"leave segment {id_}")
-        self._finished = {id_: None for id_ in self._finished if id_ in segments}
-        for id_ in sorted(segments):
-            source = self.sources.get(id_)
-            if source is not None:
-                source.resize(share)
-                source.owned_by(layout.owners.get(id_))
-            elif id_ not in self._finished:
-                address = address_in(layout, segments[id_])
-                self.sources[id_] = SegmentConsumer(self, address, attachment, Permits(share))
-
-    async def _leave(self, source: SegmentConsumer) -> None:
-        source.release()
-        await Deadline(self.pool.operation_timeout_s).allow(source.acks_confirmed())
-        await source.close()
-
     # Called by the consumers of segments.
 
     def reached_end(self, source: SegmentConsumer) -> None:
-        """Leave a sealed segment that this subscription has acknowledged to its end."""
-        listed = self._layout.layout.segments.get(source.segment_id) if self._layout is not None else None
-        if listed is None or listed.active or source.entries or source.unacked or self._closed:
-            return
-        if self.sources.pop(source.segment_id, None) is not None:
-            self._finished[source.segment_id] = None
-            self.tasks.start(self._leave(source), f"leave {source.topic}")
+        self._segments.reached_end(source)
 
     def attached_again(self, source: SegmentConsumer) -> None:
-        """Subscribe to finished segments again, because a seek may have moved the subscription back."""
-        if self._finished and self._layout is not None and not self._closed:
-            self._finished.clear()
-            self._layout_changed(self._layout)
+        self._segments.attached_again(source)
 
     def is_final(self, source: SegmentConsumer, error: AnabranchError) -> bool:
-        if isinstance(error, ConsumerBusyError):
-            # While opening the caller gets the error; later another consumer may hold a segment for a moment.
-            return not source.first_answer.decided
-        return super().is_final(source, error)
+        ends = self._segments.is_final(source, error)
+        return super().is_final(source, error) if ends is None else ends
 
     def gave_up(self, source: SegmentConsumer, error: AnabranchError) -> None:
         log.debug("%s: %s", source.topic, error)
-        if self.sources.get(source.segment_id) is source:
-            del self.sources[source.segment_id]
+        self._segments.gave_up(source, error)
+        self._withdraw(source)
         if isinstance(error, SubscriptionNotFoundError):
             self._fail(error)
             self._leave_at_once()
@@ -225,6 +182,26 @@ class AsyncQueueConsumer(Inbox[T]):
         elif self._bad.policy != "fail":
             self._acknowledge_bits(source, entry.position, entry.wanted, entry.whole)
             self._schedule_acks()
+
+    # For the run.
+
+    def finished(self, message: Message[T]) -> None:
+        entry: Received = message._entry
+        source = self.sources.get(entry.source.segment_id)
+        if source is not None:
+            self._acknowledge_bits(source, entry.position, 1 << message._index, entry.whole)
+            self._schedule_acks()
+
+    def give_back(self, message: Message[T], delay_s: float) -> bool:
+        source, place, bits, _ = self._locate(message)
+        if source is not None:
+            self._redelivery.give_back(source, place, bits, delay_s)
+        return True
+
+    async def dispose(self, message: Message[T], fate: Fate, error: BaseException) -> None:
+        assert self._dead_letters is not None
+        await self._dead_letters.forward_one(message, self.topic, in_words(error))
+        self.finished(message)
 
     async def _forward(self, letters: DeadLetters, entry: Received) -> None:
         """Send an entry to the dead letter topic and acknowledge it; give it back if sending fails."""

@@ -26,6 +26,13 @@ BAD_ENTRY = "BAD_ENTRY"
 """Property of a dead letter that is an entry as it was stored, `whole` or `cut` to its first half."""
 
 
+ORIGIN_SEGMENT, REASON, ATTEMPTS = "ORIGIN_SEGMENT", "DEAD_LETTER_REASON", "DEAD_LETTER_ATTEMPTS"
+"""Properties of a dead letter that Pulsar does not have: its segment, the last error, and the attempts."""
+
+REASON_MAX = 1000
+"""Characters of an error that a dead letter carries."""
+
+
 class Redelivery:
     """The messages that one queue consumer gives back."""
 
@@ -89,23 +96,43 @@ class DeadLetters:
 
     async def forward(self, entry: Received, topic: str) -> None:
         """Send the messages of an entry of `topic`; returns when they are stored, else raises."""
+        producer = await self._producer(topic)
+        if entry.passed_over:
+            place = MessageId(entry.source.segment_id, *entry.position)
+            origin = {**self._origin(topic, entry), "ORIGIN_MESSAGE_ID": str(place)}
+            await _forward_bad(producer, entry.data, origin)
+            return
+        for index in entry.wanted_indexes():
+            await self.forward_one(Message(entry, index, 0), topic, "redelivered too often")
+
+    async def forward_one(self, message: Message[Any], topic: str, reason: str) -> None:
+        """Send one message of `topic`, and why its handling was given up; as `forward`."""
+        producer = await self._producer(topic)
+        properties = {
+            **message.properties,
+            **self._origin(topic, message._entry),
+            "ORIGIN_MESSAGE_ID": str(message.id),
+            REASON: reason[:REASON_MAX],
+            ATTEMPTS: str(message.redelivery_count + 1),
+        }
+        await producer.send(
+            message.data, key=message.key_bytes, properties=properties, event_time=message.event_time
+        )
+
+    def _origin(self, topic: str, entry: Received) -> dict[str, str]:
+        return {
+            "REAL_TOPIC": topic,
+            "REAL_SUBSCRIPTION": self._subscription,
+            ORIGIN_SEGMENT: str(entry.source.segment_id),
+        }
+
+    async def _producer(self, topic: str) -> AsyncProducer[bytes]:
         opening = self._opening
         if opening is None or (opening.done() and (opening.cancelled() or opening.exception() is not None)):
             target = self.policy.topic or f"{topic}-DLQ"
             work = self._open_producer(target, self.policy.initial_subscription)
             opening = self._opening = self._tasks.start(work, f"dead letters to {target}", awaited=True)
-        producer = await asyncio.shield(opening)
-        origin = {"REAL_TOPIC": topic, "REAL_SUBSCRIPTION": self._subscription}
-        if entry.passed_over:
-            place = MessageId(entry.source.segment_id, *entry.position)
-            await _forward_bad(producer, entry.data, {**origin, "ORIGIN_MESSAGE_ID": str(place)})
-            return
-        for index in entry.wanted_indexes():
-            message: Message[Any] = Message(entry, index, 0)
-            properties = {**message.properties, **origin, "ORIGIN_MESSAGE_ID": str(message.id)}
-            await producer.send(
-                message.data, key=message.key_bytes, properties=properties, event_time=message.event_time
-            )
+        return await asyncio.shield(opening)
 
     async def close_by(self, deadline: Deadline) -> None:
         """Close the producer if it is open."""

@@ -108,5 +108,11 @@ class Acknowledgements:
         self._sent.clear()
 
 
+def leading(wanted: int, finished: int) -> int:
+    """The bits of `wanted` before its first message that is not finished."""
+    unfinished = wanted & ~finished
+    return wanted & ((unfinished & -unfinished) - 1)
+
+
 def _id_data(ledger: int, entry: int, remaining: int) -> pb.MessageIdData:
     return pb.MessageIdData(ledgerId=ledger, entryId=entry, ack_set=words_from_bits(remaining))

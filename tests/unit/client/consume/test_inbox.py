@@ -25,6 +25,7 @@ class FakeSource:
         self.entries: deque[Received] = deque()
         self.held: dict[tuple[int, int], int] = {}
         self.returned = 0
+        self.released = False
 
     def vector(self, number: int) -> tuple[Any, ...]:
         return ((number, None),)

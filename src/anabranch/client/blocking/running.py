@@ -1,0 +1,84 @@
+"""Runs of blocking consumers: handlers in threads, everything else in the thread of the client's loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar, Unpack
+
+from anabranch.client.blocking.consumers import Consumer
+from anabranch.client.consume.run_options import RunArguments, RunOrder, RunStatistics
+from anabranch.client.consume.runnable import FLUSH_S, RunnableConsumer
+from anabranch.client.message import Message
+from anabranch.client.options import positive, seconds
+from anabranch.client.schema import V
+
+R = TypeVar("R", bound=RunnableConsumer[Any])
+
+
+class RunningConsumer(Consumer[R, V]):
+    """A blocking consumer that can hand its messages to handlers in threads."""
+
+    @property
+    def run_statistics(self) -> RunStatistics | None:
+        """The numbers of the present run, or of the last one; None before the first."""
+        return self._twin.run_statistics
+
+    def run(
+        self,
+        handler: Callable[[Message[V]], object],
+        *,
+        concurrency: int = 500,
+        order: RunOrder | None = None,
+        **more: Unpack[RunArguments],
+    ) -> RunStatistics:
+        """Handle messages in up to `concurrency` threads until the run is stopped; return its statistics.
+
+        The run ends when another thread closes the consumer, as `stop` says, or with KeyboardInterrupt. A
+        thread cannot be cancelled: the key of a handler that takes too long waits until the handler returns.
+        `AsyncStreamConsumer.run` describes the order, the acknowledgements and the failures.
+        """
+        threads = ThreadPoolExecutor(positive("concurrency", concurrency), "anabranch handler")
+        ended = threading.Event()
+
+        async def serve() -> RunStatistics:
+            try:
+                # An iteration may have taken messages that it did not return.
+                with self._lock:
+                    taken = list(self._taken)
+                    self._taken.clear()
+                self._twin.hand_out_again(taken)
+                work = _in_threads(threads, handler)
+                return await self._twin.run(work, concurrency=concurrency, order=order, **more)
+            finally:
+                ended.set()
+
+        try:
+            return self._run("run", serve)
+        except KeyboardInterrupt:
+            ended.wait(seconds("grace", more.get("grace", 30.0), zero=True) + FLUSH_S)
+            raise
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _in_threads(
+    threads: ThreadPoolExecutor, handler: Callable[[Message[V]], object]
+) -> Callable[[Message[V]], Awaitable[object]]:
+    loop = asyncio.get_running_loop()
+
+    async def handle(message: Message[V]) -> None:
+        attempt = loop.run_in_executor(threads, handler, message)
+        try:
+            await asyncio.shield(attempt)
+        except asyncio.CancelledError:
+            # The next message of the key must not start before this handler has returned.
+            while not attempt.done():
+                await asyncio.wait([attempt])
+            if not attempt.cancelled():
+                attempt.exception()
+            raise
+
+    return handle

@@ -1,0 +1,76 @@
+"""The blocking consumers that acknowledge: of streams and of queues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from anabranch.client.blocking.running import RunningConsumer
+from anabranch.client.consume.queue_consumer import AsyncQueueConsumer
+from anabranch.client.consume.stream_consumer import AsyncStreamConsumer
+from anabranch.client.message import Message
+from anabranch.client.options import Seconds
+from anabranch.client.schema import V
+from anabranch.model.ids import MessageId
+
+
+class StreamConsumer(RunningConsumer[AsyncStreamConsumer[V], V]):
+    """Reads a share of a topic in key order; the blocking form of AsyncStreamConsumer."""
+
+    @property
+    def subscription(self) -> str:
+        return self._twin.subscription
+
+    @property
+    def assignment(self) -> tuple[str, ...]:
+        """Names of the segments this consumer reads now."""
+        return self._twin.assignment
+
+    @property
+    def awaited(self) -> tuple[str, ...]:
+        """Names of assigned segments that this consumer cannot read yet: other consumers hold them."""
+        return self._twin.awaited
+
+    def acknowledge_cumulative(self, message: Message[V] | MessageId) -> None:
+        """Acknowledge all messages handed out up to this one, in every segment."""
+        self._run("acknowledge_cumulative", lambda: self._twin.acknowledge_cumulative(message))
+
+    def flush_acks(self, timeout: Seconds | None = None) -> None:
+        """Send grouped acknowledgements and return when the broker has confirmed them.
+
+        Raises OperationTimeoutError after `timeout`, by default the operation timeout.
+        """
+        self._run("flush_acks", lambda: self._twin.flush_acks(timeout))
+
+
+class QueueConsumer(RunningConsumer[AsyncQueueConsumer[V], V]):
+    """Reads all segments in parallel; the blocking form of AsyncQueueConsumer."""
+
+    @property
+    def subscription(self) -> str:
+        return self._twin.subscription
+
+    def acknowledge(self, message: Message[V] | MessageId | Iterable[Message[V] | MessageId]) -> None:
+        """Acknowledge one message or several; the broker never delivers them again."""
+        self._run("acknowledge", lambda: self._twin.acknowledge(message))
+
+    def negative_acknowledge(self, message: Message[V] | MessageId, *, delay: Seconds | None = None) -> None:
+        """Give a message back; it is redelivered after `delay`, by default after the backoff `redelivery`."""
+        self._run("negative_acknowledge", lambda: self._twin.negative_acknowledge(message, delay=delay))
+
+    @contextmanager
+    def processing(self, message: Message[V]) -> Iterator[Message[V]]:
+        """Acknowledge when the block ends, negatively when it raises; the exception is raised on."""
+        try:
+            yield message
+        except BaseException:
+            self.negative_acknowledge(message)
+            raise
+        self.acknowledge(message)
+
+    def flush_acks(self, timeout: Seconds | None = None) -> None:
+        """Send grouped acknowledgements and return when the broker has confirmed them.
+
+        Raises OperationTimeoutError after `timeout`, by default the operation timeout.
+        """
+        self._run("flush_acks", lambda: self._twin.flush_acks(timeout))

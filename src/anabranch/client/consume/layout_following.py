@@ -1,0 +1,115 @@
+"""The segments of a consumer that reads a whole topic: it follows the layout and subscribes to all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from anabranch.client.consume.attachment import Attachment, address_in
+from anabranch.client.consume.inbox import Inbox
+from anabranch.client.consume.segment_consumer import SegmentConsumer
+from anabranch.client.decide.permits import Permits
+from anabranch.client.net.closing import Deadline
+from anabranch.client.net.layout_watch import LayoutWatch, TopicLayout
+from anabranch.errors import AnabranchError, ConsumerBusyError
+from anabranch.model.names import TopicName
+from anabranch.protocol.pb import pulsar_pb2 as pb
+
+PERMITS_MIN = 16
+"""Fewest messages that are buffered for a segment, even if many segments share the buffer."""
+
+
+class LayoutFollowing:
+    """All segments of a topic for `home`, which buffers `queue_size` messages of them together."""
+
+    def __init__(self, home: Inbox[Any], topic: TopicName, attachment: Attachment, queue_size: int) -> None:
+        self._home = home
+        self._topic = topic
+        self._attachment = attachment
+        self._queue_size = queue_size
+        self._finished: dict[int, None] = {}
+        """Sealed segments that the subscription has acknowledged to their end."""
+        self._watch = LayoutWatch(home.pool, topic, self._layout_changed, gone=home.role_refused)
+        self._layout: TopicLayout | None = None
+
+    @property
+    def topic(self) -> str:
+        """The name of the topic that the broker resolved."""
+        return str(self._layout.name if self._layout is not None else self._topic)
+
+    async def open(self, deadline: Deadline) -> None:
+        """Look the topic up and subscribe to all its segments."""
+        self._layout = await self._watch.open(self._home.tasks, deadline.left_s)
+        self._follow(self._layout, self._attachment)
+        await self._home._first_answers(deadline, lambda source: source.first_answer.success())
+
+    def stop(self) -> None:
+        """Follow no further layout."""
+        self._watch.close()
+
+    async def leave(self, deadline: Deadline) -> None:
+        """The leader keeps no record of this consumer."""
+
+    def progressed(self) -> None:
+        """No other consumer waits for the acknowledgements of this one."""
+
+    def _layout_changed(self, layout: TopicLayout) -> None:
+        self._layout = layout
+        # Segments that are newer than this consumer have the subscription at their first message.
+        self._follow(layout, replace(self._attachment, initial_position=pb.CommandSubscribe.Earliest))
+
+    def _follow(self, layout: TopicLayout, attachment: Attachment) -> None:
+        """Subscribe to the segments of a layout that are new, and leave those that it does not list."""
+        home = self._home
+        if home._failure is not None:
+            return
+        segments = layout.layout.segments
+        share = max(self._queue_size // max(len(segments), 1), min(PERMITS_MIN, self._queue_size))
+        for id_ in list(home.sources):
+            if id_ not in segments:
+                home.tasks.start(self._leave_segment(home.sources.pop(id_)), f"leave segment {id_}")
+        self._finished = {id_: None for id_ in self._finished if id_ in segments}
+        for id_ in sorted(segments):
+            source = home.sources.get(id_)
+            if source is not None:
+                source.resize(share)
+                source.owned_by(layout.owners.get(id_))
+            elif id_ not in self._finished:
+                address = address_in(layout, segments[id_])
+                home.sources[id_] = SegmentConsumer(home, address, attachment, Permits(share))
+
+    async def _leave_segment(self, source: SegmentConsumer) -> None:
+        source.release()
+        await Deadline(self._home.pool.operation_timeout_s).allow(source.acks_confirmed())
+        await source.close()
+
+    # Called for the consumers of segments.
+
+    def reached_end(self, source: SegmentConsumer) -> None:
+        """Leave a sealed segment that the subscription has acknowledged to its end."""
+        home = self._home
+        listed = self._layout.layout.segments.get(source.segment_id) if self._layout is not None else None
+        if listed is None or listed.active or source.entries or source.unacked or home._closed:
+            return
+        if home.sources.pop(source.segment_id, None) is not None:
+            self._finished[source.segment_id] = None
+            home.tasks.start(self._leave_segment(source), f"leave {source.topic}")
+
+    def attached_again(self, source: SegmentConsumer) -> None:
+        """Subscribe to finished segments again, because a seek may have moved the subscription back."""
+        if self._finished and self._layout is not None and not self._home._closed:
+            self._finished.clear()
+            self._layout_changed(self._layout)
+
+    @staticmethod
+    def is_final(source: SegmentConsumer, error: AnabranchError) -> bool | None:
+        """Whether another consumer's claim ends the segment's consumer; None for other errors."""
+        if isinstance(error, ConsumerBusyError):
+            # While opening the caller gets the error; later another consumer may hold a segment for a moment.
+            return not source.first_answer.decided
+        return None
+
+    def gave_up(self, source: SegmentConsumer, error: AnabranchError) -> None:
+        """The segment's consumer has ended because of an error."""
+        if self._home.sources.get(source.segment_id) is source:
+            del self._home.sources[source.segment_id]

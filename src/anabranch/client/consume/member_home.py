@@ -1,0 +1,44 @@
+"""The consumer of a topic as its membership sees it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from anabranch.aio import TaskRegistry
+from anabranch.client.consume.attachment import Attachment, SegmentAddress
+from anabranch.client.consume.segment_consumer import SegmentConsumer
+from anabranch.client.net.closing import Deadline
+from anabranch.client.net.connection_pool import ConnectionPool
+from anabranch.errors import AnabranchError
+
+
+class MemberHome(Protocol):
+    """A consumer of a topic that reads the segments assigned to it."""
+
+    pool: ConnectionPool
+    tasks: TaskRegistry
+    loop: asyncio.AbstractEventLoop
+    sources: dict[int, SegmentConsumer]
+    opened_in: int | None
+
+    _closed: bool
+
+    def consume(self, address: SegmentAddress, attachment: Attachment) -> SegmentConsumer:
+        """Begin to read a segment."""
+
+    async def _first_answers(
+        self, deadline: Deadline, answer: Callable[[SegmentConsumer], Awaitable[None]]
+    ) -> None:
+        """Wait for the first answer about each segment."""
+
+    def _send_acks(self) -> None: ...
+    def has_messages_of(self, source: SegmentConsumer) -> bool:
+        """Whether the application has messages of a segment that it has not acknowledged."""
+
+    def left(self, source: SegmentConsumer, why: str | None) -> None:
+        """Called when a segment is not read any more; `why` unless all acknowledgements are confirmed."""
+
+    def _refused(self, error: AnabranchError) -> None:
+        """Called once, when the leader refuses the consumer for good."""

@@ -1,0 +1,120 @@
+"""The half of stream and queue consumers that runs handlers."""
+
+from __future__ import annotations
+
+from typing import TypeVar, Unpack
+
+from anabranch.aio import Backoff
+from anabranch.client.consume.inbox import Inbox
+from anabranch.client.consume.run_options import (
+    RETRY,
+    Handler,
+    RunArguments,
+    RunOrder,
+    RunStatistics,
+    checked_run,
+)
+from anabranch.client.consume.running import Running
+from anabranch.client.consume.segment_consumer import SegmentConsumer
+from anabranch.client.decide.failures import Fate
+from anabranch.client.message import Message
+from anabranch.client.net.closing import Deadline
+from anabranch.client.options import DeadLetter, Seconds, log
+from anabranch.errors import AlreadyClosedError, AnabranchError, InvalidConfigurationError
+
+T = TypeVar("T")
+
+FLUSH_S = 5.0
+"""Longest wait for the confirmation of acknowledgements at the end of a run."""
+
+
+class RunnableConsumer(Inbox[T]):
+    """Hands messages to the handlers of one run at a time."""
+
+    run_order: RunOrder = "key"
+    """The order of handlers unless the application chooses one."""
+    retry: Backoff = RETRY
+    """The pauses after failures unless the application chooses them."""
+    dead_letter: DeadLetter | None = None
+    _running: Running[T] | None = None
+
+    async def run(
+        self,
+        handler: Handler[T],
+        *,
+        concurrency: int = 500,
+        order: RunOrder | None = None,
+        **more: Unpack[RunArguments],
+    ) -> RunStatistics:
+        """Handle messages, up to `concurrency` at a time, until the run is stopped; return its statistics.
+
+        With `order="key"` the handlers of one key run one after another, in the order of the messages; this
+        is the default where the consumer keeps the order of keys. Each message is acknowledged after its
+        handler has returned; a stream consumer acknowledges each segment up to its first unfinished message.
+        A handler that raises gets its message again after a pause, in which later messages of its key wait.
+
+        The run ends when it is cancelled, when the consumer is closed, or as `stop` says. Messages that were
+        not handled stay unacknowledged; if the consumer stays open, it hands them out again. The run raises
+        the errors of `receive`. RunArguments describes the other arguments.
+        """
+        options = checked_run(concurrency, order, self.run_order, self.retry, more)
+        if self._closed:
+            raise AlreadyClosedError("the consumer is closed")
+        if self._running is not None and not self._running.ended:
+            raise InvalidConfigurationError("this consumer runs already; it has one run at a time")
+        running = self._running = Running(self, handler, options)
+        try:
+            await running.run()
+        finally:
+            await self._flush_quietly()
+        return running.statistics
+
+    @property
+    def run_statistics(self) -> RunStatistics | None:
+        """The numbers of the present run, or of the last one; None before the first."""
+        return None if self._running is None else self._running.statistics
+
+    async def close_by(self, deadline: Deadline) -> None:
+        await self._closing.run(deadline, self._stop_and_close)
+
+    async def _stop_and_close(self, deadline: Deadline) -> None:
+        try:
+            if self._running is not None:
+                # Acknowledgements need time of the same deadline.
+                await self._running.stop(deadline, deadline.left_s - min(deadline.left_s / 2, FLUSH_S))
+        finally:
+            await self._close(deadline)
+
+    async def _flush_quietly(self) -> None:
+        """Confirm the acknowledgements at the end of a run; they stay noted if that fails."""
+        if self._closed or self._failure is not None:
+            return
+        try:
+            await self.flush_acks(min(FLUSH_S, self.pool.operation_timeout_s / 2))
+        except AnabranchError as error:
+            log.warning("%s: after the run: %s", self.topic, error)
+
+    # For the run, and for the consumers of segments.
+
+    async def flush_acks(self, timeout: Seconds | None = None) -> None:
+        raise NotImplementedError
+
+    def finished(self, message: Message[T]) -> None:
+        """Note that the handler of a message has returned."""
+        raise NotImplementedError
+
+    def give_back(self, message: Message[T], delay_s: float) -> bool:
+        """Let the broker deliver a message again; False if the consumer keeps it for the order of its key."""
+        return False
+
+    async def dispose(self, message: Message[T], fate: Fate, error: BaseException) -> None:
+        raise NotImplementedError
+
+    def voided(self, source: SegmentConsumer) -> None:
+        super().voided(source)
+        self._withdraw(source)
+
+    def _withdraw(self, source: SegmentConsumer) -> None:
+        """Start no handler for messages of a segment that the broker delivers again, here or elsewhere."""
+        if self._running is not None:
+            self._running.withdraw(lambda message: message._entry.source is source)
