@@ -44,6 +44,8 @@ class DispatchMachine(RuleBasedStateMachine):
         self.out: dict[int, Out] = {}
         self.history = History()
         self.slots: dict[int, int] = {}
+        self.sizes: dict[int, int] = {}
+        """Messages of each entry."""
         self.acked: set[int] = set()
         self.joined = 0
         self.buckets = False
@@ -73,11 +75,16 @@ class DispatchMachine(RuleBasedStateMachine):
 
     def drain(self) -> None:
         while grants := self.keyed.take(3):
-            for grant in grants:
+            for at, grant in enumerate(grants):
                 if grant.ordinal in self.acked:
-                    self.keyed.skip(grant)
+                    self.keyed.drop(grant)
+                elif grant.receiver.ready:
+                    messages = self.sizes[grant.ordinal]
+                    self.keyed.hand_out(grant, messages)
+                    self.went_out(*grant, messages)
                 else:
-                    self.went_out(*grant)
+                    self.keyed.put_back(grants[at:])
+                    break
 
     @rule(permits=st.integers(0, 9))
     def join(self, permits: int) -> None:
@@ -92,8 +99,8 @@ class DispatchMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
         gone = data.draw(st.sampled_from(self.receivers))
-        back = [(o, out.slot, out.messages) for o, out in self.out.items() if out.receiver is gone]
-        for ordinal, _, _ in back:
+        back = [(o, out.slot) for o, out in self.out.items() if out.receiver is gone]
+        for ordinal, _ in back:
             del self.out[ordinal]
         self.receivers.remove(gone)
         self.keyed.take_back(back)
@@ -120,6 +127,7 @@ class DispatchMachine(RuleBasedStateMachine):
         if not self.buckets:
             slot = slot * (65536 // SLOTS) + 1
         self.slots[ordinal] = slot
+        self.sizes[ordinal] = messages
         receiver = self.keyed.offer(ordinal, slot, messages)
         if receiver is not None:
             self.went_out(receiver, ordinal, slot, messages)
@@ -140,7 +148,7 @@ class DispatchMachine(RuleBasedStateMachine):
         ordinal = data.draw(st.sampled_from(list(self.out)))
         out = self.out.pop(ordinal)
         out.receiver.settle(out.messages)
-        self.keyed.take_back([(ordinal, out.slot, out.messages)])
+        self.keyed.take_back([(ordinal, out.slot)])
         self.drain()
 
     @precondition(lambda self: self.slots)

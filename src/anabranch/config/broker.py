@@ -14,6 +14,7 @@ from anabranch.config.authentication import AuthenticationConfig
 from anabranch.config.authorization import AuthorizationConfig
 from anabranch.config.doors import DoorsConfig
 from anabranch.config.fields import OFF, check_choice, check_value, port_setting, setting
+from anabranch.config.lanes import KEYED_DISPATCH, LaneConfig
 from anabranch.config.quotas import QuotaConfig
 from anabranch.config.tls import TlsConfig
 from anabranch.errors import InvalidConfigurationError
@@ -25,7 +26,9 @@ DAMAGED_ENTRIES = ("stop", "skip")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig(TlsConfig, DoorsConfig, AuthenticationConfig, AuthorizationConfig, QuotaConfig):
+class BrokerConfig(
+    TlsConfig, DoorsConfig, AuthenticationConfig, AuthorizationConfig, QuotaConfig, LaneConfig
+):
     """All settings of one broker process."""
 
     host: str = setting(
@@ -196,6 +199,7 @@ class BrokerConfig(TlsConfig, DoorsConfig, AuthenticationConfig, AuthorizationCo
             raise InvalidConfigurationError(f"the auto-scale settings cannot be used: {'; '.join(wrong)}")
         check_choice("log_level", self.log_level.lower(), LOG_LEVELS)
         check_choice("damaged_entries", self.damaged_entries, DAMAGED_ENTRIES)
+        check_choice("keyed_dispatch", self.keyed_dispatch, KEYED_DISPATCH)
         if self.authorization and not self.authentication:
             raise InvalidConfigurationError(
                 "authorization needs proven roles: set authentication = true too, or authorization = false"

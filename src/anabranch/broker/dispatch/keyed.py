@@ -2,7 +2,7 @@
 
 Entries are ordinals here. The subscription offers them, delivers what it is handed and reports the result.
 A slot has at most one holder, the receiver with entries of it that are not settled yet, and moves to another
-receiver only when it has none.
+receiver only when it has none. An entry that cannot go out waits in the lane of its slot.
 """
 
 from __future__ import annotations
@@ -11,34 +11,39 @@ from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
+from anabranch.broker.dispatch.lanes import LaneReason, Lanes, LaneView
 from anabranch.broker.dispatch.receivers import Receiver
 from anabranch.broker.dispatch.selectors import AutoSplit, Selector
+from anabranch.broker.dispatch.slot_holds import Hold, SlotHolds
 
 
 class Handout(NamedTuple):
-    """A held entry may go out to this receiver now."""
+    """A held entry may go out to this receiver now; it is out of its lane until one of three calls follows:
+    `hand_out`, `drop` or `put_back`."""
 
     receiver: Receiver
     ordinal: int
     slot: int
-    messages: int
 
 
 class KeyedDispatch:
-    """Holds an entry that cannot go out behind the earlier ones of its slot, while other slots go on."""
+    """Lets an entry that cannot go out wait behind the earlier ones of its slot, while other slots go on."""
 
     def __init__(self) -> None:
-        self.held = 0
-        """Entries read but not given out; the caller bounds by it how far it reads ahead."""
+        self.lanes = Lanes()
+        self.holds = SlotHolds()
         self._selector: Selector = AutoSplit()
         self._holders: dict[int, Receiver] = {}
         self._outstanding: dict[int, int] = {}
-        self._queues: dict[int, list[tuple[int, int]]] = {}
-        """Heaps of (ordinal, messages), so that an entry that comes back finds its place at once."""
         self._changed = False
         self._delayed: set[int] = set()
         # Per receiver the first held entry of each slot that it may take. Stale pairs are skipped when met.
         self._takable: dict[Receiver, list[tuple[int, int]]] = {}
+
+    @property
+    def held(self) -> int:
+        """Entries that wait in lanes."""
+        return self.lanes.held
 
     def change(self, selector: Selector) -> None:
         """Use the owners that `selector` names; a slot with a holder moves when its entries are settled."""
@@ -54,57 +59,81 @@ class KeyedDispatch:
 
     def clear(self) -> None:
         """Forget all held and outstanding entries, because the subscription starts to read elsewhere."""
-        self.held = 0
+        self.lanes.clear()
+        self.holds.clear()
         self._holders.clear()
         self._outstanding.clear()
-        self._queues.clear()
         self._delayed.clear()
         self._takable.clear()
 
-    def offer(self, ordinal: int, slot: int, messages: int) -> Receiver | None:
+    def offer(
+        self, ordinal: int, slot: int, messages: int, *, size: int = 0, now_ms: int = 0
+    ) -> Receiver | None:
         """Take the next entry of the log; return the receiver that gets it now, or None when it is held."""
-        if slot not in self._queues:
+        if slot not in self.lanes and slot not in self.holds:
             owner = self._selector.owner(slot)
             if owner is not None and owner.ready and self._holders.get(slot, owner) is owner:
-                self._hand_out(owner, slot, messages)
+                self._charge(owner, slot, messages)
                 return owner
-        self._hold(ordinal, slot, messages)
+        self.hold(ordinal, slot, size=size, now_ms=now_ms)
         return None
 
-    def delay(self, ordinal: int, slot: int, messages: int) -> None:
+    def hold(self, ordinal: int, slot: int, *, size: int = 0, now_ms: int = 0) -> None:
+        """Let an entry wait in its lane, as long as others wait before it or it cannot go out."""
+        if self.lanes.add(slot, ordinal, size, now_ms):
+            self._offer_head(slot)
+
+    def delay(self, ordinal: int, slot: int, *, size: int = 0, now_ms: int = 0) -> None:
         """Take the next entry of the log and hold it, and its slot behind it, until `due`."""
         self._delayed.add(ordinal)
-        self._hold(ordinal, slot, messages)
+        self.hold(ordinal, slot, size=size, now_ms=now_ms)
 
     def due(self, ordinal: int, slot: int) -> None:
         """Let a delayed entry go out from now on."""
         self._delayed.discard(ordinal)
-        if slot in self._queues:
-            self._offer_head(slot)
+        self._offer_head(slot)
 
     def take(self, limit: int) -> list[Handout]:
         """Held entries that may go out now, at most `limit`; oldest first for each receiver."""
         if self._changed:
             self._changed = False
             self._takable.clear()
-            for slot in self._queues:
+            for slot in self.lanes:
                 self._offer_head(slot)
         handouts: list[Handout] = []
         for receiver, heap in self._takable.items():
-            while heap and len(handouts) < limit and receiver.ready:
+            # Each entry takes one permit at least; how many is known when it is read.
+            last = min(limit, len(handouts) + receiver.permits) if receiver.ready else 0
+            while heap and len(handouts) < last:
                 ordinal, slot = heappop(heap)
-                if not self._is_head(ordinal, slot) or self.target(slot) is not receiver:
-                    continue
-                queue = self._queues[slot]
-                messages = heappop(queue)[1]
-                self.held -= 1
-                self._hand_out(receiver, slot, messages)
-                if queue:
+                if self.lanes.head(slot) == ordinal and self.target(slot) is receiver:
+                    self.lanes.pop(slot)
                     self._offer_head(slot)
-                else:
-                    del self._queues[slot]
-                handouts.append(Handout(receiver, ordinal, slot, messages))
+                    handouts.append(Handout(receiver, ordinal, slot))
         return handouts
+
+    def hand_out(self, handout: Handout, messages: int) -> None:
+        """Count an entry that was taken as delivered."""
+        self._charge(handout.receiver, handout.slot, messages)
+        self.lanes.close_if_empty(handout.slot)
+
+    def drop(self, handout: Handout) -> None:
+        """Forget an entry that was taken, because it was acknowledged before it went out."""
+        self.lanes.close_if_empty(handout.slot)
+
+    def put_back(self, handouts: Iterable[Handout]) -> None:
+        """Let entries that were taken wait again, because they could not go out."""
+        for _, ordinal, slot in handouts:
+            self.hold(ordinal, slot)
+
+    def skip(self, slot: int, limit: int | None = None) -> list[int]:
+        """Take the first entries out of a lane for good, or all of them; returns their ordinals."""
+        lane = self.lanes.get(slot)
+        count = 0 if lane is None else len(lane.entries)
+        skipped = [self.lanes.pop(slot) for _ in range(count if limit is None else min(limit, count))]
+        self.lanes.close_if_empty(slot)
+        self._offer_head(slot)
+        return skipped
 
     def settle(self, slot: int) -> bool:
         """Note the acknowledgement of one outstanding entry; return whether it lets a held entry go out."""
@@ -114,61 +143,87 @@ class KeyedDispatch:
             return False
         del self._outstanding[slot]
         holder = self._holders.pop(slot)
-        if slot not in self._queues or self._selector.owner(slot) is holder:
+        if slot not in self.lanes or self._selector.owner(slot) is holder:
             return False
         return self._offer_head(slot)
 
-    def take_back(self, entries: Iterable[tuple[int, int, int]]) -> None:
-        """Hold outstanding entries, as (ordinal, slot, messages), for delivery before all later ones."""
-        by_slot: dict[int, list[tuple[int, int]]] = {}
-        for ordinal, slot, messages in entries:
-            by_slot.setdefault(slot, []).append((ordinal, messages))
-        for slot, returned in by_slot.items():
-            self.held += len(returned)
-            queue = self._queues.setdefault(slot, [])
-            for entry in returned:
-                heappush(queue, entry)
-                self.settle(slot)
+    def take_back(self, entries: Iterable[tuple[int, int]], now_ms: int = 0) -> None:
+        """Hold outstanding entries, as (ordinal, slot), for delivery before all later ones."""
+        slots: dict[int, None] = {}
+        for ordinal, slot in entries:
+            slots[slot] = None
+            self.lanes.add(slot, ordinal, 0, now_ms)
+            self.settle(slot)
+        for slot in slots:
             self._offer_head(slot)
 
-    def skip(self, handout: Handout) -> None:
-        """Undo a handout whose entry was acknowledged before it went out."""
-        handout.receiver.permits += handout.messages
-        handout.receiver.settle(handout.messages)
-        self.settle(handout.slot)
+    def stop(self, slot: int, hold: Hold) -> None:
+        """Let no entry of a slot go out until the hold ends, or `release`."""
+        self.holds.put(slot, hold)
 
-    def _hand_out(self, receiver: Receiver, slot: int, messages: int) -> None:
-        receiver.charge(messages)
-        self._holders[slot] = receiver
-        self._outstanding[slot] = self._outstanding.get(slot, 0) + 1
-
-    def _hold(self, ordinal: int, slot: int, messages: int) -> None:
-        queue = self._queues.get(slot)
-        if queue is None:
-            self._queues[slot] = [(ordinal, messages)]
+    def release(self, slot: int) -> bool:
+        """Undo `stop`; whether the slot was stopped."""
+        known = self.holds.pop(slot) is not None
+        if known:
             self._offer_head(slot)
-        else:
-            heappush(queue, (ordinal, messages))
-        self.held += 1
+        return known
+
+    def release_due(self, now_ms: int) -> None:
+        """Let the slots go on whose holds end by themselves."""
+        for slot in self.holds.pop_due(now_ms):
+            self._offer_head(slot)
 
     def target(self, slot: int) -> Receiver | None:
         """The receiver of the slot's next entry: its owner, unless another receiver holds earlier ones."""
-        if self._delayed and self._queues[slot][0][0] in self._delayed:
+        if slot in self.holds or (self._delayed and self.lanes.head(slot) in self._delayed):
             return None
         owner = self._selector.owner(slot)
         return owner if owner is None or self._holders.get(slot, owner) is owner else None
 
+    def reason(self, slot: int) -> LaneReason:
+        """Why the first entry of a slot does not go out."""
+        hold = self.holds.get(slot)
+        if hold is not None:
+            return hold.reason
+        if self.lanes.head(slot) in self._delayed:
+            return LaneReason.DELAYED
+        owner = self._selector.owner(slot)
+        if owner is None:
+            return LaneReason.NO_CONSUMER
+        return LaneReason.BUSY if self._holders.get(slot, owner) is owner else LaneReason.HANDOVER
+
+    def view(self, slot: int) -> LaneView | None:
+        """The lane of a slot as people see it; None for a slot that goes on."""
+        lane, hold = self.lanes.get(slot), self.holds.get(slot)
+        if lane is None and hold is None:
+            return None
+        waits_for = self._holders.get(slot) or self._selector.owner(slot)
+        return LaneView(
+            slot=slot,
+            reason=self.reason(slot),
+            since_ms=hold.since_ms if hold else lane.since_ms if lane else 0,
+            entries=len(lane.entries) if lane else 0,
+            size_bytes=lane.size_bytes if lane else 0,
+            first_ordinal=lane.head if lane else -1,
+            waits_for=waits_for.name if waits_for else "",
+            until_ms=hold.until_ms if hold else 0,
+            note=hold.note if hold else "",
+        )
+
+    def _charge(self, receiver: Receiver, slot: int, messages: int) -> None:
+        receiver.charge(messages)
+        self._holders[slot] = receiver
+        self._outstanding[slot] = self._outstanding.get(slot, 0) + 1
+
     def _offer_head(self, slot: int) -> bool:
-        target = self.target(slot)
+        """Note the first entry of a lane for the receiver that may take it; False if no receiver may."""
+        head = self.lanes.head(slot)
+        target = self.target(slot) if head >= 0 else None
         if target is None:
             return False
         heap = self._takable.setdefault(target, [])
-        heappush(heap, (self._queues[slot][0][0], slot))
-        if len(heap) > 2 * len(self._queues) + 64:
-            heap[:] = dict.fromkeys(pair for pair in heap if self._is_head(*pair))
+        heappush(heap, (head, slot))
+        if len(heap) > 2 * len(self.lanes) + 64:
+            heap[:] = dict.fromkeys(pair for pair in heap if self.lanes.head(pair[1]) == pair[0])
             heapify(heap)
         return True
-
-    def _is_head(self, ordinal: int, slot: int) -> bool:
-        queue = self._queues.get(slot)
-        return queue is not None and queue[0][0] == ordinal

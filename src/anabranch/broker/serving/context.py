@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from google.protobuf.message import Message
 
+from anabranch.broker.dispatch.keyed_strategies import ByLanes, KeyedStrategy, keyed_strategy
 from anabranch.broker.serving.log_use import LogUse
 from anabranch.broker.serving.rate_gates import Pauses
 from anabranch.broker.serving.throttles import Throttles, TopicThrottle
@@ -82,6 +83,8 @@ class SubscriptionLimits:
     """Messages over all consumers of a shared subscription."""
     skips_damaged: bool = False
     """Whether delivery passes damaged entries instead of stopping there."""
+    keyed: KeyedStrategy = field(default_factory=ByLanes)
+    """How far keyed subscriptions read past stuck slots."""
 
     @classmethod
     def from_config(cls, config: BrokerConfig) -> SubscriptionLimits:
@@ -90,6 +93,7 @@ class SubscriptionLimits:
             batch_bytes=config.dispatch_max_bytes,
             unacked_max=config.max_unacked_per_subscription or 2**62,
             skips_damaged=config.damaged_entries == "skip",
+            keyed=keyed_strategy(config),
         )
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import nlargest
 
-from anabranch.broker.dispatch.keyed import Handout, KeyedDispatch
+from anabranch.broker.dispatch.keyed import KeyedDispatch
+from anabranch.broker.dispatch.lanes import LaneReason, LaneView
 from anabranch.broker.dispatch.selectors import AutoSplit, Buckets, Sticky, bucket_boundaries, sticky_ranges
+from anabranch.broker.dispatch.slot_holds import Hold
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.draining import slots_of
 from anabranch.broker.serving.reading import ReadPath
@@ -18,8 +21,8 @@ from anabranch.model.ranges import HashRange
 from anabranch.protocol.outer import Outer, read_outer
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
-HELD_MAX = 10_000
-"""Most entries that a subscription reads past an entry that cannot be delivered."""
+LANES_SHOWN = 1000
+"""Most lanes that a view lists."""
 
 
 class KeyedReading(PendingReading):
@@ -98,8 +101,50 @@ class KeyedReading(PendingReading):
         buckets = enumerate(bucket_ranges(boundaries))
         return frozenset(at for at, bucket in buckets if not covers(self.open, bucket))
 
+    def lanes(self) -> Sequence[LaneView]:
+        """The lanes that have existed for a while, the largest first."""
+        now_ms, dispatch = self.path.clock.wall_ms(), self.dispatch
+        slots = dict.fromkeys((*dispatch.lanes, *dispatch.holds))
+        views = (view for slot in slots if (view := dispatch.view(slot)) is not None)
+        old = (view for view in views if now_ms - view.since_ms >= self.path.keyed.after_ms)
+        return nlargest(LANES_SHOWN, old, key=lambda view: (view.entries, -view.since_ms))
+
+    def lane(self, slot: int) -> LaneView | None:
+        """The lane of a slot, however young; None for a slot that goes on."""
+        return self.dispatch.view(slot)
+
+    def lane_ordinals(self, slot: int, limit: int) -> Sequence[int]:
+        """The first entries that wait in a lane."""
+        lane = self.dispatch.lanes.get(slot)
+        return lane.first(limit) if lane is not None else ()
+
+    def pause_slot(self, slot: int, until_ms: int, reason: LaneReason = LaneReason.RETRY) -> None:
+        """Deliver nothing of a slot before this time."""
+        self.dispatch.stop(slot, Hold(reason, self.path.clock.wall_ms(), until_ms))
+
+    def park_slot(self, slot: int, note: str) -> None:
+        """Deliver nothing of a slot until `release_slot`."""
+        self.dispatch.stop(slot, Hold(LaneReason.PARKED, self.path.clock.wall_ms(), note=note))
+
+    def release_slot(self, slot: int) -> bool:
+        """Let a paused or parked slot go on; False if it was neither. The caller schedules a turn."""
+        return self.dispatch.release(slot)
+
+    def skip_slot(self, slot: int, entries: int | None = None) -> int:
+        """Acknowledge the first waiting entries of a lane, or all of them; returns how many."""
+        skipped = self.dispatch.skip(slot, entries)
+        self.path.cursor.acknowledge(skipped)
+        self.acknowledged(skipped)
+        return len(skipped)
+
+    @property
+    def wake_at_ms(self) -> int | None:
+        times = (super().wake_at_ms, self.dispatch.holds.next_end_ms)
+        return min((time for time in times if time is not None), default=None)
+
     def _take_back(self, entries: Sequence[tuple[int, int, int]]) -> None:
-        self.dispatch.take_back(entries)
+        now_ms = self.path.clock.wall_ms()
+        self.dispatch.take_back(((ordinal, slot) for ordinal, slot, _ in entries), now_ms)
 
     def _due(self, ordinal: int, slot: int) -> None:
         self.dispatch.due(ordinal, slot)
@@ -109,47 +154,42 @@ class KeyedReading(PendingReading):
 
     def turn(self) -> bool:
         self._release_due()
+        if len(self.dispatch.holds):
+            self.dispatch.release_due(self.path.clock.wall_ms())
         if self._returning and self._take_some_back():
             return True
-        more = self._held_turn()
-        if not more and any(consumer.ready for consumer in self.consumers):
-            more = self._fresh_turn()
+        more = self._lane_turn()
+        if any(consumer.ready for consumer in self.consumers):
+            more |= self._fresh_turn()
         self._flush()
         return more
 
-    def _held_turn(self) -> bool:
-        if self.blocked or not self.dispatch.held:
+    def _lane_turn(self) -> bool:
+        """Deliver entries from lanes; whether more of them could go out at once."""
+        dispatch, acks = self.dispatch, self.path.cursor.acks
+        if self.blocked or not dispatch.held:
             return False
-        handouts = self.dispatch.take(self.path.batch_entries)
-        acks = self.path.cursor.acks
+        handouts = dispatch.take(self.path.batch_entries)
         for at, handout in enumerate(handouts):
-            if handout.ordinal in acks:
-                self.dispatch.skip(handout)
+            receiver, ordinal, slot = handout
+            assert isinstance(receiver, ServedConsumer)
+            if ordinal in acks:
+                dispatch.drop(handout)
                 continue
-            entries = self.path.source.read(handout.ordinal, 1)
+            entries = self.path.source.read(ordinal, 1) if receiver.ready and not self.blocked else None
             if not entries:
-                self._give_back(handouts[at:])
+                dispatch.put_back(handouts[at:])
                 return False
             ack_set, messages = self._pending_of(entries[0])
-            receiver = handout.receiver
-            assert isinstance(receiver, ServedConsumer)
-            # Part of the entry may have been acknowledged while it waited; that part takes no permits.
-            receiver.permits += handout.messages - messages
-            receiver.settle(handout.messages - messages)
-            self._give(receiver, entries[0], handout.slot, messages, ack_set)
+            dispatch.hand_out(handout, messages)
+            self._give(receiver, entries[0], slot, messages, ack_set)
         return bool(handouts)
-
-    def _give_back(self, handouts: Sequence[Handout]) -> None:
-        for handout in handouts:
-            handout.receiver.permits += handout.messages
-            handout.receiver.settle(handout.messages)
-        self.dispatch.take_back((g.ordinal, g.slot, g.messages) for g in handouts)
 
     def _fresh_turn(self) -> bool:
         path, dispatch = self.path, self.dispatch
         acks = path.cursor.acks
         self.next = acks.next_pending(self.next)
-        room = min(path.batch_entries, HELD_MAX - dispatch.held)
+        room = min(path.batch_entries, path.keyed.room(dispatch.lanes))
         if room <= 0 or self.blocked:
             return False
         entries = path.source.read(self.next, room)
@@ -168,12 +208,13 @@ class KeyedReading(PendingReading):
                 return False
             outer = _outer(entry)
             slot = outer.sticky_hash if boundaries is None else bucket_index(boundaries, outer.bucket_hash)
-            ack_set, messages = self._pending_of(entry)
+            size = len(entry.data)
             if outer.deliver_at_ms > now_ms:
                 self._delayed.add(outer.deliver_at_ms, ordinal, slot)
-                dispatch.delay(ordinal, slot, messages)
+                dispatch.delay(ordinal, slot, size=size, now_ms=now_ms)
                 continue
-            receiver = dispatch.offer(ordinal, slot, messages)
+            ack_set, messages = self._pending_of(entry)
+            receiver = dispatch.offer(ordinal, slot, messages, size=size, now_ms=now_ms)
             if isinstance(receiver, ServedConsumer):
                 self._give(receiver, entry, slot, messages, ack_set)
         return self.next < path.source.end

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from anabranch.broker.dispatch.keyed_strategies import ByLanes, KeyedStrategy
 from anabranch.broker.dispatch.receivers import Ranking
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.log_reader import Counters, LogReader
@@ -37,6 +38,7 @@ class ReadPath:
     partition: int
     batch_entries: int
     unacked_max: int
+    keyed: KeyedStrategy = field(default_factory=ByLanes)
 
 
 class Reading(ABC):

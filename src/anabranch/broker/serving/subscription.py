@@ -57,15 +57,8 @@ class Subscription:
         self._skips_damaged, self._scheduled = limits.skips_damaged, False
         self._timer = WakeTimer(broker.clock)
         self.source = LogReader(self.log, broker.spawn, self.schedule, limits, self._pass_damaged)
-        self._path = ReadPath(
-            cursor,
-            self.source,
-            self.counters,
-            broker.clock,
-            context.partition,
-            limits.batch_entries,
-            limits.unacked_max,
-        )
+        bounds = limits.batch_entries, limits.unacked_max, limits.keyed
+        self._path = ReadPath(cursor, self.source, self.counters, broker.clock, context.partition, *bounds)
         self._limits = DeliveryLimits(context.throttle, name, self._path)
         self.reading: Reading = OrderedReading(self._path, failover=False)
         self._consumer_left: asyncio.Event | None = None

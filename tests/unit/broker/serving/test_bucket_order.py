@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from anabranch.broker.serving import keyed_reading
+from anabranch.broker.dispatch import keyed_strategies
 from anabranch.broker.serving.keyed_reading import KeyedReading
 from anabranch.controller.decide import admission
 from anabranch.controller.topic.controller import TopicController
@@ -108,11 +108,11 @@ async def test_an_open_bucket_stays_open_until_the_next_generation(brokers: Brok
     assert reader.keys_of(1) == {KEYS[2, 0], KEYS[3, 0]}
 
 
+@pytest.mark.brokers(keyed_dispatch="window")
 async def test_entries_held_back_are_bounded_and_go_out_when_their_bucket_opens(
     brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keyed_reading, "HELD_MAX", 5)
-
+    monkeypatch.setattr(keyed_strategies, "WINDOW_ENTRIES", 5)
     controller, publisher, (reader,) = await open_topic(brokers, "a")
     reader.stuck = {KEYS[3, 0]}
     await publisher.round(controller.layout)

@@ -1,0 +1,80 @@
+"""Strategies of delivery by key or bucket: how far a subscription reads past slots that are stuck."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from anabranch.broker.dispatch.lanes import Lanes
+from anabranch.config.lanes import LaneConfig
+
+WINDOW_ENTRIES = 10_000
+
+
+class KeyedStrategy(Protocol):
+    """One strategy. The mechanism of lanes is the same for all of them."""
+
+    @property
+    def after_ms(self) -> int:
+        """A lane is shown once it has existed for this long."""
+
+    @property
+    def unacked_ms(self) -> int:
+        """An entry that is not acknowledged for this long gives its slot a lane; 0 is never."""
+
+    @property
+    def lasts(self) -> bool:
+        """Whether the slots with lanes are remembered when the subscription stops."""
+
+    def room(self, lanes: Lanes) -> int:
+        """How many more entries may be read now, 0 or less at a bound."""
+
+    def bound(self, lanes: Lanes) -> str | None:
+        """The bound at which reading stops, in words; None if it goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class ByLanes:
+    """Read on without end; only the number and the memory of lanes are bounded."""
+
+    lanes_max: int = 50_000
+    memory_bytes_max: int = 32 * 2**20
+    after_ms: int = 1000
+    unacked_ms: int = 30_000
+    lasts: bool = True
+
+    def room(self, lanes: Lanes) -> int:
+        return 0 if self.bound(lanes) else 2**31
+
+    def bound(self, lanes: Lanes) -> str | None:
+        if len(lanes) >= self.lanes_max:
+            return f"{len(lanes)} keys wait in lanes, and lane_max allows no more"
+        if lanes.memory_bytes >= self.memory_bytes_max:
+            size, allowed = lanes.memory_bytes, self.memory_bytes_max
+            return f"lanes take {size} bytes of memory, and lane_memory_bytes allows {allowed}"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class ByWindow:
+    """Stop after a fixed number of waiting entries."""
+
+    after_ms: int = 1000
+    unacked_ms: int = 0
+    lasts: bool = False
+
+    def room(self, lanes: Lanes) -> int:
+        return WINDOW_ENTRIES - lanes.held
+
+    def bound(self, lanes: Lanes) -> str | None:
+        held = lanes.held
+        return f"{held} entries wait, and the window allows no more" if held >= WINDOW_ENTRIES else None
+
+
+def keyed_strategy(config: LaneConfig) -> KeyedStrategy:
+    """The strategy that the configuration names."""
+    after_ms = round(1000 * config.lane_after_s)
+    if config.keyed_dispatch == "window":
+        return ByWindow(after_ms)
+    unacked_ms = round(1000 * config.lane_unacked_s)
+    return ByLanes(config.lane_max, config.lane_memory_bytes, after_ms, unacked_ms)

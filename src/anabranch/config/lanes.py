@@ -1,0 +1,41 @@
+"""The settings of lanes, in which the messages of a stuck key wait: a part of `BrokerConfig`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from anabranch.config.fields import setting
+
+KEYED_DISPATCH = ("lanes", "window")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaneConfig:
+    """How subscriptions that deliver by key or bucket treat a key that cannot go on."""
+
+    keyed_dispatch: str = setting(
+        "lanes",
+        "Delivery by key or bucket past stuck keys: lanes, without end, or window, for 10,000 entries.",
+    )
+    lane_after_s: float = setting(
+        1.0, "A key that waits for this long is shown as a lane, in commands and metrics.", low=0
+    )
+    lane_unacked_s: float = setting(
+        30.0,
+        "A message that is not acknowledged within this time gives its key a lane. 0 is never.",
+        low=0,
+    )
+    lane_max: int = setting(
+        50_000, "Most lanes of a subscription; with more, it stops to read past stuck keys.", low=1
+    )
+    lane_memory_bytes: int = setting(
+        32 * 2**20,
+        "Memory for the lanes of a subscription; beyond it, the subscription stops to read past stuck keys.",
+        low=64 * 2**10,
+    )
+    lane_retained_bytes: int = setting(
+        2**30,
+        "Bytes that the lanes of a subscription may keep in the log; beyond it, they move to a side log.",
+        low=0,
+    )
+    lane_spill: bool = setting(True, "Whether lanes move to a side log at all.")
