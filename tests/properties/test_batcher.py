@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.client.decide.batcher import Extras, Outgoing, SegmentBatcher, message_size
+from anabranch.client.decide.batcher import Extras, Outgoing, SegmentBatcher, message_size, sample_key
 from anabranch.client.options import Batching
 from anabranch.model.hashing import bucket_index, bucket_ranges, equal_bucket_splits, key_hash
 from anabranch.protocol.batches import MessageBatch
 from anabranch.protocol.compression import Compression
 from anabranch.protocol.entries import decode_columns
-from anabranch.protocol.outer import read_outer
+from anabranch.protocol.outer import read_outer, read_sample_key
 
 KEYS = st.sampled_from([f"key-{n}" for n in range(12)])
 MESSAGES = st.lists(st.tuples(KEYS, st.binary(max_size=40)), min_size=1, max_size=80)
@@ -151,3 +153,27 @@ def test_messages_added_in_columns_are_those_added_one_by_one(
     many.add_many(values, keys, sequences)
     assert many.build("p", 1) == one.build("p", 1)
     assert (many.count, many.size) == (one.count, one.size)
+
+
+@given(**CASES)
+def test_the_sample_key_of_a_batch_is_a_key_of_the_batch(
+    messages: list[tuple[str, bytes]], buckets: int, limits: Batching, flush_after: set[int]
+) -> None:
+    for batch in fill(messages, buckets, limits, flush_after):
+        assert read_sample_key(batch.entry) in decode_columns(batch.entry, 2**20).keys
+
+
+def test_sample_keys_follow_the_shares_of_the_keys_in_batches_that_begin_alike() -> None:
+    messages = [("first", b""), *[("often", b"")] * 5, *[("seldom", b"")] * 2] * 500
+    limits = Batching(max_messages=8, max_bytes=2**20, max_delay=1.0)
+    found = Counter(read_sample_key(batch.entry) for batch in fill(messages, 1, limits, set()))
+    assert 40 < found[b"first"] < 90
+    assert 260 < found[b"often"] < 360
+    assert found.total() == 500
+
+
+def test_a_sample_without_a_key_and_a_long_key() -> None:
+    assert sample_key([None, "a"], 0) is None
+    assert {sample_key(["a", None], sequence) for sequence in range(99)} == {None, b""}
+    assert {sample_key(["a", b"\xff"], sequence) for sequence in range(99)} == {None, b"\xff"}
+    assert {sample_key(["a", "b" * 999], sequence) for sequence in range(99)} == {None}

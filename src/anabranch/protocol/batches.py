@@ -34,7 +34,7 @@ _Keys = Sequence[bytes | str | None]
 class MessageBatch:
     """Messages that will be stored as one entry, in the order they were added."""
 
-    __slots__ = ("_first", "_parts", "count", "highest_sequence_id", "size")
+    __slots__ = ("_first", "_parts", "count", "highest_sequence_id", "sample_key", "size")
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -43,6 +43,8 @@ class MessageBatch:
         self.size = 0
         """Bytes of the payload before compression."""
         self.highest_sequence_id = 0
+        self.sample_key: bytes | None = None
+        """The key of any one message, empty if it has none; the broker learns the load of keys from it."""
 
     def add(
         self,
@@ -143,8 +145,8 @@ class MessageBatch:
 
         `slot` is the slot of the ring of a single message without a key.
 
-        Both sequence ids of the entry are the highest one of its messages, as in Java's batches by bucket:
-        entries of different buckets overlap in sequence ids, and only their highest ones are in send order.
+        Both sequence ids are the highest one of the messages, as in Java's batches by bucket: entries of
+        different buckets overlap in sequence ids, and only their highest ones are in send order.
         """
         payload = b"".join(self._parts)
         uncompressed_size = 0
@@ -173,8 +175,7 @@ class MessageBatch:
         fields += (b"\xc0\x01", sequence)
         if hash_range is not None:
             fields += (b"\x88\x02", encode_varint(hash_range[0]), b"\x90\x02", encode_varint(hash_range[1]))
-        if slot is not None:
-            fields += (b"\xc8\x3e", encode_varint(slot))
+        fields += _private_fields(slot, self.sample_key)
         return build_entry(b"".join(fields), payload)
 
 
@@ -214,6 +215,14 @@ def build_single(
             metadata.compression = pb.CompressionType.ValueType(compression)
             value = packed
     return build_entry(metadata.SerializeToString(), value)
+
+
+def _private_fields(slot: int | None, sample_key: bytes | None) -> list[bytes]:
+    """The fields of the metadata that clients and brokers of other vendors skip."""
+    fields = [] if slot is None else [b"\xc8\x3e", encode_varint(slot)]
+    if sample_key is not None:
+        fields += (b"\xd2\x3e", encode_varint(len(sample_key)), sample_key)
+    return fields
 
 
 def _key_header(key: str | bytes | None) -> bytes:

@@ -113,6 +113,28 @@ def read_slot(entry: bytes) -> int | None:
     return _murmur(key, 0, False) >> 16
 
 
+def read_sample_key(entry: bytes) -> bytes | None:
+    """The key of a message of the entry, as it is hashed: of any one, else of the first; None without a key.
+
+    Raises RemoteProtocolError when the metadata cannot be read.
+    """
+    start, end = metadata_span(entry)
+    try:
+        metadata = _parse_metadata(entry[start:end])
+    except DecodeError as error:
+        raise RemoteProtocolError(f"an entry's metadata cannot be read: {error}") from error
+    if metadata.HasField("sample_key"):
+        return metadata.sample_key or None
+    if metadata.HasField("ordering_key"):
+        return metadata.ordering_key
+    if not metadata.HasField("partition_key"):
+        return None
+    key: str | bytes = metadata.partition_key
+    if metadata.partition_key_b64_encoded:
+        key = decoded_key(metadata.partition_key)
+    return key.encode() if isinstance(key, str) else key
+
+
 def decoded_key(text: str) -> str | bytes:
     """The key of a Base64 text as it is hashed; the text itself if it is no Base64."""
     try:

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 from anabranch.broker.serving.context import ClientLink, LogContext, TopicEpoch
 from anabranch.broker.serving.producer import ServedProducer
+from anabranch.broker.serving.traffic import TrafficMeter
 from anabranch.errors import (
     ProducerBusyError,
     ProducerFencedError,
@@ -22,6 +23,7 @@ from anabranch.errors import (
 from anabranch.ledger.storage import SegmentLog, StoredSequences
 from anabranch.model.inheritance import Known, highest_of
 from anabranch.model.names import TopicName
+from anabranch.model.ranges import FULL
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.rights.names import has_stored, is_foreign, roles_have_stored, stored_names
 
@@ -51,6 +53,7 @@ class LogProducers:
         self.exclusive: ServedProducer | None = None
         self.sealing = False
         """Whether a seal is under way; no producer may attach, but a seal that fails is undone."""
+        self.traffic = TrafficMeter(FULL if name.segment is None else name.segment.range)
         self.closed: str | None = None
         """The reason why the log is not served any more; None while it is."""
         self._name = name
@@ -122,6 +125,7 @@ class LogProducers:
 
     def _prepare(self, producer: ServedProducer) -> None:
         producer.leave = partial(self.detach, producer)
+        producer.traffic = self.traffic
         if self._context.deduplicate:
             known = known_sequences(self._log.sequences, producer.name, producer.options.principal)
             producer.recognise(known.own)

@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 from anabranch.broker.serving.context import ClientLink
 from anabranch.broker.serving.entry_checks import ANY_CLASSIC_ENTRY, EntryRules, fault_of
 from anabranch.broker.serving.throttles import UNLIMITED, TopicThrottle
+from anabranch.broker.serving.traffic import LOAD_SHIFT, TrafficMeter
 from anabranch.errors import (
     AnabranchError,
     ChecksumError,
@@ -84,6 +85,8 @@ class ServedProducer:
         self.bytes_in = 0
         self.leave: Callable[[], None] = _do_nothing
         """Detaches the producer from its log; set when the log lets it in."""
+        self.traffic = TrafficMeter()
+        """Learns the load of each key; that of the log, once the log lets the producer in."""
         self.promoted: Callable[[], None] = _do_nothing
         """Called when a producer that waited for all others may send."""
         self._log = log
@@ -166,10 +169,14 @@ class ServedProducer:
         link = self.link
         link.publish_bytes -= size + ENTRY_OVERHEAD_BYTES
         if stored is not None:
-            ledger, number = stored[0]
+            (ledger, number), _, _, count, _, entry = stored
             if last > self.persisted:
                 self.persisted = last
             link.write(encode_receipt(self.id, sequence_id, highest, ledger, number))
+            traffic = self.traffic
+            traffic.left = left = traffic.left - count - (size >> LOAD_SHIFT)
+            if left <= 0:
+                traffic.take(entry)
         else:
             self._send_error(sequence_id, highest, error or PersistenceError("the entry was not stored"))
             self.cut_off()

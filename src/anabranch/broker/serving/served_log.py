@@ -23,6 +23,7 @@ from anabranch.model.acks import AckSet
 from anabranch.model.drains import Ranges
 from anabranch.model.inheritance import Pieces
 from anabranch.model.names import TopicName
+from anabranch.model.traffic_sketch import HotHash
 
 TROUBLES_MAX = 20
 """Troubles of one log that its leader is told of."""
@@ -267,7 +268,13 @@ class ServedLog:
         )
         return (*troubles_of(self.log), *self.throttle.troubles(), *islice(found, TROUBLES_MAX))
 
+    def hottest(self, most: int) -> tuple[HotHash, ...]:
+        """The key hashes that take most of the published load, with their shares and a key of each."""
+        return self.producers.traffic.hottest(most)
+
     def sample(self, now: float) -> None:
+        """Remember the counters and let earlier load count less; called at even intervals."""
+        self.producers.traffic.age()
         self._rates.sample(now, self.totals())
         if self.throttle.is_relative:
             self.throttle.note_published(self.name, *self.rates()[:2])

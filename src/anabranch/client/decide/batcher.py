@@ -23,6 +23,10 @@ MESSAGE_OVERHEAD_BYTES = 24
 """About the size of a message's header inside a batch; the limits need no more precision."""
 
 
+SAMPLE_KEY_BYTES_MAX = 256
+"""Longest key that a batch carries as a sample."""
+
+
 class Extras(NamedTuple):
     """The rarely used parts of a message."""
 
@@ -125,6 +129,7 @@ class Outgoing:
         batch.add_many(values[added:], keys[added:], sequences[added:])
         self.sequence = batch.highest_sequence_id
         hash_range = min(slots), max(slots)
+        batch.sample_key = sample_key(keys, self.sequence)
         self.entry = batch.build(producer_name, now_ms, compression, hash_range, self.slot)
 
     def messages(self) -> list[tuple[Row, Extras | None]]:
@@ -235,6 +240,19 @@ class SegmentBatcher:
         # Sequence ids within a batch only rise: a producer sends a message with a smaller one by itself.
         taken.sort(key=lambda batch: batch.rows[-1][2])
         return taken
+
+
+def sample_key(keys: Sequence[str | bytes | None], sequence_id: int) -> bytes | None:
+    """The key of one message of a batch, chosen as if at random; None if it is the first one's or too long.
+
+    The first key is no fair sample: an application that sends its keys in turns may begin every batch with
+    the same one.
+    """
+    key = keys[(sequence_id * 0x9E3779B1 >> 7) % len(keys)]
+    if key == keys[0]:
+        return None
+    sample = b"" if key is None else key.encode() if isinstance(key, str) else key
+    return sample if len(sample) <= SAMPLE_KEY_BYTES_MAX else None
 
 
 def message_size(value: bytes, key: str | bytes | None) -> int:
