@@ -8,25 +8,21 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
-from itertools import islice
+from itertools import chain, islice
 
 from anabranch.broker.dispatch.delays import Delays
 from anabranch.broker.dispatch.receivers import RoundRobin
 from anabranch.broker.serving.consumer import ServedConsumer
+from anabranch.broker.serving.delayed_reading import DelayedReading
 from anabranch.broker.serving.reading import WRITE_BYTES, Reading, ReadPath
-from anabranch.errors import RemoteProtocolError
 from anabranch.ledger.storage import Entry
-from anabranch.protocol.frames import metadata_span
 from anabranch.protocol.hot_frames import encode_delivery
-from anabranch.protocol.outer import read_outer
 
 RUN_ENTRIES = 20
 """Entries that one Shared consumer gets before the turn goes to the next."""
 
 SLICE_ENTRIES = 1000
 """Entries that come back, or whose delivery time has come, which are taken in one turn."""
-
-_DELIVER_AT_TAG = b"\x98\x01"
 
 
 class _Outgoing:
@@ -193,18 +189,26 @@ class SharedReading(PendingReading):
         super().__init__(path)
         self._turns = RoundRobin()
         self._replay: list[int] = []
+        self._later = DelayedReading(path)
 
     @property
     def at_end(self) -> bool:
-        return super().at_end and not self._replay and not self._delayed
+        return super().at_end and not self._replay and not self._later.waiting
+
+    @property
+    def wake_at_ms(self) -> int | None:
+        # Entries whose time has come wait for those that go out before them.
+        return None if self._replay else self._later.wake_at_ms
 
     def rewind(self) -> None:
         super().rewind()
         self._replay.clear()
+        self._later.rewind()
 
     def consumers_changed(self) -> None:
         self._turns.change(self.consumers)
         if not self.consumers:
+            self._later.keep_note(self.next, chain(self._out, self._replay), at_once=True)
             self.rewind()
 
     def _take_back(self, entries: Sequence[tuple[int, int, int]]) -> None:
@@ -215,17 +219,26 @@ class SharedReading(PendingReading):
         heappush(self._replay, ordinal)
 
     def turn(self) -> bool:
-        self._release_due()
+        if len(self._replay) < SLICE_ENTRIES:
+            self._come_due(self._later.pop_due(SLICE_ENTRIES))
         if self._returning and self._take_some_back():
             return True
         more = False
+        if not self._replay and (due := self._later.scan(self.next, self._out)) is not None:
+            self._come_due(due)
+            more = True
         if self._replay:
-            more = self._replay_turn()
+            more |= self._replay_turn()
         # Entries that come back go first, so new entries wait while those cannot be delivered.
         if not self._replay:
-            more = self._fresh_turn()
+            more |= self._fresh_turn()
         self._flush()
+        self._later.keep_note(self.next, chain(self._out, self._replay))
         return more
+
+    def _come_due(self, ordinals: Iterable[int]) -> None:
+        for ordinal in ordinals:
+            heappush(self._replay, ordinal)
 
     def _replay_turn(self) -> bool:
         acks = self.path.cursor.acks
@@ -252,14 +265,18 @@ class SharedReading(PendingReading):
         if consumer is None:
             return False
         acks = path.cursor.acks
-        self.next = acks.next_pending(self.next)
+        while (start := self._later.passed(acks.next_pending(self.next))) != self.next:
+            self.next = start
         entries = path.source.read(self.next, path.batch_entries)
         if not entries:
             return False
         run = 0
+        later = self._later
         for entry in entries:
             ordinal = entry.ordinal
-            if ordinal in acks or ordinal in self._out or self._set_aside(entry):
+            if later.passes and later.passed(ordinal) != ordinal:
+                return True
+            if ordinal in acks or ordinal in self._out or later.set_aside(entry):
                 self.next = ordinal + 1
                 continue
             if run == RUN_ENTRIES or consumer is None or not consumer.ready:
@@ -276,17 +293,3 @@ class SharedReading(PendingReading):
         ack_set, messages = self._pending_of(entry)
         consumer.charge(messages)
         self._give(consumer, entry, 0, messages, ack_set)
-
-    def _set_aside(self, entry: Entry) -> bool:
-        """Keep an entry with a later delivery time; for most entries this is one search of the metadata."""
-        try:
-            start, end = metadata_span(entry.data)
-            if entry.data.find(_DELIVER_AT_TAG, start, end) < 0:
-                return False
-            at = read_outer(entry.data).deliver_at_ms
-        except RemoteProtocolError:
-            return False
-        if at <= self.path.clock.wall_ms():
-            return False
-        self._delayed.add(at, entry.ordinal)
-        return True
