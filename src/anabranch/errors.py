@@ -61,7 +61,7 @@ class ConsumerNotFoundError(AnabranchError, LookupError):
 
 
 class NotFoundError(AnabranchError, LookupError):
-    """A stored record, tenant or namespace does not exist."""
+    """A stored record, tenant, namespace or lane does not exist."""
 
 
 class ConflictError(AnabranchError):

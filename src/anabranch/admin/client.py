@@ -186,6 +186,30 @@ class AdminClient(HttpClient):
     def skip_all(self, name: TopicName, subscription: str) -> None:
         self.call("POST", f"{_subscription(name, subscription)}/skip-all")
 
+    def lanes(self, name: TopicName, subscription: str) -> list[dict[str, Json]]:
+        """The lanes of a subscription of a scalable or classic topic, the largest first."""
+        return list(self.call("GET", _lanes(name, subscription)))
+
+    def lane(self, name: TopicName, subscription: str, lane: str) -> dict[str, Json]:
+        return dict(self.call("GET", _lanes(name, subscription, lane)))
+
+    def peek_lane(
+        self, name: TopicName, subscription: str, lane: str, count: int = 10
+    ) -> list[dict[str, Json]]:
+        """The first messages that wait in a lane; they stay there."""
+        path = f"{_lanes(name, subscription, lane)}/messages"
+        return list(self.call("GET", path, query={"count": count}))
+
+    def release_lane(self, name: TopicName, subscription: str, lane: str) -> None:
+        """Let a parked or paused lane go on."""
+        self.call("POST", f"{_lanes(name, subscription, lane)}/release")
+
+    def skip_lane(self, name: TopicName, subscription: str, lane: str, count: int | None = None) -> int:
+        """Acknowledge the first `count` entries of a lane, or all of them; returns how many."""
+        query = {} if count is None else {"count": count}
+        answer = self.call("POST", f"{_lanes(name, subscription, lane)}/skip", query=query)
+        return int(answer["skippedEntries"])
+
 
 def _path(resource: str, *parts: str) -> str:
     return "/".join((f"/admin/v2/{resource}", *(quote(part, safe="") for part in parts)))
@@ -204,3 +228,12 @@ def _permissions(on: str | TopicName) -> str:
 
 def _subscription(name: TopicName, subscription: str) -> str:
     return f"{_scalable(name)}/subscriptions/{quote(subscription, safe='')}"
+
+
+def _lanes(name: TopicName, subscription: str, lane: str | None = None) -> str:
+    if name.domain == "persistent":
+        topic = _path("persistent", name.tenant, name.namespace, name.local)
+        base = f"{topic}/subscription/{quote(subscription, safe='')}"
+    else:
+        base = _subscription(name, subscription)
+    return f"{base}/lanes" if lane is None else f"{base}/lanes/{quote(lane, safe='')}"

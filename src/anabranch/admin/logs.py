@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from anabranch.admin import stats
+from anabranch.admin import lane_reports, stats
 from anabranch.broker.broker import Broker
 from anabranch.broker.cluster.remote_calls import Port
 from anabranch.broker.serving.consumer import ServedConsumer
@@ -26,6 +26,8 @@ from anabranch.protocol.properties import MANAGED
 TARGET: Final = "logs"
 
 Json = dict[str, Any]
+Listed = dict[str, object]
+"""One element of a list in JSON."""
 
 
 class Logs:
@@ -45,10 +47,14 @@ class Logs:
         return await self._broker.logs.make(place.name, place.store)
 
     async def _subscription(self, place: Place, subscription: str) -> Subscription:
-        found = (await self._log(place)).subscriptions.get(subscription)
+        return (await self._subscribed(place, subscription))[1]
+
+    async def _subscribed(self, place: Place, subscription: str) -> tuple[ServedLog, Subscription]:
+        log = await self._log(place)
+        found = log.subscriptions.get(subscription)
         if found is None:
             raise SubscriptionNotFoundError(f"{place.name} has no subscription {subscription!r}")
-        return found
+        return log, found
 
     async def make(self, place: Place) -> None:
         await self._log(place)
@@ -140,6 +146,47 @@ class Logs:
             count -= 1
         await found.seek(min(ordinal, end))
         return count
+
+    async def lanes(self, place: Place, subscription: str, limit: int) -> list[Listed]:
+        """The lanes of a subscription, the largest first, at most `limit`."""
+        log, found = await self._subscribed(place, subscription)
+        with log.use.call():
+            return await lane_reports.list_lanes(log, found, limit)
+
+    async def largest_lanes(self, place: Place, limit: int) -> dict[str, list[Listed]]:
+        """By subscription its largest lanes, at most `limit` of each."""
+        log = await self._log(place)
+        with log.use.call():
+            return {
+                name: lanes
+                for name, subscription in list(log.subscriptions.items())
+                if (lanes := await lane_reports.list_lanes(log, subscription, limit))
+            }
+
+    async def lane(self, place: Place, subscription: str, slot: int) -> Json:
+        """One lane; NotFoundError if the slot has none."""
+        log, found = await self._subscribed(place, subscription)
+        with log.use.call():
+            return await lane_reports.show_lane(log, found, slot)
+
+    async def peek_lane(self, place: Place, subscription: str, slot: int, count: int) -> list[Listed]:
+        """The first messages that wait in a lane, which stay there."""
+        log, found = await self._subscribed(place, subscription)
+        bytes_max = self._broker.config.max_message_bytes
+        with log.use.call():
+            return await lane_reports.peek_lane(log, found, slot, count, bytes_max)
+
+    async def release_lane(self, place: Place, subscription: str, slot: int) -> None:
+        """Let a parked or paused slot go on, durably."""
+        log, found = await self._subscribed(place, subscription)
+        with log.use.call():
+            await lane_reports.release_lane(found, slot)
+
+    async def skip_lane(self, place: Place, subscription: str, slot: int, count: int | None) -> int:
+        """Acknowledge the first `count` entries of a lane, or all of them, durably; returns how many."""
+        log, found = await self._subscribed(place, subscription)
+        with log.use.call():
+            return await lane_reports.skip_lane(found, slot, count)
 
 
 LOGS: Final = Port(Logs)

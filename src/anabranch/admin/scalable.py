@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from anabranch.admin.calls import Call, route, whole
+from anabranch.admin.lanes import largest_by_subscription
 from anabranch.admin.permissions import forget_topic
 from anabranch.admin.scalable_subscriptions import check_unused
 from anabranch.admin.topics import classic_places
@@ -165,7 +166,9 @@ async def _subscribed_everywhere(call: Call, places: Sequence[Place]) -> dict[st
 
 
 async def why(call: Call) -> Any:
-    return await (await call.leader()).explain()
+    """The explanation of the leader, with the largest lanes of each subscription."""
+    shown = await (await call.leader()).explain()
+    return {**shown, "lanes": await largest_by_subscription(call)}
 
 
 async def stats(call: Call) -> Any:

@@ -30,7 +30,7 @@ async def create_subscription(call: Call) -> None:
     await leader.ensure_subscription(call.part("subscription"), kind, "earliest")  # type: ignore[arg-type]
 
 
-async def _existing(call: Call) -> tuple[str, SubscriptionRecord]:
+async def existing_subscription(call: Call) -> tuple[str, SubscriptionRecord]:
     """The name and the record of the subscription that the path names."""
     topic, subscription = call.topic("topic"), call.part("subscription")
     record = await call.topics.load_subscription(topic, subscription)
@@ -47,7 +47,7 @@ async def remove_subscription(call: Call, *, force: bool) -> None:
     """Delete the subscription that the path names; ConsumerBusyError while it is in use, unless forced."""
 
     async def unused() -> tuple[str, SubscriptionRecord]:
-        subscription, record = await _existing(call)
+        subscription, record = await existing_subscription(call)
         if not force:
             await check_unused(call, subscription)
         return subscription, record
@@ -79,13 +79,13 @@ async def check_unused(call: Call, subscription: str | None = None) -> None:
 async def seek(call: Call) -> None:
     timestamp_ms = call.timestamp_ms()
     leader = await call.leader()
-    subscription, _ = await _existing(call)
+    subscription, _ = await existing_subscription(call)
     await leader.seek(subscription, timestamp_ms)
 
 
 async def skip_all(call: Call) -> None:
     leader = await call.leader()
-    subscription, _ = await _existing(call)
+    subscription, _ = await existing_subscription(call)
     await leader.skip_all(subscription)
 
 

@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from anabranch.admin import (
     brokers,
+    lanes,
     permissions,
     quotas,
     scalable,
@@ -43,6 +44,7 @@ STOP_TIMEOUT_S = 5.0
 ROUTES = [
     *scalable.ROUTES,
     *scalable_subscriptions.ROUTES,
+    *lanes.ROUTES,
     *segments.ROUTES,
     *topics.ROUTES,
     *permissions.ROUTES,

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from anabranch.broker.serving.acknowledging import backlog_messages
 from anabranch.broker.serving.consumer import ServedConsumer
+from anabranch.broker.serving.lane_totals import backlog_of, lane_totals
 from anabranch.broker.serving.producer import ServedProducer
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.broker.serving.strategies import kind_name
@@ -114,14 +114,21 @@ def publisher_stats(producer: ServedProducer) -> Json:
 def subscription_stats(subscription: Subscription) -> Json:
     consumers = list(subscription.consumers)
     counters = subscription.counters
-    backlog = backlog_messages(subscription.log, subscription.cursor)
+    lanes = lane_totals(subscription)
+    backlog = backlog_of(subscription, lanes)
     return {
         "bytesOutCounter": counters.bytes_out,
         "msgOutCounter": counters.messages_out,
         "msgBacklog": subscription.backlog,
         "msgBacklogNoDelayed": subscription.backlog,
-        "backlogMessages": backlog,
-        "backlogSize": _backlog_bytes(subscription.log, backlog),
+        "backlogMessages": backlog.messages,
+        "backlogSize": _backlog_bytes(subscription.log, backlog.messages),
+        "lanes": lanes.lanes,
+        "laneEntries": lanes.entries,
+        "laneMessages": backlog.held,
+        "laneBytes": lanes.size_bytes,
+        "consumableBacklog": subscription.backlog - lanes.entries,
+        "consumableBacklogMessages": backlog.consumable,
         "unackedMessages": sum(consumer.unacked for consumer in consumers),
         "type": kind_name(subscription.kind) if consumers else "",
         "activeConsumerName": consumers[0].name if consumers else "",

@@ -146,7 +146,7 @@ async def create_subscription(call: Call) -> None:
 
 
 async def delete_subscription(call: Call) -> None:
-    places, name, consumers = await call.once("places", lambda: _subscribed(call))
+    places, name, consumers = await call.once("places", lambda: subscribed_places(call))
     if consumers and not call.flag("force"):
         raise PreconditionFailedError("the subscription has consumers; disconnect them, or pass force=true")
     for place in places:
@@ -154,14 +154,14 @@ async def delete_subscription(call: Call) -> None:
 
 
 async def skip_all(call: Call) -> None:
-    places, name, _ = await _subscribed(call)
+    places, name, _ = await subscribed_places(call)
     for place in places:
         await call.logs.seek(place, name, "latest")
 
 
 async def skip(call: Call) -> None:
     left = call.number_part("count")
-    places, name, _ = await _subscribed(call)
+    places, name, _ = await subscribed_places(call)
     call.repeatable = False
     for place in places:
         left = await call.logs.skip(place, name, left)
@@ -169,21 +169,21 @@ async def skip(call: Call) -> None:
 
 async def reset_to_time(call: Call) -> None:
     timestamp_ms = call.number_part("timestamp")
-    places, name, _ = await _subscribed(call)
+    places, name, _ = await subscribed_places(call)
     for place in places:
         await call.logs.seek_to_time(place, name, timestamp_ms)
 
 
 async def reset_to_id(call: Call) -> None:
     target = await call.body(object)
-    places, name, _ = await _subscribed(call)
+    places, name, _ = await subscribed_places(call)
     for place in places:
         await call.logs.seek(place, name, target)
 
 
 async def expire(call: Call) -> None:
     before_ms = call.broker.clock.wall_ms() - call.number_part("seconds") * 1000
-    places, name, _ = await _subscribed(call)
+    places, name, _ = await subscribed_places(call)
     for place in places:
         await call.logs.expire(place, name, before_ms)
 
@@ -213,7 +213,7 @@ async def _is_partition(call: Call, name: TopicName) -> bool:
     return whole is not None and name.partition < whole.partitions
 
 
-async def _subscribed(call: Call) -> tuple[list[Place], str, int]:
+async def subscribed_places(call: Call) -> tuple[list[Place], str, int]:
     """The places of the topic that have the subscription, its name, and the number of its consumers."""
     name = call.part("subscription")
     places = await classic_places(call)

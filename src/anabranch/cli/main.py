@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from anabranch.cli import (
     data_parser,
     doctor_parser,
+    lane_parser,
     quotas_parser,
     rights_parser,
     role_options,
@@ -76,6 +77,7 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     _add_config(commands)
     topic_parser.add_topic(commands)
     topic_parser.add_brokers(commands)
+    lane_parser.add_lane(commands)
     rights_parser.add_tenant(commands)
     rights_parser.add_namespace(commands)
     rights_parser.add_permissions(commands)

@@ -6,12 +6,14 @@ import argparse
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 from anabranch.admin.client import AdminClient
 from anabranch.cli import dag
+from anabranch.cli.lane import lane_text
 from anabranch.cli.role import role_of
 from anabranch.errors import InvalidConfigurationError, InvalidNameError
 from anabranch.model.names import TopicName
@@ -183,6 +185,9 @@ def _why(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) -> 
     for subscription, state in answer.get("subscriptions", {}).items():
         for line in waiting_lines(subscription, state):
             print(line)
+    for subscription, lanes in answer.get("lanes", {}).items():
+        for lane in lanes:
+            print(f"subscription {subscription}: {lane_text(lane, time.time())}")
 
 
 def state_lines(answer: dict[str, Any]) -> list[str]:

@@ -64,6 +64,7 @@ FIXED_PARTS = {
     "count": "1",
     "timestamp": "1",
     "seconds": "1",
+    "lane": "1",
     "policy": "retention",
     "role": "someone",
 }

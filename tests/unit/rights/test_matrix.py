@@ -57,6 +57,7 @@ PARTS = {
     "count": "1",
     "timestamp": "0",
     "seconds": "1",
+    "lane": "1",
 }
 CONNECTING = [role for role in ROLES if may(role, [{"proven"}], SPOTS[0], with_subscription=False)]
 UNLIKE_BARRIERS = 10**6

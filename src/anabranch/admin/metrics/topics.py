@@ -16,6 +16,7 @@ from anabranch.broker.broker import Broker
 from anabranch.broker.serving.acknowledging import backlog_messages
 from anabranch.broker.serving.kept import KeptLog
 from anabranch.broker.serving.keyed_reading import KeyedReading
+from anabranch.broker.serving.lane_totals import backlog_of, lane_totals
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.broker.serving.subscription import Subscription
 from anabranch.controller.service import TopicSummary
@@ -43,6 +44,12 @@ _SUBSCRIPTIONS = (
     Column("anabranch_backlog_messages", "gauge", "Messages not acknowledged yet."),
     Column("anabranch_consumers", "gauge", "Connected consumers, counted on each segment."),
     Column("anabranch_unacked_messages", "gauge", "Messages delivered and not acknowledged yet."),
+)
+_LANES = (
+    Column("anabranch_lanes", "gauge", "Lanes: keys or buckets that wait while others are delivered."),
+    Column("anabranch_lane_messages", "gauge", "Messages that wait in lanes, about."),
+    Column("anabranch_lane_bytes", "gauge", "Stored bytes of the entries that wait in lanes, about."),
+    Column("anabranch_backlog_consumable_messages", "gauge", "Messages not acknowledged and in no lane."),
 )
 _FAULTS = (
     Column("anabranch_read_errors_total", "counter", "Reads that failed and were repeated."),
@@ -96,6 +103,7 @@ class TopicTables:
         self._by_topic = by_topic
         self._traffic = Table(*_TRAFFIC)
         self._subscriptions = Table(*_SUBSCRIPTIONS)
+        self._lanes = Table(*_LANES)
         self._faults = Table(*_FAULTS)
         self._layouts = Table(*_LAYOUTS)
         self._states = Table(*_STATES)
@@ -105,6 +113,7 @@ class TopicTables:
         self.all = (
             self._traffic,
             self._subscriptions,
+            self._lanes,
             self._faults,
             self._layouts,
             self._states,
@@ -144,15 +153,18 @@ class TopicTables:
             self._add_subscription(log, subscription, self._within(topic, subscription=name))
 
     def _add_subscription(self, log: ServedLog, subscription: Subscription, labels: str) -> None:
-        consumers, source = subscription.consumers, subscription.source
+        consumers, source, reading = subscription.consumers, subscription.source, subscription.reading
         backlog = backlog_messages(log.log, subscription.cursor) if subscription.durable else None
         unacked = sum(consumer.unacked for consumer in consumers)
         self._subscriptions.add(labels, backlog, len(consumers), unacked)
+        if isinstance(reading, KeyedReading):
+            lanes = lane_totals(subscription)
+            left = backlog_of(subscription, lanes)
+            self._lanes.add(labels, lanes.lanes, left.held, lanes.size_bytes, left.consumable)
         # A subscription appears with its first fault.
         if source.errors or subscription.troubles:
             damaged = subscription.counters.damaged_entries
             self._faults.add(labels, source.errors, damaged, int(source.trouble is not None))
-        reading = subscription.reading
         if (
             log.name.segment is not None
             and subscription.durable

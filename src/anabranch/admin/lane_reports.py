@@ -1,0 +1,189 @@
+"""The lanes of one log in JSON, made by the broker that owns the log.
+
+The messages of a lane are read for the answer and stay where they are. A subscription without a consumer that
+reads by key or bucket has no lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from anabranch.broker.dispatch.lanes import LaneView
+from anabranch.broker.serving.keyed_reading import KeyedReading
+from anabranch.broker.serving.served_log import ServedLog
+from anabranch.broker.serving.subscription import Subscription
+from anabranch.errors import AnabranchError, ConflictError, NotFoundError
+from anabranch.ledger.storage import Entry
+from anabranch.model.hashing import bucket_ranges
+from anabranch.protocol.entries import Columns, checked_metadata, decode_columns
+from anabranch.protocol.outer import decoded_key
+
+Json = dict[str, Any]
+
+PEEKED_MAX: Final = 1000
+"""Most messages of one peek."""
+
+PEEKED_BYTES_MAX: Final = 4 * 2**20
+"""Bytes of entries that one peek reads, beyond the first."""
+
+SHOWN_BYTES: Final = 200
+"""Bytes of a payload that a peek shows."""
+
+SAMPLES: Final = 20
+"""Lanes of one list whose first entry is read for a sample of their keys."""
+
+
+def keyed(subscription: Subscription) -> KeyedReading | None:
+    reading = subscription.reading
+    return reading if isinstance(reading, KeyedReading) else None
+
+
+async def list_lanes(log: ServedLog, subscription: Subscription, limit: int) -> list[Json]:
+    """The largest lanes of a subscription, the first of them with a sample of their keys."""
+    reading = keyed(subscription)
+    if reading is None:
+        return []
+    views = list(reading.lanes())[:limit]
+    keys = await _sample_keys(log, views[:SAMPLES])
+    return [_shown(log, reading, view, keys.get(view.slot)) for view in views]
+
+
+async def show_lane(log: ServedLog, subscription: Subscription, slot: int) -> Json:
+    reading, view = find_lane(subscription, slot)
+    keys = await _sample_keys(log, [view])
+    return _shown(log, reading, view, keys.get(slot))
+
+
+def find_lane(subscription: Subscription, slot: int) -> tuple[KeyedReading, LaneView]:
+    """The lane of a slot; NotFoundError if nothing waits there."""
+    reading = keyed(subscription)
+    view = None if reading is None else reading.lane(slot)
+    if reading is None or view is None:
+        raise NotFoundError(f"subscription {subscription.name} has no lane {slot}; list its lanes")
+    return reading, view
+
+
+def _shown(log: ServedLog, reading: KeyedReading, view: LaneView, key: str | None) -> Json:
+    """One lane for people; `hashRange` has the hashes of a bucket."""
+    shown: Json = {
+        "slot": view.slot,
+        "reason": str(view.reason),
+        "sinceMs": view.since_ms,
+        "untilMs": view.until_ms,
+        "heldEntries": view.entries,
+        "heldBytes": view.size_bytes,
+        "waitsFor": view.waits_for,
+        "note": view.note,
+        "sampleKey": key,
+    }
+    if reading.boundaries is not None:
+        shown["hashRange"] = str(bucket_ranges(reading.boundaries)[view.slot])
+    if view.first_ordinal >= 0:
+        position = log.log.extent.position_of(view.first_ordinal)
+        shown["firstMessageId"] = f"{position.ledger}:{position.entry}"
+    return shown
+
+
+async def _sample_keys(log: ServedLog, views: Sequence[LaneView]) -> dict[int, str | None]:
+    """The key of the first message of each lane, as far as it can be read."""
+    slots = {view.first_ordinal: view.slot for view in views if view.first_ordinal >= 0}
+    found: dict[int, str | None] = {}
+    try:
+        for entry in await log.log.read_each(sorted(slots), PEEKED_BYTES_MAX):
+            found[slots[entry.ordinal]] = _first_key(entry.data)
+    except AnabranchError:
+        # A lane is shown without its key if the entry is damaged or trimmed.
+        pass
+    return found
+
+
+def _first_key(data: bytes) -> str | None:
+    """The key of an entry, or of its first message; None if it has none or cannot be read."""
+    try:
+        metadata, _ = checked_metadata(data)
+        if metadata.HasField("partition_key"):
+            key: str | bytes = metadata.partition_key
+            if metadata.partition_key_b64_encoded:
+                key = decoded_key(metadata.partition_key)
+            return key if isinstance(key, str) else _text(key)
+        columns = decode_columns(data, PEEKED_BYTES_MAX)
+        return _text(columns.keys[0]) if columns.count else None
+    except AnabranchError:
+        return None
+
+
+async def peek_lane(
+    log: ServedLog, subscription: Subscription, slot: int, count: int, bytes_max: int
+) -> list[Json]:
+    """The first messages that wait in a lane; none of them counts as delivered."""
+    reading, _ = find_lane(subscription, slot)
+    count = min(count, PEEKED_MAX)
+    ordinals = reading.lane_ordinals(slot, count)
+    entries = await log.log.read_each(ordinals, PEEKED_BYTES_MAX)
+    found: list[Json] = []
+    for entry in entries:
+        if len(found) >= count:
+            break
+        found += _messages(subscription, entry, bytes_max)
+    return found[:count]
+
+
+def _messages(subscription: Subscription, entry: Entry, bytes_max: int) -> Iterator[Json]:
+    """The messages of an entry that are not acknowledged; an entry that cannot be opened says why."""
+    about = {
+        "messageId": f"{entry.position.ledger}:{entry.position.entry}",
+        "publishTimeMs": entry.timestamp_ms,
+        "entryBytes": len(entry.data),
+    }
+    try:
+        columns = decode_columns(entry.data, bytes_max)
+    except AnabranchError as error:
+        yield {**about, "unreadable": str(error)}
+        return
+    remaining = subscription.cursor.acks.remaining(entry.ordinal)
+    for at in range(columns.count):
+        batch_index = columns.batch_indexes[at]
+        if remaining is None or remaining >> max(batch_index, 0) & 1:
+            yield {**about, "producer": columns.producer_name, **_message(columns, at, about["messageId"])}
+
+
+def _message(columns: Columns, at: int, entry_id: object) -> Json:
+    value = columns.values[at]
+    batch_index = columns.batch_indexes[at]
+    shown: Json = {
+        "key": _text(columns.keys[at]),
+        "properties": columns.properties[at] if columns.properties is not None else {},
+        "sizeBytes": 0 if value is None else len(value),
+        "payload": None if value is None else _text(value[:SHOWN_BYTES]),
+    }
+    if batch_index >= 0:
+        shown["messageId"] = f"{entry_id}:{batch_index}"
+    return shown
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else data.decode(errors="backslashreplace")
+
+
+async def release_lane(subscription: Subscription, slot: int) -> None:
+    """Let a parked or paused slot go on; ConflictError if it waits for another reason."""
+    reading, view = find_lane(subscription, slot)
+    if not reading.release_slot(slot):
+        raise ConflictError(
+            f"lane {slot} is not parked or paused: {view.reason}"
+            + (f", it waits for {view.waits_for}" if view.waits_for else "")
+            + "; only its consumer, or a skip, ends that"
+        )
+    subscription.schedule()
+    await subscription.cursor.flush()
+
+
+async def skip_lane(subscription: Subscription, slot: int, count: int | None) -> int:
+    """Acknowledge the first entries of a lane, or all of them; returns how many."""
+    reading, _ = find_lane(subscription, slot)
+    skipped = reading.skip_slot(slot, count)
+    subscription.schedule()
+    subscription.check_end()
+    await subscription.cursor.flush()
+    return skipped
