@@ -9,6 +9,7 @@ from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.context import ClientLink, Spawn
 from anabranch.broker.serving.log_reader import Counters
 from anabranch.broker.serving.reading import Reading
+from anabranch.broker.serving.retries import Retry
 from anabranch.broker.serving.shared_reading import PendingReading
 from anabranch.errors import AnabranchError, DamagedEntriesError, NotAllowedError
 from anabranch.ledger.cursors import Cursor
@@ -68,7 +69,12 @@ class LogAcknowledgements:
             taken(self.take_each(piece, reading))
 
     def redeliver(
-        self, consumer: ServedConsumer, ids: Ids, reading: Reading, changed: Callable[[], None]
+        self,
+        consumer: ServedConsumer,
+        ids: Ids,
+        retry: Retry,
+        reading: Reading,
+        changed: Callable[[], None],
     ) -> Iterator[None]:
         """Deliver these entries of a consumer again, or all of them without ids, in slices."""
         if isinstance(reading, PendingReading):
@@ -78,7 +84,7 @@ class LogAcknowledgements:
                     yield
                 wanted.update(ordinal for id_ in piece if (ordinal := self.ordinal(id_)) is not None)
             # All at once, because an entry that came back later could be overtaken by its successors.
-            reading.redeliver(consumer, wanted)
+            reading.redeliver(consumer, wanted, retry)
         else:
             # Without slices, because the client takes every entry that is sent in its new epoch.
             reading.redeliver(consumer, ())

@@ -105,7 +105,8 @@ class DelayedReading:
             return
         note = self._log.note(end, busy, now_ms)
         self._changed, self._noted_ms = False, now_ms
-        if note or is_note(cursor.note):
+        # A note of another kind may name entries that exist nowhere else.
+        if is_note(cursor.note) or (note and not cursor.note):
             cursor.set_note(note)
 
 

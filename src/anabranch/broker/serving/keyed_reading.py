@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from heapq import nlargest
 
 from anabranch.broker.dispatch.keyed import KeyedDispatch
@@ -12,6 +12,7 @@ from anabranch.broker.dispatch.slot_holds import Hold
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.draining import slots_of
 from anabranch.broker.serving.reading import ReadPath
+from anabranch.broker.serving.retries import AT_ONCE, Retry
 from anabranch.broker.serving.shared_reading import PendingReading
 from anabranch.errors import ConsumerAssignError, ConsumerBusyError, RemoteProtocolError
 from anabranch.ledger.storage import Entry
@@ -141,6 +142,37 @@ class KeyedReading(PendingReading):
     def wake_at_ms(self) -> int | None:
         times = (super().wake_at_ms, self.dispatch.holds.next_end_ms)
         return min((time for time in times if time is not None), default=None)
+
+    def redeliver(self, consumer: ServedConsumer, ordinals: Iterable[int], retry: Retry = AT_ONCE) -> None:
+        """Deliver these entries of a consumer again, each with the later ones of its slot that it holds."""
+        out, held = self._out, consumer.held
+        named = {ordinal for ordinal in ordinals if ordinal in held}
+        firsts: dict[int, int] = {}
+        for ordinal in sorted(named):
+            firsts.setdefault(out[ordinal][1], ordinal)
+        later: list[int] = []
+        if len(named) < len(held):
+            # The later entries of a slot went out after the earlier ones.
+            unseen = len(named)
+            for ordinal in reversed(held):
+                if not unseen:
+                    break
+                if ordinal in named:
+                    unseen -= 1
+                elif firsts.get(out[ordinal][1], ordinal) < ordinal:
+                    later.append(ordinal)
+        self._return(named, asked=True)
+        self._return(later, asked=False)
+        for slot in firsts:
+            self._wait_before(slot, retry)
+
+    def _wait_before(self, slot: int, retry: Retry) -> None:
+        hold = self.dispatch.holds.get(slot)
+        until_ms = self.path.clock.wall_ms() + retry.pause_ms if retry.pause_ms else 0
+        if retry.park is not None:
+            self.park_slot(slot, retry.park)
+        elif until_ms and (hold is None or 0 < hold.until_ms < until_ms):
+            self.pause_slot(slot, until_ms)
 
     def _take_back(self, entries: Sequence[tuple[int, int, int]]) -> None:
         now_ms = self.path.clock.wall_ms()

@@ -14,6 +14,7 @@ from anabranch.broker.dispatch.keyed_strategies import ByLanes, KeyedStrategy
 from anabranch.broker.dispatch.receivers import Ranking
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.log_reader import Counters, LogReader
+from anabranch.broker.serving.retries import AT_ONCE, Retry
 from anabranch.clock import Clock
 from anabranch.errors import ConsumerBusyError
 from anabranch.ledger.cursors import Cursor
@@ -70,7 +71,7 @@ class Reading(ABC):
         return
 
     @abstractmethod
-    def redeliver(self, consumer: ServedConsumer, ordinals: Iterable[int]) -> None:
+    def redeliver(self, consumer: ServedConsumer, ordinals: Iterable[int], retry: Retry = AT_ONCE) -> None:
         """Deliver these entries of a consumer again; an ordered strategy all of them."""
 
     def join(self, consumer: ServedConsumer) -> None:
@@ -166,7 +167,7 @@ class OrderedReading(Reading):
                 consumer.notify_active(active)
                 self._announced[consumer] = active
 
-    def redeliver(self, consumer: ServedConsumer, ordinals: Iterable[int]) -> None:
+    def redeliver(self, consumer: ServedConsumer, ordinals: Iterable[int], retry: Retry = AT_ONCE) -> None:
         if consumer is self.active:
             self.rewind()
 

@@ -15,6 +15,7 @@ from anabranch.broker.dispatch.receivers import RoundRobin
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.delayed_reading import DelayedReading
 from anabranch.broker.serving.reading import WRITE_BYTES, Reading, ReadPath
+from anabranch.broker.serving.retries import AT_ONCE, Retry
 from anabranch.ledger.storage import Entry
 from anabranch.protocol.hot_frames import encode_delivery
 
@@ -91,7 +92,7 @@ class PendingReading(Reading):
         self._out[ordinal] = (consumer, slot, before - messages)
         return self._release(consumer, slot, messages)
 
-    def redeliver(self, consumer: ServedConsumer, ordinals: Iterable[int]) -> None:
+    def redeliver(self, consumer: ServedConsumer, ordinals: Iterable[int], retry: Retry = AT_ONCE) -> None:
         held = consumer.held
         self._return((ordinal for ordinal in ordinals if ordinal in held), asked=True)
 

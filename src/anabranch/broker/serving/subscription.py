@@ -20,6 +20,7 @@ from anabranch.broker.serving.kept import KeptSubscription
 from anabranch.broker.serving.keyed_reading import KeyedReading
 from anabranch.broker.serving.log_reader import Counters, LogReader
 from anabranch.broker.serving.reading import OrderedReading, Reading, ReadPath
+from anabranch.broker.serving.retries import AT_ONCE, Retry
 from anabranch.broker.serving.strategies import Kind, kind_name, make_reading
 from anabranch.broker.serving.wake_timer import WakeTimer
 from anabranch.controller.decide.admission import ReaderState, Roster
@@ -219,11 +220,13 @@ class Subscription:
             self.check_end()
         self._timer.set(self.reading.wake_at_ms, self.schedule)
 
-    def redeliver(self, consumer: ServedConsumer, ids: Ids, epoch: int | None) -> Iterator[None]:
+    def redeliver(
+        self, consumer: ServedConsumer, ids: Ids, epoch: int | None, retry: Retry = AT_ONCE
+    ) -> Iterator[None]:
         """Deliver these entries of the consumer again, or all of them without ids, in slices."""
         if epoch is not None and (consumer.epoch is None or epoch > consumer.epoch):
             consumer.epoch = epoch
-        return self._acks.redeliver(consumer, ids, self.reading, self.schedule)
+        return self._acks.redeliver(consumer, ids, retry, self.reading, self.schedule)
 
     def acknowledge(self, consumer: ServedConsumer, command: pb.CommandAck) -> Iterator[None] | None:
         """Take an ACK, one with many ids in the slices returned; unknown and repeated ids change nothing."""

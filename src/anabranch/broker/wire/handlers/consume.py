@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from anabranch.broker.serving.acknowledging import mark_delete, position_from
+from anabranch.broker.serving.retries import retry_of
 from anabranch.broker.serving.shared_reading import PendingReading
 from anabranch.broker.serving.strategies import kind_name
 from anabranch.broker.serving.subscription import Subscription
@@ -75,7 +76,8 @@ def redeliver(connection: ServerConnection, command: pb.CommandRedeliverUnacknow
     attached = connection.consumers.get(command.consumer_id)
     if attached is not None:
         epoch = command.consumer_epoch if command.HasField("consumer_epoch") else None
-        for _ in attached.subscription.redeliver(attached.consumer, command.message_ids, epoch):
+        retry = retry_of(command)
+        for _ in attached.subscription.redeliver(attached.consumer, command.message_ids, epoch, retry):
             yield
             if connection.consumers.get(command.consumer_id) is not attached:
                 return
