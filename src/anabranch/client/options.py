@@ -24,6 +24,7 @@ Seconds = float | timedelta
 InitialPosition = Literal["earliest", "latest"]
 AccessMode = Literal["shared", "exclusive", "wait_for_exclusive", "exclusive_with_fencing"]
 DeadLetterPolicy = Literal["skip", "park", "block"]
+QueueOrder = Literal["key", "none"]
 BadEntries = Literal["skip", "fail", "dead_letter"]
 log = logging.getLogger("anabranch.client")
 
@@ -39,6 +40,24 @@ class ConsumerArguments(TypedDict, total=False):
     "skip", the default, acknowledges it. "fail" raises BadEntryError from one receive and leaves the entry to
     the caller. "dead_letter" sends its bytes to the topic of `dead_letter` and acknowledges it.
     """
+
+
+class StreamArguments(ConsumerArguments, total=False):
+    """More arguments of a stream consumer."""
+
+    dead_letter: DeadLetter | None
+    """The fate of messages that the handlers of `run` fail with too often. Messages that the application
+    receives itself have no redelivery."""
+
+
+class QueueArguments(ConsumerArguments, total=False):
+    """More arguments of a queue consumer."""
+
+    order: QueueOrder
+    """With "key" the consumers share the topic by segments and buckets, as stream consumers do, and messages
+    of one key come in order. A message that the application gives back comes again from the memory of its
+    consumer, before all later messages of its key. Up to ten times `receiver_queue_size` messages wait for
+    such keys; then the consumer takes no more until a key continues. "none" is the default."""
 
 
 class ClientArguments(TlsArguments, total=False):
@@ -144,6 +163,14 @@ def checked_arguments(given: ConsumerArguments, dead_letter: DeadLetter | None =
     if bad_entries == "dead_letter" and dead_letter is None:
         raise InvalidConfigurationError('bad_entries="dead_letter" needs a queue consumer with a dead_letter')
     return {"properties": kept_pairs("properties", given.get("properties")), "bad_entries": bad_entries}
+
+
+def stream_arguments(given: StreamArguments) -> dict[str, Any]:
+    return {**checked_arguments(given), "dead_letter": given.get("dead_letter")}
+
+
+def queue_arguments(given: QueueArguments, dead_letter: DeadLetter | None) -> dict[str, Any]:
+    return {**checked_arguments(given, dead_letter), "order": given.get("order", "none")}
 
 
 def refuse_unknown(given: Mapping[str, object], known: type) -> None:

@@ -11,6 +11,7 @@ from anabranch.client.consume.stream_consumer import AsyncStreamConsumer
 from anabranch.client.message import Message
 from anabranch.client.options import Seconds
 from anabranch.client.schema import V
+from anabranch.errors import in_words
 from anabranch.model.ids import MessageId
 
 
@@ -54,17 +55,29 @@ class QueueConsumer(RunningConsumer[AsyncQueueConsumer[V], V]):
         """Acknowledge one message or several; the broker never delivers them again."""
         self._run("acknowledge", lambda: self._twin.acknowledge(message))
 
-    def negative_acknowledge(self, message: Message[V] | MessageId, *, delay: Seconds | None = None) -> None:
-        """Give a message back; it is redelivered after `delay`, by default after the backoff `redelivery`."""
-        self._run("negative_acknowledge", lambda: self._twin.negative_acknowledge(message, delay=delay))
+    def negative_acknowledge(
+        self,
+        message: Message[V] | MessageId,
+        *,
+        delay: Seconds | None = None,
+        reason: str = "negatively acknowledged",
+    ) -> None:
+        """Give a message back; it is redelivered after `delay`, by default after the backoff `redelivery`.
+
+        `reason` is for the dead letter that the message may become.
+        """
+        self._run(
+            "negative_acknowledge",
+            lambda: self._twin.negative_acknowledge(message, delay=delay, reason=reason),
+        )
 
     @contextmanager
     def processing(self, message: Message[V]) -> Iterator[Message[V]]:
         """Acknowledge when the block ends, negatively when it raises; the exception is raised on."""
         try:
             yield message
-        except BaseException:
-            self.negative_acknowledge(message)
+        except BaseException as error:
+            self.negative_acknowledge(message, reason=in_words(error))
             raise
         self.acknowledge(message)
 

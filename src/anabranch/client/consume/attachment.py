@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 
 from anabranch.aio import Backoff
 from anabranch.client.net.layout_watch import TopicLayout
-from anabranch.client.options import BadEntries, DeadLetter, InitialPosition, kept_pairs, one_of
+from anabranch.client.options import (
+    BadEntries,
+    DeadLetter,
+    InitialPosition,
+    QueueOrder,
+    kept_pairs,
+    one_of,
+)
+from anabranch.errors import InvalidConfigurationError
 from anabranch.model.checkpoint import Checkpoint
 from anabranch.model.ids import MessageId
 from anabranch.model.layout import Segment
@@ -125,6 +133,7 @@ class SubscriptionOptions:
 @dataclass(frozen=True, slots=True)
 class StreamOptions(SubscriptionOptions):
     on_assignment: OnAssignment | None
+    dead_letter: DeadLetter | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +143,19 @@ class QueueOptions(SubscriptionOptions):
     processing_s: float | None
     redelivery: Backoff
     dead_letter: DeadLetter | None
+    order: QueueOrder
+
+    def __post_init__(self) -> None:
+        # A dataclass with slots is made anew, so that `super()` without arguments does not find it.
+        SubscriptionOptions.__post_init__(self)
+        one_of("order", self.order, QueueOrder)
+        if self.order == "key":
+            if self.processing_s is not None:
+                raise InvalidConfigurationError('processing_timeout needs order="none"; give `run` a timeout')
+            if self.priority:
+                raise InvalidConfigurationError('priority needs order="none"')
+        elif self.dead_letter is not None and self.dead_letter.policy != "skip":
+            raise InvalidConfigurationError(f'the policy {self.dead_letter.policy} needs order="key"')
 
 
 @dataclass(frozen=True, slots=True)

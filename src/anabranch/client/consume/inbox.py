@@ -166,7 +166,8 @@ class Inbox(LeavingConsumer, Generic[T]):
                     self._waiting.wake()
             elif self._accept(entry):
                 self._start_run(entry)
-                return True
+                if self._run:
+                    return True
         return False
 
     def _pass_over(self, entry: Received) -> None:

@@ -11,13 +11,13 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TypeVar
 
-from anabranch.client.consume.attachment import QueueOptions
+from anabranch.client.consume.attachment import Attachment, QueueOptions
+from anabranch.client.consume.group_membership import GroupMembership
 from anabranch.client.consume.layout_following import LayoutFollowing
 from anabranch.client.consume.redelivery import DeadLetters, OpenDeadLetters, Redelivery
 from anabranch.client.consume.runnable import RunnableConsumer
 from anabranch.client.consume.segment_consumer import SegmentConsumer
 from anabranch.client.decide.acknowledgements import LedgerEntry
-from anabranch.client.decide.failures import Fate
 from anabranch.client.message import Message, Received
 from anabranch.client.net.closing import Deadline
 from anabranch.client.net.connection_pool import ConnectionPool
@@ -50,18 +50,16 @@ class AsyncQueueConsumer(RunnableConsumer[T]):
         self.subscription = options.subscription
         self._options = options
         self.retry = options.redelivery
-        self.run_order = "none"
-        self.dead_letter = options.dead_letter
+        self.run_order = options.order
+        self.use_dead_letters(options.dead_letter, open_dead_letters, options.subscription)
         self._acks_noted = 0
         self._ack_timer: asyncio.TimerHandle | None = None
         self._redelivery = Redelivery(self.loop)
-        self._dead_letters: DeadLetters | None = None
-        if options.dead_letter is not None:
-            self._dead_letters = DeadLetters(
-                options.dead_letter, open_dead_letters, self.tasks, options.subscription
-            )
         attachment = replace(options.attachment(pb.CommandSubscribe.Shared, name), priority=options.priority)
-        self._segments = LayoutFollowing(self, options.topic, attachment, self._queue_size)
+        self._segments = self._choose_segments(attachment)
+
+    def _choose_segments(self, attachment: Attachment) -> LayoutFollowing | GroupMembership:
+        return LayoutFollowing(self, self._options.topic, attachment, self._queue_size)
 
     async def open(self) -> None:
         """Subscribe to the first segments."""
@@ -91,27 +89,41 @@ class AsyncQueueConsumer(RunnableConsumer[T]):
             await self.flush_acks()
 
     async def negative_acknowledge(
-        self, message: Message[T] | MessageId, *, delay: Seconds | None = None
+        self,
+        message: Message[T] | MessageId,
+        *,
+        delay: Seconds | None = None,
+        reason: str = "negatively acknowledged",
     ) -> None:
-        """Give a message back; it is delivered again after `delay`, by default as `redelivery` says."""
+        """Give a message back; it is delivered again after `delay`, by default as `redelivery` says.
+
+        A consumer with `order="key"` keeps the message, and hands it out again before all later messages of
+        its key, which wait meanwhile. `reason` is for the dead letter that the message may become.
+        """
         wait_s = None if delay is None else seconds("delay", delay, zero=True)
         if self._closed:
             raise AlreadyClosedError("the consumer is closed")
-        source, place, bits, _ = self._locate(message)
+        source = self._locate(message)[0]
         if source is None:
             return
         if wait_s is None:
             redelivered = message.redelivery_count if isinstance(message, Message) else 0
             wait_s = self._options.redelivery.delay(redelivered, self.pool.rng)
-        self._redelivery.give_back(source, place, bits, wait_s)
+        self._refuse(message, source, wait_s, reason)
+
+    def _refuse(
+        self, message: Message[T] | MessageId, source: SegmentConsumer, delay_s: float, reason: str
+    ) -> None:
+        _, place, bits, _ = self._locate(message)
+        self._redelivery.give_back(source, place, bits, delay_s)
 
     @asynccontextmanager
     async def processing(self, message: Message[T]) -> AsyncIterator[Message[T]]:
         """Acknowledge the message after the block; if the block raises, give it back and raise."""
         try:
             yield message
-        except BaseException:
-            await self.negative_acknowledge(message)
+        except BaseException as error:
+            await self.negative_acknowledge(message, reason=in_words(error))
             raise
         await self.acknowledge(message)
 
@@ -135,8 +147,7 @@ class AsyncQueueConsumer(RunnableConsumer[T]):
         finally:
             try:
                 await self._segments.leave(deadline)
-                if self._dead_letters is not None:
-                    await self._dead_letters.close_by(deadline)
+                await self._close_dead_letters(deadline)
             finally:
                 await self.tasks.stop()
 
@@ -198,11 +209,6 @@ class AsyncQueueConsumer(RunnableConsumer[T]):
             self._redelivery.give_back(source, place, bits, delay_s)
         return True
 
-    async def dispose(self, message: Message[T], fate: Fate, error: BaseException) -> None:
-        assert self._dead_letters is not None
-        await self._dead_letters.forward_one(message, self.topic, in_words(error))
-        self.finished(message)
-
     async def _forward(self, letters: DeadLetters, entry: Received) -> None:
         """Send an entry to the dead letter topic and acknowledge it; give it back if sending fails."""
         source: SegmentConsumer = entry.source  # type: ignore[assignment]
@@ -255,3 +261,4 @@ class AsyncQueueConsumer(RunnableConsumer[T]):
         self._acks_noted = 0
         for source in self.sources.values():
             source.flush_acks()
+        self._segments.progressed()

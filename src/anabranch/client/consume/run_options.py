@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, TypedDict, TypeVar
 
 from anabranch.aio import Backoff
-from anabranch.client.decide.failures import Fate
 from anabranch.client.message import Message
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.options import DeadLetter, Seconds, one_of, positive, refuse_unknown, seconds
@@ -66,8 +65,8 @@ class Home(Protocol[T]):
     def give_back(self, message: Message[T], delay_s: float) -> bool:
         """Let the broker deliver the message again, if the consumer does not keep the order of keys."""
 
-    async def dispose(self, message: Message[T], fate: Fate, error: BaseException) -> None:
-        """Send a message to the dead letter topic, or park it; raises if that fails."""
+    async def bury(self, message: Message[T], reason: str) -> None:
+        """Send a message to the dead letter topic and acknowledge it; raises if that fails."""
 
     def hand_out_again(self, messages: list[Message[T]]) -> None: ...
 

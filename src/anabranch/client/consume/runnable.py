@@ -6,6 +6,7 @@ from typing import TypeVar, Unpack
 
 from anabranch.aio import Backoff
 from anabranch.client.consume.inbox import Inbox
+from anabranch.client.consume.redelivery import DeadLetters, OpenDeadLetters
 from anabranch.client.consume.run_options import (
     RETRY,
     Handler,
@@ -16,7 +17,6 @@ from anabranch.client.consume.run_options import (
 )
 from anabranch.client.consume.running import Running
 from anabranch.client.consume.segment_consumer import SegmentConsumer
-from anabranch.client.decide.failures import Fate
 from anabranch.client.message import Message
 from anabranch.client.net.closing import Deadline
 from anabranch.client.options import DeadLetter, Seconds, log
@@ -36,6 +36,7 @@ class RunnableConsumer(Inbox[T]):
     retry: Backoff = RETRY
     """The pauses after failures unless the application chooses them."""
     dead_letter: DeadLetter | None = None
+    _dead_letters: DeadLetters | None = None
     _running: Running[T] | None = None
 
     async def run(
@@ -107,8 +108,23 @@ class RunnableConsumer(Inbox[T]):
         """Let the broker deliver a message again; False if the consumer keeps it for the order of its key."""
         return False
 
-    async def dispose(self, message: Message[T], fate: Fate, error: BaseException) -> None:
-        raise NotImplementedError
+    def use_dead_letters(
+        self, policy: DeadLetter | None, open_producer: OpenDeadLetters, subscription: str
+    ) -> None:
+        """Treat messages that fail too often as the policy says."""
+        self.dead_letter = policy
+        if policy is not None:
+            self._dead_letters = DeadLetters(policy, open_producer, self.tasks, subscription)
+
+    async def bury(self, message: Message[T], reason: str) -> None:
+        """Send a message to the dead letter topic and acknowledge it; raises if that fails."""
+        assert self._dead_letters is not None
+        await self._dead_letters.forward_one(message, self.topic, reason)
+        self.finished(message)
+
+    async def _close_dead_letters(self, deadline: Deadline) -> None:
+        if self._dead_letters is not None:
+            await self._dead_letters.close_by(deadline)
 
     def voided(self, source: SegmentConsumer) -> None:
         super().voided(source)

@@ -8,6 +8,7 @@ another, so that a busy run makes no task for each message.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
@@ -211,16 +212,14 @@ class Running(Generic[T]):
         self._failures += 1
         redeliveries = message.redelivery_count
         fate = after_failure(redeliveries, home.dead_letter)
-        if fate is not Fate.RETRY:
-            try:
-                await home.dispose(message, fate, error)
-            except AnabranchError as problem:
-                log.warning("%s: %r cannot leave its key: %s", home.topic, message, problem)
-            else:
-                self._dead_letters += fate is Fate.SKIP
-                self._parked += fate is Fate.PARK
-                self._leave(line)
-                return
+        if fate is Fate.SKIP and await self._bury(message, error):
+            self._leave(line)
+            return
+        if fate is Fate.PARK:
+            log.error("%s: the key of %r is parked: %s", home.topic, message, in_words(error))
+            self._parked += 1
+            self._lines.pause(line, again(message), math.inf)
+            return
         delay_s = asked_pause_s(error)
         if delay_s is None:
             delay_s = self._options.retry.delay(redeliveries, home.pool.rng)
@@ -238,6 +237,16 @@ class Running(Generic[T]):
         self._lines.pause(line, again(message), self._loop.time() + delay_s)
         self._schedule()
 
+    async def _bury(self, message: Message[T], error: BaseException) -> bool:
+        """Send a message to the dead letter topic; False if that failed, too."""
+        try:
+            await self._home.bury(message, in_words(error))
+        except AnabranchError as problem:
+            log.warning("%s: %r cannot become a dead letter: %s", self._home.topic, message, problem)
+            return False
+        self._dead_letters += 1
+        return True
+
     def _leave(self, line: KeyLine[Message[T]]) -> None:
         message = line.first
         self._lines.finish(line)
@@ -245,7 +254,7 @@ class Running(Generic[T]):
 
     def _schedule(self) -> None:
         due_at = self._lines.next_due
-        if due_at is None:
+        if due_at is None or due_at == math.inf:
             return
         if self._timer is not None:
             if self._timer.when() <= due_at:

@@ -10,10 +10,10 @@ from typing import TypeVar
 
 from anabranch.client.consume.attachment import Attachment, SegmentAddress, StreamOptions
 from anabranch.client.consume.cumulative_acks import CumulativeAcks, drop_acknowledged
-from anabranch.client.consume.membership import GroupMembership
+from anabranch.client.consume.group_membership import GroupMembership
+from anabranch.client.consume.redelivery import OpenDeadLetters
 from anabranch.client.consume.runnable import RunnableConsumer
 from anabranch.client.consume.segment_consumer import SegmentConsumer
-from anabranch.client.decide.failures import Fate
 from anabranch.client.decide.permits import Permits
 from anabranch.client.decide.refused_roles import is_refused_role
 from anabranch.client.message import Message, Received
@@ -37,11 +37,18 @@ CAUGHT_UP_ACK_S = 0.005
 class AsyncStreamConsumer(RunnableConsumer[T]):
     """Reads a share of a topic in key order; made by `AsyncClient.subscribe_stream`."""
 
-    def __init__(self, pool: ConnectionPool, schema: Codec[T], options: StreamOptions) -> None:
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        schema: Codec[T],
+        options: StreamOptions,
+        open_dead_letters: OpenDeadLetters,
+    ) -> None:
         name = options.name or f"anabranch-stream-{pool.rng.getrandbits(40):010x}"
         super().__init__(pool, schema, name, options.receiver_queue_size, options.bad_entries)
         self.subscription = options.subscription
         self._options = options
+        self.use_dead_letters(options.dead_letter, open_dead_letters, options.subscription)
         self._acked = 0
         """The application has acknowledged all messages up to this number."""
         self._ack_timer: asyncio.TimerHandle | None = None
@@ -106,13 +113,14 @@ class AsyncStreamConsumer(RunnableConsumer[T]):
     async def _close(self, deadline: Deadline) -> None:
         """Leave the subscription; messages that the application did not acknowledge stay unacknowledged."""
         self._end_waiting()
-        self._membership.end_hand_overs()
+        self._membership.stop()
         self._send_acks()
         try:
             await self._leave_segments(deadline)
         finally:
             try:
                 await self._membership.leave(deadline)
+                await self._close_dead_letters(deadline)
             finally:
                 await self.tasks.stop()
 
@@ -171,9 +179,6 @@ class AsyncStreamConsumer(RunnableConsumer[T]):
     def _pass_over(self, entry: Received) -> None:
         self._accept(entry)
         self._schedule_acks()
-
-    async def dispose(self, message: Message[T], fate: Fate, error: BaseException) -> None:
-        raise NotImplementedError
 
     def finished(self, message: Message[T]) -> None:
         entry: Received = message._entry

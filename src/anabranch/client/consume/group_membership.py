@@ -86,7 +86,7 @@ class GroupMembership:
             if not source.released and not isinstance(error, TopicNotFoundError):
                 raise
 
-    def end_hand_overs(self) -> None:
+    def stop(self) -> None:
         """Wait for no acknowledgement of a segment any more."""
         for hand_over in self._hand_overs.values():
             hand_over.cancel()
@@ -126,7 +126,7 @@ class GroupMembership:
     def lose_all(self) -> None:
         """Release all segments, because other consumers get them at once."""
         self._assignment = {}
-        self.end_hand_overs()
+        self.stop()
         for source in self._home.sources.values():
             source.release()
 
@@ -187,6 +187,12 @@ class GroupMembership:
         self._home.left(source, why)
 
     # Called by the consumers of segments.
+
+    def reached_end(self, source: SegmentConsumer) -> None:
+        """The leader takes drained segments away."""
+
+    def attached_again(self, source: SegmentConsumer) -> None:
+        """The leader assigns the segments that a seek opens again."""
 
     @staticmethod
     def is_final(source: SegmentConsumer, error: AnabranchError) -> bool | None:
