@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
+from itertools import islice, takewhile
 
 from pyroaring import BitMap64
 
@@ -134,6 +135,16 @@ class AckSet:
             found: int = self._pending.next_set_bit(max(ordinal, 0))
         except ValueError:
             return self._top
+        return found
+
+    def pending_from(self, ordinal: int, end: int, limit: int) -> list[int]:
+        """The first `limit` ordinals from this one on, and below `end`, that are not wholly acknowledged."""
+        found: list[int] = []
+        if ordinal < self._top:
+            inside = self._pending.iter_equal_or_larger(max(ordinal, 0))
+            found += islice(takewhile(end.__gt__, inside), limit)
+        start = max(ordinal, self._top)
+        found += range(start, min(end, start + limit - len(found)))
         return found
 
     def pending_count(self, end: int) -> int:

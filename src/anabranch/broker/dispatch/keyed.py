@@ -32,7 +32,14 @@ class KeyedDispatch:
     def __init__(self) -> None:
         self.lanes = Lanes()
         self.holds = SlotHolds()
+        self.overdue: dict[int, tuple[int, int]] = {}
+        """For each slot with overdue entries their number, and the time of the first one."""
+        self._stuck: set[int] = set()
+        """Slots that stop because of overdue entries."""
+        self._floor = 0
+        """First ordinal that a restored lane must not let out yet."""
         self._selector: Selector = AutoSplit()
+        self._closed: frozenset[int] = frozenset()
         self._holders: dict[int, Receiver] = {}
         self._outstanding: dict[int, int] = {}
         self._changed = False
@@ -45,9 +52,13 @@ class KeyedDispatch:
         """Entries that wait in lanes."""
         return self.lanes.held
 
-    def change(self, selector: Selector) -> None:
-        """Use the owners that `selector` names; a slot with a holder moves when its entries are settled."""
+    def change(self, selector: Selector, closed: frozenset[int] = frozenset()) -> None:
+        """Use the owners that `selector` names; a slot with a holder moves when its entries are settled.
+
+        Slots that are `closed` have no owner yet.
+        """
         self._selector = selector
+        self._closed = closed
         # The next `take` offers all held entries anew, so that many changes at once cost as much as one.
         self._changed = True
 
@@ -61,6 +72,8 @@ class KeyedDispatch:
         """Forget all held and outstanding entries, because the subscription starts to read elsewhere."""
         self.lanes.clear()
         self.holds.clear()
+        self.overdue.clear()
+        self._stuck.clear()
         self._holders.clear()
         self._outstanding.clear()
         self._delayed.clear()
@@ -70,7 +83,7 @@ class KeyedDispatch:
         self, ordinal: int, slot: int, messages: int, *, size: int = 0, now_ms: int = 0
     ) -> Receiver | None:
         """Take the next entry of the log; return the receiver that gets it now, or None when it is held."""
-        if slot not in self.lanes and slot not in self.holds:
+        if slot not in self.lanes and slot not in self.holds and slot not in self._stuck:
             owner = self._selector.owner(slot)
             if owner is not None and owner.ready and self._holders.get(slot, owner) is owner:
                 self._charge(owner, slot, messages)
@@ -173,9 +186,53 @@ class KeyedDispatch:
         for slot in self.holds.pop_due(now_ms):
             self._offer_head(slot)
 
+    def count_overdue(self, slot: int, now_ms: int) -> None:
+        """Note that an outstanding entry of a slot is not acknowledged in time."""
+        count, since_ms = self.overdue.get(slot, (0, now_ms))
+        self.overdue[slot] = count + 1, since_ms
+
+    def uncount_overdue(self, slot: int) -> bool:
+        """Note that an overdue entry is settled; whether it lets a held entry go out."""
+        count, since_ms = self.overdue.pop(slot)
+        if count > 1:
+            self.overdue[slot] = count - 1, since_ms
+            return False
+        self._stuck.discard(slot)
+        return self._offer_head(slot)
+
+    def stop_overdue(self) -> None:
+        """Stop the slots with overdue entries whose receiver is about to run out of permits.
+
+        A receiver that takes much and acknowledges rarely, but has permits, goes on: it may wait for later
+        entries of the slot before it acknowledges.
+        """
+        for slot in self.overdue.keys() - self._stuck:
+            holder = self._holders.get(slot)
+            if holder is not None and holder.permits <= holder.unacked:
+                self._stuck.add(slot)
+
+    def restore(self, slots: Iterable[tuple[int, int]], floor: int) -> None:
+        """Open lanes, as (slot, since_ms), whose entries below `floor` follow by `hold`, in order."""
+        self._floor = floor
+        for slot, since_ms in slots:
+            self.lanes.open(slot, since_ms).restored = True
+
+    def restored(self) -> None:
+        """Note that all pending entries below the floor were held; restored lanes are like others now."""
+        self._floor = 0
+        for slot in list(self.lanes):
+            lane = self.lanes.get(slot)
+            if lane is not None and lane.restored:
+                lane.restored = False
+                self.lanes.close_if_empty(slot)
+        self._changed = True
+
     def target(self, slot: int) -> Receiver | None:
         """The receiver of the slot's next entry: its owner, unless another receiver holds earlier ones."""
-        if slot in self.holds or (self._delayed and self.lanes.head(slot) in self._delayed):
+        if slot in self.holds or slot in self._stuck:
+            return None
+        lane = self.lanes.get(slot)
+        if lane is not None and (lane.head in self._delayed or (lane.restored and lane.head >= self._floor)):
             return None
         owner = self._selector.owner(slot)
         return owner if owner is None or self._holders.get(slot, owner) is owner else None
@@ -187,21 +244,23 @@ class KeyedDispatch:
             return hold.reason
         if self.lanes.head(slot) in self._delayed:
             return LaneReason.DELAYED
+        if slot in self.overdue:
+            return LaneReason.UNACKNOWLEDGED
         owner = self._selector.owner(slot)
         if owner is None:
-            return LaneReason.NO_CONSUMER
+            return LaneReason.CLOSED if slot in self._closed else LaneReason.NO_CONSUMER
         return LaneReason.BUSY if self._holders.get(slot, owner) is owner else LaneReason.HANDOVER
 
     def view(self, slot: int) -> LaneView | None:
         """The lane of a slot as people see it; None for a slot that goes on."""
         lane, hold = self.lanes.get(slot), self.holds.get(slot)
-        if lane is None and hold is None:
+        if lane is None and hold is None and slot not in self.overdue:
             return None
         waits_for = self._holders.get(slot) or self._selector.owner(slot)
         return LaneView(
             slot=slot,
             reason=self.reason(slot),
-            since_ms=hold.since_ms if hold else lane.since_ms if lane else 0,
+            since_ms=hold.since_ms if hold else lane.since_ms if lane else self.overdue[slot][1],
             entries=len(lane.entries) if lane else 0,
             size_bytes=lane.size_bytes if lane else 0,
             first_ordinal=lane.head if lane else -1,

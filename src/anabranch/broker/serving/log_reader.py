@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from anabranch.aio import Backoff
 from anabranch.broker.serving.context import Spawn, SubscriptionLimits
@@ -40,10 +41,18 @@ class Counters:
     """Damaged entries that were passed without delivery."""
     damaged_messages: int = 0
     """Messages in those entries, as far as their number is known."""
+    entries_read: int = 0
+    """Entries taken from the log, from memory or disk; more than were delivered if some were read twice."""
+    lane_bounds: int = 0
+    """How often reading stopped because lanes had reached a bound."""
 
 
 class LogReader:
-    """Entries of a log: from memory at once, or one batch from disk, and then it calls `ready`."""
+    """Entries of a log: from memory at once, or one batch from disk, and then it calls `ready`.
+
+    Three channels do not wait for each other: entries in the order of the log, chosen entries of lanes, and
+    those that are read after a restart to find the slots of pending entries.
+    """
 
     def __init__(
         self,
@@ -54,52 +63,113 @@ class LogReader:
         passed: Callable[[DamagedEntriesError], Sequence[Entry] | None],
     ) -> None:
         """`passed` returns the entries to deliver instead of damaged ones, or None to stop there."""
-        self._log = log
-        self._spawn = spawn
-        self._ready = ready
-        self._passed = passed
+        self.log = log
+        self.spawn = spawn
+        self.ready = ready
+        self.passed = passed
         self._max_entries = limits.batch_entries
         self._max_bytes = min(limits.batch_bytes, FETCH_BYTES_MAX)
-        self._fetched: Sequence[Entry] = ()
-        self._fetching = False
-        self._failures = 0
-        self._stopped_at = -1
-        self._retry: asyncio.TimerHandle | None = None
         self.errors = 0
         """Reads that failed and were repeated; the number only grows."""
-        self.trouble: str | None = None
+        self.counters = Counters()
+        self._in_order, self._chosen, self._scanned = (_Channel(self) for _ in range(3))
+
+    @property
+    def _channels(self) -> Sequence[_Channel]:
+        return self._in_order, self._chosen, self._scanned
+
+    @property
+    def trouble(self) -> str | None:
         """Why the entries that a consumer waits for cannot be read now; None while reading works."""
+        return next((one.trouble for one in self._channels if one.trouble is not None), None)
 
     @property
     def end(self) -> int:
         """One past the last entry that may be read."""
-        return self._log.extent.next_ordinal
+        return self.log.extent.next_ordinal
 
     def read(self, ordinal: int, max_entries: int) -> Sequence[Entry] | None:
         """Entries from `ordinal` on, none at the end, or None: ask again when `ready` is called."""
-        limit = min(max_entries, self._max_entries)
-        entries = self._log.read_cached(ordinal, limit, self._max_bytes)
+        limit, channel = min(max_entries, self._max_entries), self._in_order
+        entries = self.log.read_cached(ordinal, limit, self._max_bytes)
         if entries is not None:
-            self._fetched = ()
+            channel.fetched = ()
+            self.counters.entries_read += len(entries)
             return entries
-        fetched = self._fetched
+        fetched = channel.fetched
         if fetched:
             at = ordinal - fetched[0].ordinal
             if 0 <= at < len(fetched):
                 return fetched[at : at + limit]
-        if not self._fetching and ordinal != self._stopped_at:
-            self._fetching = True
-            self._spawn(self._fetch(ordinal))
+        channel.start(ordinal, partial(self.log.read, ordinal, self._max_entries, self._max_bytes))
         return None
+
+    def read_each(
+        self, ordinals: Sequence[int], ahead: Sequence[int] = (), *, scan: bool = False
+    ) -> Sequence[Entry] | None:
+        """The stored entries among these ascending ordinals, perhaps only the first ones; None as in `read`.
+
+        A read from disk takes the later ordinals of `ahead` too, in expectation of the next calls.
+        """
+        channel = self._scanned if scan else self._chosen
+        if channel.fetched:
+            wanted = set(ordinals)
+            found = [entry for entry in channel.fetched if entry.ordinal in wanted]
+            if found and found[0].ordinal == ordinals[0]:
+                return found
+        entries = self.log.read_each_cached(ordinals, self._max_bytes)
+        if entries is not None:
+            self.counters.entries_read += len(entries)
+            return entries
+        chosen = [*ordinals, *ahead]
+        channel.start(ordinals[0], partial(self.log.read_each, chosen, self._max_bytes))
+        return None
+
+    def take_fetched(self) -> Sequence[Entry]:
+        """The chosen entries that came from disk since the last call; `read_each` forgets them."""
+        entries, self._chosen.fetched = self._chosen.fetched, ()
+        return entries
 
     @property
     def working(self) -> bool:
         """Whether a read is under way, or will be repeated."""
-        return self._fetching or self._retry is not None
+        return any(channel.working for channel in self._channels)
 
     def forget(self) -> None:
-        """Drop the batch from disk, because no consumer reads for now or the cursor was moved."""
-        self._fetched = ()
+        """Drop the batches from disk, because no consumer reads for now or the cursor was moved."""
+        for channel in self._channels:
+            channel.forget()
+
+    def close(self) -> None:
+        """Forget the callbacks too, so that the subscription is freed with its last reference."""
+        self.forget()
+        self.ready, self.passed = _do_nothing, _stop
+
+
+class _Channel:
+    """At most one read from disk at a time, and the entries of the last one."""
+
+    def __init__(self, reader: LogReader) -> None:
+        self._reader = reader
+        self.fetched: Sequence[Entry] = ()
+        self.trouble: str | None = None
+        self._fetching = False
+        self._failures = 0
+        self._stopped_at = -1
+        self._retry: asyncio.TimerHandle | None = None
+
+    @property
+    def working(self) -> bool:
+        return self._fetching or self._retry is not None
+
+    def start(self, ordinal: int, read: Callable[[], Awaitable[Sequence[Entry]]]) -> None:
+        """Read from disk, unless a read is under way or entry `ordinal` could not be read just now."""
+        if not self._fetching and ordinal != self._stopped_at:
+            self._fetching = True
+            self._reader.spawn(self._fetch(ordinal, read))
+
+    def forget(self) -> None:
+        self.fetched = ()
         self._failures = 0
         self.trouble = None
         self._go_on()
@@ -110,51 +180,49 @@ class LogReader:
             self._retry.cancel()
             self._retry = None
 
-    def close(self) -> None:
-        """Forget the callbacks too, so that the subscription is freed with its last reference."""
-        self.forget()
-        self._ready, self._passed = _do_nothing, _stop
-
-    async def _fetch(self, ordinal: int) -> None:
+    async def _fetch(self, ordinal: int, read: Callable[[], Awaitable[Sequence[Entry]]]) -> None:
+        reader = self._reader
         try:
-            self._fetched = await self._log.read(ordinal, self._max_entries, self._max_bytes)
+            self.fetched = await read()
+            reader.counters.entries_read += len(self.fetched)
         except AlreadyClosedError:
             # The next owner of the store reads for its own consumers.
             return
         except DamagedEntriesError as error:
-            instead = self._passed(error)
+            instead = reader.passed(error)
             if instead is None:
                 self._stop_at_damage(ordinal, error)
                 return
-            self._fetched = instead
+            self.fetched = instead
         except (AnabranchError, OSError) as error:
             self._read_failed(ordinal, error)
             return
         finally:
             self._fetching = False
         if self.trouble is not None:
-            _log.info("%s: entry %d can be read again", self._log.name, ordinal)
+            _log.info("%s: entry %d can be read again", reader.log.name, ordinal)
         self._failures = 0
         self.trouble = None
         self._go_on()
-        self._ready()
+        reader.ready()
 
     def _stop_at_damage(self, ordinal: int, error: DamagedEntriesError) -> None:
         # Passing the entry would be silent loss, so the operator decides.
+        log = self._reader.log
         trouble = (
-            f"delivery stops at {self._log.extent.position_of(error.first)}, because {error}; "
+            f"delivery stops at {log.extent.position_of(error.first)}, because {error}; "
             "repair the file, or move the subscription, or pass damaged entries with damaged_entries=skip"
         )
         if trouble != self.trouble:
-            _log.error("%s: %s", self._log.name, trouble)
+            _log.error("%s: %s", log.name, trouble)
         self._wait(ordinal, trouble, DAMAGE_RETRIES)
 
     def _read_failed(self, ordinal: int, error: Exception) -> None:
-        self.errors += 1
+        self._reader.errors += 1
         cause = error.__cause__ or error
         trouble = f"entry {ordinal} cannot be read and is tried again: {in_words(cause)}"
         if self.trouble is None:
-            _log.warning("%s: %s", self._log.name, trouble)
+            _log.warning("%s: %s", self._reader.log.name, trouble)
         self._wait(ordinal, trouble, RETRIES)
 
     def _wait(self, ordinal: int, trouble: str, retries: Backoff) -> None:
@@ -166,7 +234,7 @@ class LogReader:
 
     def _try_again(self) -> None:
         self._go_on()
-        self._ready()
+        self._reader.ready()
 
 
 def _do_nothing() -> None:

@@ -53,6 +53,8 @@ class Reading(ABC):
         """First ordinal not read yet."""
         self.unacked = 0
         """Delivered messages that count against the limit of the subscription."""
+        self.trouble: str | None = None
+        """Why the strategy does not read on, in words; None while it does."""
 
     def check_fits(self, name: str, meta: pb.KeySharedMeta) -> None:
         """Raise unless one more consumer may read as the connected consumers of subscription `name` do."""

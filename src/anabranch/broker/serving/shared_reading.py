@@ -81,7 +81,7 @@ class PendingReading(Reading):
             if held is not None:
                 del held[0].held[ordinal]
                 more |= self._release(*held)
-                more |= self._settle_slot(held[1])
+                more |= self._settled(ordinal, held[1])
         return more
 
     def acknowledged_part(self, ordinal: int, messages: int) -> bool:
@@ -135,7 +135,8 @@ class PendingReading(Reading):
     def _due(self, ordinal: int, slot: int) -> None:
         """Take note that the delivery time of an entry has come."""
 
-    def _settle_slot(self, slot: int) -> bool:
+    def _settled(self, ordinal: int, slot: int) -> bool:
+        """Take note that an outstanding entry is acknowledged; whether more may be delivered."""
         return False
 
     def _release(self, consumer: ServedConsumer, _slot: int, messages: int) -> bool:

@@ -17,8 +17,13 @@ def kind_name(kind: Kind) -> str:
     return pb.CommandSubscribe.SubType.Name(pb.CommandSubscribe.SubType.ValueType(kind))
 
 
-def make_reading(path: ReadPath, kind: Kind, meta: pb.KeySharedMeta) -> Reading:
-    """The strategy for the first consumer of a subscription, which decides how the others read too."""
+def make_reading(path: ReadPath, kind: Kind, meta: pb.KeySharedMeta, before: Reading) -> Reading:
+    """The strategy for the first consumer of a subscription, which decides how the others read too.
+
+    A keyed strategy goes on where it was `before`, so that no entry of a lane is read again.
+    """
+    if kind == pb.CommandSubscribe.Key_Shared and isinstance(before, KeyedReading) and before.is_like(meta):
+        return before
     if kind == pb.CommandSubscribe.Shared:
         return SharedReading(path)
     if kind != pb.CommandSubscribe.Key_Shared:

@@ -58,6 +58,7 @@ class Subscription:
         self._skips_damaged, self._scheduled = limits.skips_damaged, False
         self._timer = WakeTimer(broker.clock)
         self.source = LogReader(self.log, broker.spawn, self.schedule, limits, self._pass_damaged)
+        self.source.counters = self.counters
         bounds = limits.batch_entries, limits.unacked_max, limits.keyed
         self._path = ReadPath(cursor, self.source, self.counters, broker.clock, context.partition, *bounds)
         self._limits = DeliveryLimits(context.throttle, name, self._path)
@@ -86,7 +87,8 @@ class Subscription:
         """Why entries cannot be read now, and the damaged entries that were passed, in words."""
         passed = self.counters.damaged_entries
         found = [f"{passed} damaged entries were passed without delivery"] if passed else []
-        return found if self.source.trouble is None else [self.source.trouble, *found]
+        stopped = self.source.trouble, self.reading.trouble
+        return [*(trouble for trouble in stopped if trouble is not None), *found]
 
     @property
     def working(self) -> bool:
@@ -106,7 +108,7 @@ class Subscription:
             self.reading.check_fits(self.name, meta)
         else:
             self.kind = kind
-            self.reading = make_reading(self._path, kind, meta)
+            self.reading = make_reading(self._path, kind, meta, self.reading)
         if isinstance(self.reading, KeyedReading):
             consumer.ranges = self.reading.ranges_for(meta)
         consumer.retired = state == "finishes"
@@ -187,7 +189,7 @@ class Subscription:
 
     def resume(self, kept: KeptSubscription) -> None:
         """Go on from the state of an unloaded subscription."""
-        self.counters = self._path.counters = kept.counters
+        self.counters = self._path.counters = self.source.counters = kept.counters
         self.source.errors, self.last_acked_ms, self.kind = kept.read_errors, kept.last_acked_ms, kept.kind
         self._roster, self.admitting, self._limits.gates = kept.roster, kept.admitting, kept.gates
 

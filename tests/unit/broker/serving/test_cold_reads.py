@@ -29,7 +29,7 @@ KEYS = 15
 @pytest.fixture(params=[0.3, 1.0])
 def forgetful(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The adapter's memory fails with some probability, so that reads must wait."""
-    remembered = MemoryLog.read_cached
+    remembered, each = MemoryLog.read_cached, MemoryLog.read_each_cached
     rng = random.Random(7)
 
     def read_cached(
@@ -42,8 +42,14 @@ def forgetful(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     async def read(self: MemoryLog, ordinal: int, max_entries: int, max_bytes: int) -> Sequence[Entry]:
         return remembered(self, ordinal, max_entries, max_bytes)
 
-    monkeypatch.setattr(MemoryLog, "read_cached", read_cached)
-    monkeypatch.setattr(MemoryLog, "read", read)
+    def read_each_cached(self: MemoryLog, ordinals: Sequence[int], max_bytes: int) -> Sequence[Entry] | None:
+        return None if rng.random() < request.param else each(self, ordinals, max_bytes)
+
+    async def read_each(self: MemoryLog, ordinals: Sequence[int], max_bytes: int) -> Sequence[Entry]:
+        return each(self, ordinals, max_bytes)
+
+    for made in (read_cached, read, read_each_cached, read_each):
+        monkeypatch.setattr(MemoryLog, made.__name__, made)
 
 
 class FaultyConsumers:

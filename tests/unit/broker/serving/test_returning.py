@@ -27,7 +27,7 @@ SHARED, KEY_SHARED = pb.CommandSubscribe.Shared, pb.CommandSubscribe.Key_Shared
 @pytest.fixture
 def cold(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """A function after whose call the first COUNT entries must be read from disk."""
-    remembered = MemoryLog.read_cached
+    remembered, each = MemoryLog.read_cached, MemoryLog.read_each_cached
 
     def read_cached(
         self: MemoryLog, ordinal: int, max_entries: int, max_bytes: int
@@ -37,9 +37,15 @@ def cold(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     async def read(self: MemoryLog, ordinal: int, max_entries: int, max_bytes: int) -> Sequence[Entry]:
         return remembered(self, ordinal, max_entries, max_bytes)
 
+    def read_each_cached(self: MemoryLog, ordinals: Sequence[int], max_bytes: int) -> Sequence[Entry] | None:
+        return None if ordinals[0] < COUNT else each(self, ordinals, max_bytes)
+
+    async def read_each(self: MemoryLog, ordinals: Sequence[int], max_bytes: int) -> Sequence[Entry]:
+        return each(self, ordinals, max_bytes)
+
     def forget() -> None:
-        monkeypatch.setattr(MemoryLog, "read_cached", read_cached)
-        monkeypatch.setattr(MemoryLog, "read", read)
+        for made in (read_cached, read, read_each_cached, read_each):
+            monkeypatch.setattr(MemoryLog, made.__name__, made)
 
     return forget
 

@@ -1,0 +1,53 @@
+"""What a subscription remembers of its lanes when it stops: the slots that have lanes, and up to where.
+
+The claim of a note is that all pending entries below `floor` belong to the listed slots. Acknowledgements
+only grow, so the claim stays true however old the note is. Reading may therefore start again at `floor`, with
+the listed slots held back until the pending entries below `floor` have been read again.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from anabranch.broker.dispatch.lanes import LaneReason
+
+VERSION = 1
+
+
+class SlotNote(msgspec.Struct, array_like=True, frozen=True):
+    """One slot that has a lane."""
+
+    slot: int
+    reason: LaneReason
+    since_ms: int
+    held: bool = False
+    """Whether the slot was stopped on purpose: paused, or parked."""
+    until_ms: int = 0
+    text: str = ""
+
+
+class LaneNote(msgspec.Struct, array_like=True, frozen=True):
+    """The lanes of a subscription. Fields may be added at the end."""
+
+    version: int = VERSION
+    floor: int = 0
+    boundaries: tuple[int, ...] | None = None
+    """Split points of the buckets if slots are buckets; None if they are hashes of keys."""
+    slots: tuple[SlotNote, ...] = ()
+    spilled: bytes = b""
+    """Where lanes went that left the log; only spilling understands it."""
+
+    def encode(self) -> bytes:
+        """The bytes for a cursor; none for a note that says nothing."""
+        return msgspec.msgpack.encode(self) if self.slots or self.spilled else b""
+
+
+def decode_note(data: bytes) -> LaneNote:
+    """Undo `encode`. A note that cannot be read says nothing, which costs time and never order."""
+    if not data:
+        return LaneNote()
+    try:
+        note = msgspec.msgpack.decode(data, type=LaneNote)
+    except (msgspec.DecodeError, ValueError):
+        return LaneNote()
+    return note if note.version == VERSION else LaneNote()
