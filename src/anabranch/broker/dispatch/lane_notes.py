@@ -1,4 +1,4 @@
-"""What a subscription remembers of its lanes when it stops: the slots that have lanes, and up to where.
+"""The note that a subscription keeps of its lanes: the slots that have lanes, and a floor in the log.
 
 The claim of a note is that all pending entries below `floor` belong to the listed slots. Acknowledgements
 only grow, so the claim stays true however old the note is. Reading may therefore start again at `floor`, with
@@ -35,7 +35,7 @@ class LaneNote(msgspec.Struct, array_like=True, frozen=True):
     """Split points of the buckets if slots are buckets; None if they are hashes of keys."""
     slots: tuple[SlotNote, ...] = ()
     spilled: bytes = b""
-    """Where lanes went that left the log; only spilling understands it."""
+    """Names the side log of lanes that left the log; only spilling understands it."""
 
     def encode(self) -> bytes:
         """The bytes for a cursor; none for a note that says nothing."""
