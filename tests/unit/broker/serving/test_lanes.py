@@ -47,8 +47,8 @@ def keyed(brokers: Brokers) -> KeyedReading:
     return reading
 
 
-class Publisher:
-    """Publishes numbered messages of each key."""
+class KeyRounds:
+    """Publishes numbered messages, one of each key in a round."""
 
     def __init__(self, client: WireClient) -> None:
         self.client = client
@@ -95,13 +95,13 @@ async def receive(client: WireClient, consumer_id: int, count: int) -> list[Deli
     return got
 
 
-async def two(brokers: Brokers, permits: int = 0) -> tuple[WireClient, WireClient, Publisher]:
+async def two(brokers: Brokers, permits: int = 0) -> tuple[WireClient, WireClient, KeyRounds]:
     """A consumer of the lower half of the hashes with few permits, one of the upper half, a publisher."""
     one, other = await brokers.connect(), await brokers.connect()
     await other.producer()
     await one.subscribe(kind=KEY_SHARED, permits=permits, keySharedMeta=LOWER)
     await other.subscribe(kind=KEY_SHARED, consumer_id=2, keySharedMeta=UPPER)
-    return one, other, Publisher(other)
+    return one, other, KeyRounds(other)
 
 
 @pytest.fixture
@@ -314,7 +314,7 @@ async def test_a_paused_slot_goes_on_by_itself_and_a_skipped_one_is_acknowledged
     client = await brokers.connect()
     await client.producer()
     await client.subscribe(kind=KEY_SHARED)
-    publisher = Publisher(client)
+    publisher = KeyRounds(client)
     reading = keyed(brokers)
     reading.pause_slot(slot_of("k0"), brokers.clock.wall_ms() + 5000)
     await publisher.rounds(3, ["k0", "k1"])
