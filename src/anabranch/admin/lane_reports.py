@@ -11,11 +11,12 @@ from typing import Any, Final
 
 from anabranch.broker.dispatch.lanes import LaneView
 from anabranch.broker.serving.keyed_reading import KeyedReading
+from anabranch.broker.serving.lane_totals import backlog_of, lane_totals
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.broker.serving.subscription import Subscription
 from anabranch.errors import AnabranchError, ConflictError, NotFoundError
 from anabranch.ledger.storage import Entry
-from anabranch.model.hashing import bucket_ranges
+from anabranch.model.hashing import bucket_hash, bucket_index, bucket_ranges
 from anabranch.protocol.entries import Columns, checked_metadata, decode_columns
 from anabranch.protocol.outer import decoded_key
 
@@ -29,6 +30,9 @@ PEEKED_BYTES_MAX: Final = 4 * 2**20
 
 SHOWN_BYTES: Final = 200
 """Bytes of a payload that a peek shows."""
+
+HEAVIEST: Final = 32
+"""Keys with most of the traffic that are compared with the slot of a lane."""
 
 SAMPLES: Final = 20
 """Lanes of one list whose first entry is read for a sample of their keys."""
@@ -64,6 +68,43 @@ def find_lane(subscription: Subscription, slot: int) -> tuple[KeyedReading, Lane
     return reading, view
 
 
+def lane_figures(subscription: Subscription) -> dict[str, int]:
+    """The lanes of a subscription in numbers; figures of several logs can be added up."""
+    totals = lane_totals(subscription)
+    return {
+        "lanes": totals.lanes,
+        "laneEntries": totals.entries,
+        "laneMessages": backlog_of(subscription, totals).held,
+        "laneBytes": totals.size_bytes,
+    }
+
+
+async def hot_spots(log: ServedLog, limit: int) -> Json:
+    """The keys with most of the traffic of a log, and by subscription its largest lanes."""
+    keys = [{"key": one.shown_key, "trafficShare": one.share} for one in log.hottest(limit)]
+    lanes = {
+        name: found
+        for name, subscription in list(log.subscriptions.items())
+        if (found := await list_lanes(log, subscription, limit))
+    }
+    return {"keys": keys, "lanes": lanes}
+
+
+def _share(log: ServedLog, reading: KeyedReading, slot: int) -> float | None:
+    """The part of the traffic that the heaviest keys of a slot have; None if none of its keys is heavy."""
+    boundaries = reading.boundaries
+    shares = [
+        hot.share
+        for hot in log.hottest(HEAVIEST)
+        if (
+            slot == (bucket_hash(hot.hash) or 1)
+            if boundaries is None
+            else slot == bucket_index(boundaries, bucket_hash(hot.hash))
+        )
+    ]
+    return sum(shares) if shares else None
+
+
 def _shown(log: ServedLog, reading: KeyedReading, view: LaneView, key: str | None) -> Json:
     """One lane for people; `hashRange` has the hashes of a bucket."""
     shown: Json = {
@@ -76,6 +117,7 @@ def _shown(log: ServedLog, reading: KeyedReading, view: LaneView, key: str | Non
         "waitsFor": view.waits_for,
         "note": view.note,
         "sampleKey": key,
+        "trafficShare": _share(log, reading, view.slot),
     }
     if reading.boundaries is not None:
         shown["hashRange"] = str(bucket_ranges(reading.boundaries)[view.slot])

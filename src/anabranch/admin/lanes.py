@@ -31,7 +31,7 @@ LISTED_MAX: Final = 1000
 PEEKED: Final = 10
 
 EXPLAINED: Final = 5
-"""Lanes of a subscription that `why` names."""
+"""Keys of a segment, and lanes of a subscription, that `why` names."""
 
 
 class LanePart(NamedTuple):
@@ -137,20 +137,41 @@ def _positive(name: str, count: int) -> int:
     return count
 
 
-async def largest_by_subscription(call: Call) -> dict[str, list[dict[str, Any]]]:
-    """The largest lanes of each subscription of a scalable topic, as far as segments answer."""
+async def hot_spots(call: Call) -> dict[str, Any]:
+    """The hottest keys of each segment of a scalable topic, and the largest lanes of each subscription."""
 
-    async def found_in(part: LanePart) -> dict[str, list[dict[str, Any]]]:
+    async def found_in(part: LanePart) -> tuple[LanePart, dict[str, Any]]:
+        # An owner that does not answer, and a segment that is gone, are left out.
         with suppress(AnabranchError):
-            lanes = await call.logs.largest_lanes(part.place, EXPLAINED)
-            return {name: [_labelled(part, lane) for lane in some] for name, some in lanes.items()}
+            return part, await call.logs.hot_spots(part.place, EXPLAINED)
+        return part, {"keys": [], "lanes": {}}
+
+    keys: dict[str, list[Any]] = {}
+    lanes: dict[str, list[dict[str, Any]]] = {}
+    for part, found in await together(found_in(part) for part in await _segments(call)):
+        if found["keys"]:
+            keys[part.label] = found["keys"]
+        for name, some in found["lanes"].items():
+            lanes.setdefault(name, []).extend(_labelled(part, lane) for lane in some)
+    largest = {name: sorted(some, key=_largest_first)[:EXPLAINED] for name, some in lanes.items()}
+    return {"hotKeys": keys, "lanes": largest}
+
+
+async def lane_figures(call: Call) -> dict[str, dict[str, int]]:
+    """By subscription of a scalable topic the figures of its lanes, as far as segments answer."""
+
+    async def found_in(part: LanePart) -> dict[str, dict[str, int]]:
+        with suppress(AnabranchError):
+            return await call.logs.lane_figures(part.place)
         return {}
 
-    found: dict[str, list[dict[str, Any]]] = {}
-    for by_name in await together(found_in(part) for part in await _segments(call)):
-        for name, lanes in by_name.items():
-            found.setdefault(name, []).extend(lanes)
-    return {name: sorted(lanes, key=_largest_first)[:EXPLAINED] for name, lanes in found.items()}
+    sums: dict[str, dict[str, int]] = {}
+    for found in await together(found_in(part) for part in await _segments(call)):
+        for name, figures in found.items():
+            known = sums.setdefault(name, dict.fromkeys(figures, 0))
+            for figure, number in figures.items():
+                known[figure] += number
+    return sums
 
 
 def _largest_first(lane: dict[str, Any]) -> int:

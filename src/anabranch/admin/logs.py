@@ -153,15 +153,16 @@ class Logs:
         with log.use.call():
             return await lane_reports.list_lanes(log, found, limit)
 
-    async def largest_lanes(self, place: Place, limit: int) -> dict[str, list[Listed]]:
-        """By subscription its largest lanes, at most `limit` of each."""
+    async def lane_figures(self, place: Place) -> dict[str, dict[str, int]]:
+        """By subscription the number of its lanes, and the entries, messages and bytes in them."""
+        log = await self._log(place)
+        return {name: lane_reports.lane_figures(sub) for name, sub in log.subscriptions.items()}
+
+    async def hot_spots(self, place: Place, limit: int) -> Json:
+        """The keys with most of the traffic, and by subscription its largest lanes; at most `limit` each."""
         log = await self._log(place)
         with log.use.call():
-            return {
-                name: lanes
-                for name, subscription in list(log.subscriptions.items())
-                if (lanes := await lane_reports.list_lanes(log, subscription, limit))
-            }
+            return await lane_reports.hot_spots(log, limit)
 
     async def lane(self, place: Place, subscription: str, slot: int) -> Json:
         """One lane; NotFoundError if the slot has none."""

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from anabranch.admin.calls import Call, route, whole
-from anabranch.admin.lanes import largest_by_subscription
+from anabranch.admin.lanes import hot_spots, lane_figures
 from anabranch.admin.permissions import forget_topic
 from anabranch.admin.scalable_subscriptions import check_unused
 from anabranch.admin.topics import classic_places
@@ -166,14 +166,19 @@ async def _subscribed_everywhere(call: Call, places: Sequence[Place]) -> dict[st
 
 
 async def why(call: Call) -> Any:
-    """The explanation of the leader, with the largest lanes of each subscription."""
+    """The explanation of the leader, with the hottest keys and the largest lanes."""
     shown = await (await call.leader()).explain()
-    return {**shown, "lanes": await largest_by_subscription(call)}
+    return {**shown, **await hot_spots(call)}
 
 
 async def stats(call: Call) -> Any:
-    """The stats of the leader, with the store and the owner of each segment."""
+    """The stats of the leader, with the owner of each segment and the lanes of each subscription."""
     shown = await (await call.leader()).stats()
+    subscriptions: dict[str, Any] = shown["subscriptions"]  # type: ignore[assignment]
+    for name, lanes in (await lane_figures(call)).items():
+        if name in subscriptions:
+            consumable = subscriptions[name]["backlog"] - lanes["laneMessages"]
+            subscriptions[name] |= {**lanes, "consumableBacklog": max(consumable, 0)}
     record = await call.record()
     about: dict[str, Any] = shown["segments"]  # type: ignore[assignment]
     for id_, segment in record.segments.items():

@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
+from anabranch.admin.lane_reports import lane_figures
+from anabranch.broker.serving.acknowledging import backlog_messages
 from anabranch.broker.serving.consumer import ServedConsumer
-from anabranch.broker.serving.lane_totals import backlog_of, lane_totals
 from anabranch.broker.serving.producer import ServedProducer
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.broker.serving.strategies import kind_name
@@ -114,21 +115,18 @@ def publisher_stats(producer: ServedProducer) -> Json:
 def subscription_stats(subscription: Subscription) -> Json:
     consumers = list(subscription.consumers)
     counters = subscription.counters
-    lanes = lane_totals(subscription)
-    backlog = backlog_of(subscription, lanes)
+    backlog = backlog_messages(subscription.log, subscription.cursor)
+    lanes = lane_figures(subscription)
     return {
         "bytesOutCounter": counters.bytes_out,
         "msgOutCounter": counters.messages_out,
         "msgBacklog": subscription.backlog,
         "msgBacklogNoDelayed": subscription.backlog,
-        "backlogMessages": backlog.messages,
-        "backlogSize": _backlog_bytes(subscription.log, backlog.messages),
-        "lanes": lanes.lanes,
-        "laneEntries": lanes.entries,
-        "laneMessages": backlog.held,
-        "laneBytes": lanes.size_bytes,
-        "consumableBacklog": subscription.backlog - lanes.entries,
-        "consumableBacklogMessages": backlog.consumable,
+        "backlogMessages": backlog,
+        "backlogSize": _backlog_bytes(subscription.log, backlog),
+        **lanes,
+        "consumableBacklog": subscription.backlog - lanes["laneEntries"],
+        "consumableBacklogMessages": backlog - lanes["laneMessages"],
         "unackedMessages": sum(consumer.unacked for consumer in consumers),
         "type": kind_name(subscription.kind) if consumers else "",
         "activeConsumerName": consumers[0].name if consumers else "",

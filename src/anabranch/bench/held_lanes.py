@@ -22,7 +22,7 @@ from anabranch.testing.process import BrokerProcess
 TOPIC: Final = "persistent://public/default/held"
 SUBSCRIPTION: Final = "readers"
 LOWER, UPPER = (0, 32767), (32768, 65535)
-RECEIVE_MS: Final = 15_000
+RECEIVE_MS: Final = 60_000
 SETTLE_S: Final = 1.0
 AT_ONCE: Final = 1000
 

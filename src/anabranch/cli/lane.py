@@ -17,6 +17,9 @@ from anabranch.model.names import TopicName
 
 Lane = dict[str, Any]
 
+HOT_SHARE = 0.1
+"""Part of the traffic of a segment from which on `topic why` names a key."""
+
 UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -79,6 +82,8 @@ def lane_lines(lane: Lane, now_s: float) -> list[str]:
         f"  held:           {lane['heldEntries']:,} entries, {size_text(lane['heldBytes'])}",
         f"  waits since:    {age_text(max(now_s - lane['sinceMs'] / 1000, 0))}",
     ]
+    if lane.get("trafficShare"):
+        lines.append(f"  traffic:        {lane['trafficShare']:.0%} of the log")
     if lane.get("hashRange"):
         lines.append(f"  bucket hashes:  {lane['hashRange']}")
     if lane.get("firstMessageId"):
@@ -90,13 +95,24 @@ def lane_lines(lane: Lane, now_s: float) -> list[str]:
     return [*lines, f"  what to do:     {ADVICE.get(lane['reason'], 'wait')}"]
 
 
+def hot_key_lines(hot_keys: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """The keys with a large part of the traffic of their segment, by the id of the segment."""
+    return [
+        f"segment {segment}: key {key['key']} has {key['trafficShare']:.0%} of the traffic"
+        for segment, keys in hot_keys.items()
+        for key in keys
+        if key["trafficShare"] >= HOT_SHARE
+    ]
+
+
 def lane_text(lane: Lane, now_s: float) -> str:
     """One lane as one line, for `topic why`."""
     age = age_text(max(now_s - lane["sinceMs"] / 1000, 0))
     consumer = f", waits for {lane['waitsFor']}" if lane["waitsFor"] else ""
     note = f" ({lane['note']})" if lane["note"] else ""
+    share = f" with {lane['trafficShare']:.0%} of the traffic" if lane.get("trafficShare") else ""
     return (
-        f"lane {lane['lane']}, key {_key(lane)}: {lane['heldEntries']:,} entries, "
+        f"lane {lane['lane']}, key {_key(lane)}{share}: {lane['heldEntries']:,} entries, "
         f"{size_text(lane['heldBytes'])}, for {age}, {lane['reason']}{note}{consumer}"
     )
 

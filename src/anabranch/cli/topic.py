@@ -13,7 +13,7 @@ from typing import Any
 
 from anabranch.admin.client import AdminClient
 from anabranch.cli import dag
-from anabranch.cli.lane import lane_text
+from anabranch.cli.lane import hot_key_lines, lane_text
 from anabranch.cli.role import role_of
 from anabranch.errors import InvalidConfigurationError, InvalidNameError
 from anabranch.model.names import TopicName
@@ -185,6 +185,8 @@ def _why(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) -> 
     for subscription, state in answer.get("subscriptions", {}).items():
         for line in waiting_lines(subscription, state):
             print(line)
+    for line in hot_key_lines(answer.get("hotKeys", {})):
+        print(line)
     for subscription, lanes in answer.get("lanes", {}).items():
         for lane in lanes:
             print(f"subscription {subscription}: {lane_text(lane, time.time())}")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from anabranch import AsyncClient, AsyncStreamConsumer
 from anabranch.broker.serving import lane_totals
 from anabranch.broker.serving.keyed_reading import KeyedReading
 from anabranch.broker.serving.subscription import Subscription
@@ -14,7 +15,7 @@ from anabranch.model.hashing import sticky_hash
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from tests.harness.admin import Admin
+from tests.harness.admin import ORDERS, Admin
 from tests.harness.cluster import Brokers
 from tests.harness.wire import WireClient, settle, value_of
 
@@ -239,3 +240,66 @@ async def test_many_lanes_are_estimated_from_some_of_them(
     await asyncio.sleep(2)
     found = lane_totals.lane_totals(subscription_of(brokers))
     assert (found.lanes, found.entries) == (40, 120)
+
+
+async def test_a_lane_has_the_share_of_its_keys_in_the_traffic(brokers: Brokers) -> None:
+    await stuck_key(brokers, count=200)
+    (lane,) = await get(Admin(brokers))
+    assert lane["trafficShare"] == pytest.approx(0.5, abs=0.1)
+
+
+SCALABLE = f"{ORDERS}/subscriptions/s/lanes"
+
+
+async def stuck_buckets(brokers: Brokers, client: AsyncClient) -> list[asyncio.Task[None]]:
+    """Two consumers that never receive beside two that do; returns the tasks of these."""
+    assert (await Admin(brokers).ask("PUT", f"{ORDERS}?numInitialSegments=2", None)).status == 204
+    for name in ("h0", "h1"):
+        await client.subscribe_stream("orders", "s", name=name, receiver_queue_size=1)
+    readers = [await client.subscribe_stream("orders", "s", name=name) for name in ("r0", "r1")]
+    tasks = [asyncio.create_task(acknowledge_all(reader)) for reader in readers]
+    producer = await client.create_producer("orders", batching=False)
+    for number in range(400):
+        await producer.send(b"%d" % number, key=f"key-{number % 40}")
+    await asyncio.sleep(2)
+    return tasks
+
+
+async def acknowledge_all(reader: AsyncStreamConsumer[bytes]) -> None:
+    async for message in reader:
+        await reader.acknowledge_cumulative(message)
+
+
+@pytest.mark.brokers(count=2)
+async def test_lanes_of_a_scalable_topic_are_found_in_every_segment_at_any_broker(brokers: Brokers) -> None:
+    async with brokers.client(0) as client:
+        tasks = await stuck_buckets(brokers, client)
+        admin = Admin(brokers)
+        lanes = await get(admin, SCALABLE)
+        assert {lane["waitsFor"] for lane in lanes} <= {"h0", "h1"}
+        assert {lane["lane"].partition(":")[0] for lane in lanes} == {"0", "1"}
+        for lane in lanes:
+            again = await get(admin, f"{SCALABLE}/{lane['lane']}")
+            assert (again["slot"], again["hashRange"]) == (lane["slot"], lane["hashRange"])
+        assert (await admin.ask("GET", f"{SCALABLE}/{lanes[0]['slot']}")).status == 412
+        assert (await admin.ask("GET", f"{SCALABLE}/9:1")).status == 404
+        skipped = await admin.ask("POST", f"{SCALABLE}/{lanes[0]['lane']}/skip")
+        assert skipped.json == {"skippedEntries": lanes[0]["heldEntries"]}
+        for task in tasks:
+            task.cancel()
+
+
+@pytest.mark.brokers(count=2)
+async def test_why_and_stats_of_a_scalable_topic_have_the_lanes_of_all_segments(brokers: Brokers) -> None:
+    async with brokers.client(0) as client:
+        tasks = await stuck_buckets(brokers, client)
+        admin = Admin(brokers)
+        lanes = await get(admin, SCALABLE)
+        held = sum(lane["heldEntries"] for lane in lanes)
+        why = await get(admin, f"{ORDERS}/why")
+        assert [lane["lane"] for lane in why["lanes"]["s"]] == [lane["lane"] for lane in lanes[:5]]
+        found = (await get(admin, f"{ORDERS}/stats"))["subscriptions"]["s"]
+        assert (found["lanes"], found["laneEntries"], found["laneMessages"]) == (len(lanes), held, held)
+        assert found["consumableBacklog"] == found["backlog"] - held
+        for task in tasks:
+            task.cancel()

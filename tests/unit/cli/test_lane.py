@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from anabranch.broker.dispatch.lanes import LaneReason
-from anabranch.cli.lane import ADVICE, age_text, lane_lines, lane_text, size_text
+from anabranch.cli.lane import ADVICE, age_text, hot_key_lines, lane_lines, lane_text, size_text
 
 LANE: dict[str, Any] = {
     "lane": "3:17",
@@ -23,6 +23,7 @@ LANE: dict[str, Any] = {
     "sampleKey": "alice",
     "hashRange": "0000-0fff",
     "firstMessageId": "4:0",
+    "trafficShare": 0.48,
 }
 
 
@@ -70,5 +71,11 @@ def test_ages(seconds: float, text: str) -> None:
 
 def test_why_has_a_lane_in_one_line() -> None:
     assert lane_text(LANE, 1_300.0) == (
-        "lane 3:17, key alice: 12,345 entries, 1.5 MB, for 5 min, unacknowledged, waits for reader-1"
+        "lane 3:17, key alice with 48% of the traffic: 12,345 entries, 1.5 MB, for 5 min, unacknowledged, "
+        "waits for reader-1"
     )
+
+
+def test_why_names_only_keys_with_a_large_share() -> None:
+    keys = [{"key": "alice", "trafficShare": 0.5}, {"key": "bob", "trafficShare": 0.02}]
+    assert hot_key_lines({"0": keys, "1": []}) == ["segment 0: key alice has 50% of the traffic"]
