@@ -31,7 +31,7 @@ def test_no_share_is_overstated_and_no_heavy_hash_is_missed(stream: list[tuple[i
         assert hot.share <= true[raw] / total + 1e-9
         assert hot.key == b"k%d" % raw
     for raw, weight in true.items():
-        # A Space-Saving counter is too high by 1/HEAVY_MAX at most, so that much may be missing here.
+        # A count is too low by 1/HEAVY_MAX at most.
         if weight / total >= SHARE_MIN + 1 / HEAVY_MAX + 1e-9:
             assert found[raw].share >= weight / total - 1 / HEAVY_MAX - 1e-9
 

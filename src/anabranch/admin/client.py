@@ -121,14 +121,22 @@ class AdminClient(HttpClient):
         return dict(self.call("GET", f"{_scalable(name)}/why"))
 
     def split(
-        self, name: TopicName, segment: int, *, points: Sequence[int] = (), parts: int | None = None
+        self,
+        name: TopicName,
+        segment: int,
+        *,
+        points: Sequence[int] = (),
+        parts: int | None = None,
+        by_traffic: bool = False,
     ) -> None:
-        """Split a segment in the middle, at the given start hashes, or into equal parts."""
+        """Split a segment in the middle, at the given start hashes, or into parts of equal width or load."""
         query: dict[str, object] = {}
         if points:
             query["points"] = ",".join(map(str, points))
         if parts is not None:
             query["parts"] = parts
+        if by_traffic:
+            query["byTraffic"] = "true"
         self.call("POST", f"{_scalable(name)}/split/{segment}", query=query)
 
     def merge(self, name: TopicName, segments: Iterable[int]) -> None:
@@ -141,13 +149,16 @@ class AdminClient(HttpClient):
         *,
         bucket_count: int | None = None,
         boundaries: Sequence[int] = (),
+        by_traffic: bool = False,
     ) -> None:
-        """Replace a segment by one with this many equal buckets, or with these boundaries."""
+        """Replace a segment by one with buckets of equal width or load, or with these boundaries."""
         query: dict[str, object] = {}
         if bucket_count is not None:
             query["bucketCount"] = bucket_count
         if boundaries:
             query["boundaries"] = ",".join(map(str, boundaries))
+        if by_traffic:
+            query["byTraffic"] = "true"
         self.call("POST", f"{_scalable(name)}/rebucket/{segment}", query=query)
 
     def quotas(self, of: str) -> dict[str, Json]:

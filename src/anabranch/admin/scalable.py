@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from anabranch.admin import traffic_cuts
 from anabranch.admin.calls import Call, route, whole
 from anabranch.admin.lanes import hot_spots, lane_figures
 from anabranch.admin.permissions import forget_topic
@@ -74,8 +75,9 @@ async def delete(call: Call) -> None:
 
 async def split(call: Call) -> None:
     points, parts = call.numbers("points"), call.number("parts")
-    if points is not None and parts is not None:
-        raise InvalidConfigurationError("give either points or parts, not both")
+    by_traffic = call.flag("byTraffic")
+    if points is not None and (parts is not None or by_traffic):
+        raise InvalidConfigurationError("give either points or parts and byTraffic, not both")
     id_ = call.number_part("segment")
 
     async def cut() -> Sequence[int] | None:
@@ -83,6 +85,8 @@ async def split(call: Call) -> None:
         if parts is not None and parts < 2:
             raise InvalidConfigurationError(f"a split makes two parts or more, not {parts}")
         _check_count(parts or len(points or ()) + 1)
+        if by_traffic:
+            return await traffic_cuts.split_points(call, id_, parts or 2)
         return points if parts is None else tuple(part.start for part in segment.range.parts(parts)[1:])
 
     expected = await _layout_version(call)
@@ -100,9 +104,18 @@ async def rebucket(call: Call) -> None:
     count, boundaries = call.number("bucketCount"), call.numbers("boundaries")
     if (count is None) == (boundaries is None):
         raise InvalidConfigurationError("give either bucketCount or boundaries")
-    splits = boundaries if boundaries is not None else equal_bucket_splits(count or 0)
+    by_traffic, id_ = call.flag("byTraffic"), call.number_part("segment")
+    if by_traffic and count is None:
+        raise InvalidConfigurationError("byTraffic places boundaries by itself; give bucketCount")
+
+    async def cut() -> Sequence[int]:
+        if boundaries is not None:
+            return boundaries
+        equal = equal_bucket_splits(count or 0)
+        return await traffic_cuts.bucket_splits(call, id_, len(equal) + 1) if by_traffic else equal
+
     expected = await _layout_version(call)
-    await (await call.leader()).rebucket(call.number_part("segment"), splits, expected)
+    await (await call.leader()).rebucket(id_, await call.once("boundaries", cut), expected)
 
 
 async def _layout_version(call: Call) -> LayoutVersion:

@@ -18,6 +18,9 @@ from anabranch.cli.role import role_of
 from anabranch.errors import InvalidConfigurationError, InvalidNameError
 from anabranch.model.names import TopicName
 
+HOTTEST_SHOWN = 3
+"""Hot keys of one segment that `why` names."""
+
 
 def run(arguments: argparse.Namespace) -> int:
     with role_of(arguments, os.environ).open_admin() as admin:
@@ -86,7 +89,9 @@ def _migrate(admin: AdminClient, name: TopicName, arguments: argparse.Namespace)
 
 def _split(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) -> None:
     points = _slots("--points", arguments.points)
-    admin.split(name, arguments.segment, points=points, parts=arguments.parts)
+    admin.split(
+        name, arguments.segment, points=points, parts=arguments.parts, by_traffic=arguments.by_traffic
+    )
     print(f"split segment {arguments.segment} into {_children(admin, name, arguments.segment)}")
 
 
@@ -98,7 +103,13 @@ def _merge(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) -
 
 def _rebucket(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) -> None:
     boundaries = _slots("--boundaries", arguments.boundaries)
-    admin.rebucket(name, arguments.segment, bucket_count=arguments.buckets, boundaries=boundaries)
+    admin.rebucket(
+        name,
+        arguments.segment,
+        bucket_count=arguments.buckets,
+        boundaries=boundaries,
+        by_traffic=arguments.by_traffic,
+    )
     buckets = arguments.buckets or len(boundaries) + 1
     child = _children(admin, name, arguments.segment)
     print(f"replaced segment {arguments.segment} by {child} with {_count(buckets, 'bucket')}")
@@ -175,7 +186,7 @@ def _why(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) -> 
     if arguments.json:
         print(json.dumps(answer, indent=2))
         return
-    for line in state_lines(answer):
+    for line in (*state_lines(answer), *hottest_lines(answer)):
         print(line)
     decisions = answer.get("decisions", [])
     if not decisions:
@@ -207,6 +218,15 @@ def state_lines(answer: dict[str, Any]) -> list[str]:
     if answer.get("garbage"):
         lines.append(f"still to be deleted: {', '.join(answer['garbage'])}")
     return lines
+
+
+def hottest_lines(answer: dict[str, Any]) -> list[str]:
+    """Name the keys that take most of the load of each segment."""
+    return [
+        f"{segment}: {hot['share']:.0%} of the load has the hash {hot['hash']}, like key {hot['sampleKey']!r}"
+        for segment, hottest in answer.get("hottest", {}).items()
+        for hot in hottest[:HOTTEST_SHOWN]
+    ]
 
 
 def waiting_lines(subscription: str, state: dict[str, Any]) -> list[str]:

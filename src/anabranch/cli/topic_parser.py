@@ -93,6 +93,9 @@ def _add_layout_changes(actions: Commands) -> None:
     how.add_argument(
         "--points", metavar="SLOT,SLOT", help="at these first slots of the new segments, like 0x4000,0x8000"
     )
+    split.add_argument(
+        "--by-traffic", action="store_true", help="into parts of similar load, not of equal width"
+    )
     merge = _action(actions, "merge", "merge two or more neighbouring segments into one")
     merge.add_argument("segments", type=int, nargs="+", metavar="segment", help="ids of the segments")
     rebucket = _action(
@@ -100,7 +103,12 @@ def _add_layout_changes(actions: Commands) -> None:
     )
     rebucket.add_argument("segment", type=int, help="id of the segment")
     buckets = rebucket.add_mutually_exclusive_group(required=True)
-    buckets.add_argument("--buckets", type=int, metavar="N", help="N equal buckets")
+    buckets.add_argument("--buckets", type=int, metavar="N", help="N buckets of equal width")
     buckets.add_argument(
         "--boundaries", metavar="SLOT,SLOT", help="at these first slots of the buckets after the first"
+    )
+    rebucket.add_argument(
+        "--by-traffic",
+        action="store_true",
+        help="with --buckets: buckets of similar load, not of equal width",
     )

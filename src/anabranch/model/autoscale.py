@@ -7,9 +7,10 @@ and leaves a segment for each consumer. So a merge never leads to a split.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from anabranch.model.hashing import check_bucket_splits, equal_bucket_splits
+from anabranch.model.hashing import equal_bucket_splits
 from anabranch.model.layout import Layout, Segment
 from anabranch.model.observed import (
     SURPLUS_FACTOR,
@@ -20,10 +21,10 @@ from anabranch.model.observed import (
     wanted_buckets,
 )
 from anabranch.model.policy import AutoScalePolicy
-from anabranch.model.ranges import FULL, HashRange
+from anabranch.model.ranges import HashRange
 from anabranch.model.scale_plans import plan_merge, plan_splits
 from anabranch.model.scale_steps import Action, Cap, Keep, Merge, Rebucket, Split, Verdict, time_left_s
-from anabranch.model.weights import balanced_points
+from anabranch.model.weights import balanced_bucket_splits
 
 SHRINK_WINDOWS = 10
 """A segment loses buckets after this many merge windows with far too many of them."""
@@ -102,6 +103,7 @@ def _more_buckets(observed: Observed, policy: AutoScalePolicy) -> Verdict:
     if wait_s > 0:
         put_off = f"rebucket: {reason}; the rebucket cooldown runs for {wait_s:.0f} s more"
         return Verdict(against=(put_off,), wait_s=wait_s)
+    reason += _by_traffic(small, observed, policy)
     return Verdict(tuple(_rebucket(segment, target, observed, policy) for segment in small), reason)
 
 
@@ -119,13 +121,18 @@ def _fewer_buckets(observed: Observed, policy: AutoScalePolicy) -> Verdict:
     if max(waits) > 0:
         put_off = f"rebucket down: {reason}, but not for long enough; {max(waits):.0f} s to go"
         return Verdict(against=(put_off,), wait_s=max(waits))
+    reason += _by_traffic(large, observed, policy)
     return Verdict(tuple(_rebucket(segment, target, observed, policy) for segment in large), reason)
 
 
 def _rebucket(segment: Segment, count: int, observed: Observed, policy: AutoScalePolicy) -> Rebucket:
     rates = observed.known(segment, policy)
     if rates is not None and rates.bucket_weights:
-        splits = balanced_points(FULL, rates.bucket_weights, count)
-        if check_bucket_splits(splits) is None and splits != segment.bucket_splits:
-            return Rebucket(segment.id, splits)
+        return Rebucket(segment.id, balanced_bucket_splits(rates.bucket_weights, count))
     return Rebucket(segment.id, equal_bucket_splits(count))
+
+
+def _by_traffic(segments: Sequence[Segment], observed: Observed, policy: AutoScalePolicy) -> str:
+    known = [observed.known(segment, policy) for segment in segments]
+    count = sum(rates is not None and bool(rates.bucket_weights) for rates in known)
+    return f"; the boundaries of {count} follow their traffic" if count else ""

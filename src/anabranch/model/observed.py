@@ -14,6 +14,7 @@ from anabranch.errors import CorruptDataError, LayoutError
 from anabranch.model.layout import Layout, Segment
 from anabranch.model.policy import AutoScalePolicy
 from anabranch.model.ranges import HashRange
+from anabranch.model.traffic_sketch import HotHash
 
 METRICS = ("msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out")
 
@@ -37,6 +38,8 @@ class SegmentRates:
     """Incoming traffic by segment hash, as cells with a weight; empty when not measured."""
     bucket_weights: tuple[tuple[HashRange, float], ...] = ()
     """Incoming traffic by bucket hash, as cells with a weight."""
+    hottest: tuple[HotHash, ...] = ()
+    """The key hashes with the largest shares of the incoming traffic, the largest first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from itertools import pairwise
 from math import ceil, inf
@@ -10,7 +11,7 @@ from anabranch.model.layout import Segment
 from anabranch.model.observed import METRICS, Observed, SegmentRates, is_cold
 from anabranch.model.policy import AutoScalePolicy, json_name
 from anabranch.model.scale_steps import Action, Cap, Merge, Split, Verdict, fill_of, time_left_s
-from anabranch.model.weights import balanced_points, largest_share
+from anabranch.model.weights import Cells, balanced_points, largest_share
 
 SPLIT_FILL = 0.75
 """A split makes enough parts that each reaches at most this share of the split threshold."""
@@ -66,6 +67,7 @@ class _SplitPlan:
                 continue
             over = f"segment {segment.id} is at {fill:.0%} of {json_name(f'split_{metric}_threshold')}"
             count = min(segment.range.width, ceil(fill / SPLIT_FILL), self.policy.max_segments + 1)
+            count = self._useful_parts(segment, count)
             refused = self._hopeless(segment, count)
             if refused:
                 self.against.append(f"split: {over}, but {refused}")
@@ -80,7 +82,8 @@ class _SplitPlan:
         limit = self.policy.max_segments
         for id_, over in texts.items():
             if self.parts[id_] > 1:
-                self.reasons.append(f"{over}: {self.parts[id_]} parts")
+                how = ", cut by traffic" if self._weights(id_) else ""
+                self.reasons.append(f"{over}: {self.parts[id_]} parts{how}")
             else:
                 self.against.append(f"split: {over}, but maxSegments ({limit}) leaves no room")
                 self.capped = frozenset(("max_segments",))
@@ -126,18 +129,34 @@ class _SplitPlan:
         )
         return tuple(Split(segment.id, self._points(segment, self.parts[segment.id])) for segment in cut)
 
+    def _weights(self, id_: int) -> Cells:
+        rates = self.rates[id_]
+        return () if rates is None else rates.weights
+
     def _points(self, segment: Segment, count: int) -> tuple[int, ...]:
-        rates = self.rates[segment.id]
-        return balanced_points(segment.range, rates.weights if rates else (), count)
+        return balanced_points(segment.range, self._weights(segment.id), count)
+
+    def _useful_parts(self, segment: Segment, count: int) -> int:
+        """The fewest parts, up to `count`, that leave only single hot slots too full."""
+        weights, goal = self._weights(segment.id), SPLIT_FILL / self.fill[segment.id][0]
+
+        def is_enough(parts: int) -> bool:
+            points = self._points(segment, parts)
+            return largest_share(segment.range, weights, points, divisible=True) <= goal
+
+        if not weights or largest_share(segment.range, weights, self._points(segment, count)) <= goal:
+            return count
+        return bisect_left(range(2, count), True, key=is_enough) + 2
 
     def _hopeless(self, segment: Segment, count: int) -> str | None:
-        if segment.range.width == 1:
-            return "it covers a single hash slot and cannot be cut"
         rates = self.rates[segment.id]
+        hottest = "" if rates is None else _hottest_key(rates)
+        if segment.range.width == 1:
+            return f"it covers a single hash slot and cannot be cut{hottest}"
         if rates is not None and rates.weights:
             share = largest_share(segment.range, rates.weights, self._points(segment, count))
             if share > HOPELESS_SHARE:
-                return f"one hot spot takes {share:.0%} of its traffic and no cut would help"
+                return f"one hot spot takes {share:.0%} of its traffic and no cut would help{hottest}"
         return None
 
     def _rate_in(self, segment: Segment) -> float:
@@ -163,6 +182,12 @@ class _SplitPlan:
                 ),
             )
             self.parts[largest.id] += 1
+
+
+def _hottest_key(rates: SegmentRates) -> str:
+    if not rates.hottest:
+        return ""
+    return f"; its hottest key is {rates.hottest[0].shown_key!r}, with {rates.hottest[0].share:.0%}"
 
 
 def plan_merge(observed: Observed, policy: AutoScalePolicy) -> Verdict:

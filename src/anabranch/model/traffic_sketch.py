@@ -1,8 +1,8 @@
 """The load of one log by key hash, in constant memory: coarse cells of the ring, and the heaviest hashes.
 
 The raw 32-bit hash of a key locates its load: the high half in the range of the segment, the low half among
-the bucket hashes. The heaviest hashes are counted one by one (Space-Saving): a hash with more than
-1/HEAVY_MAX of the load is among them, and the part of its count that may belong to others is known. Load
+the bucket hashes. The heaviest hashes are counted one by one (Misra and Gries): a hash with more than
+1/HEAVY_MAX of the load is among them, and its count is too low by at most that share, never too high. Load
 without a key has no place, because producers spread it evenly. This module knows neither time nor entries.
 """
 
@@ -17,8 +17,8 @@ from anabranch.model.ranges import FULL, HashRange
 
 CELLS: int = 256
 """Cells over the range of a segment, and as many over the bucket hashes."""
-HEAVY_MAX: int = 32
-"""Hashes that are counted one by one."""
+HEAVY_MAX: int = 24
+"""Hashes that are counted one by one; up to twice as many between two prunings."""
 HOT_MAX: int = 8
 """Heaviest hashes that a summary names."""
 SHARE_MIN: float = 0.01
@@ -27,6 +27,8 @@ SAMPLES_MIN: float = 30.0
 """Fewer samples than this say nothing about the places of the load."""
 KEY_BYTES_MAX: int = 64
 """Bytes that are kept of a sample key."""
+
+UNIT_MAX: float = 1e9
 
 _PARTS = 100_000
 """A summary gives weights in this fraction of the whole load."""
@@ -86,31 +88,28 @@ class TrafficSummary:
 NO_TRAFFIC = TrafficSummary()
 
 
-class _Counter:
-    __slots__ = ("count", "error", "key")
-
-    def __init__(self, count: float, error: float, key: bytes) -> None:
-        self.count = count
-        self.error = error
-        """The part of the count that belongs to hashes that this one replaced."""
-        self.key = key
-
-
 class TrafficSketch:
     """The load of one log by place; older load counts less after each `decay`."""
 
-    __slots__ = ("_buckets", "_cells", "_heavy", "_ring", "_whole", "keyless", "samples", "total")
+    __slots__ = ("_buckets", "_heavy", "_keyless", "_keys", "_ring", "_total", "_unit", "_whole", "samples")
 
     def __init__(self, whole: HashRange = FULL) -> None:
         self._whole = whole
-        self._cells = min(CELLS, whole.width)
-        self._ring = array("d", bytes(8 * self._cells))
+        self._ring = array("d", bytes(8 * min(CELLS, whole.width)))
         self._buckets = array("d", bytes(8 * CELLS))
-        self._heavy: dict[int, _Counter] = {}
-        self.keyless = 0.0
+        self._heavy: dict[int, float] = {}
+        self._keys: dict[int, bytes] = {}
+        self._keyless = 0.0
+        self._total = 0.0
+        self._unit = 1.0
+        """All counts are in this unit, which grows, so that a decay need not touch them."""
         self.samples = 0.0
         """Number of additions, decayed."""
-        self.total = 0.0
+
+    @property
+    def total(self) -> float:
+        """All load, decayed."""
+        return self._total / self._unit
 
     def add(self, raw: int, weight: float, key: bytes) -> None:
         """Add load of the key with this raw hash; a hash beyond the range counts as load without a key."""
@@ -119,65 +118,71 @@ class TrafficSketch:
         if not 0 <= place < whole.width:
             self.add_keyless(weight)
             return
+        counted = weight * self._unit
         self.samples += 1
-        self.total += weight
-        self._ring[place * self._cells // whole.width] += weight
-        self._buckets[(raw & 0xFFFF) * CELLS >> 16] += weight
+        self._total += counted
+        self._ring[place * len(self._ring) // whole.width] += counted
+        self._buckets[(raw & 0xFFFF) * CELLS >> 16] += counted
         heavy = self._heavy
-        found = heavy.get(raw)
-        if found is not None:
-            found.count += weight
-        elif len(heavy) < HEAVY_MAX:
-            heavy[raw] = _Counter(weight, 0.0, key[:KEY_BYTES_MAX])
+        if raw in heavy:
+            heavy[raw] += counted
         else:
-            least = min(heavy, key=lambda known: heavy[known].count)
-            error = heavy.pop(least).count
-            heavy[raw] = _Counter(error + weight, error, key[:KEY_BYTES_MAX])
+            heavy[raw] = counted
+            self._keys[raw] = key[:KEY_BYTES_MAX]
+            if len(heavy) > 2 * HEAVY_MAX:
+                self._prune()
+
+    def _prune(self) -> None:
+        """Take the same from every count, so that only the heaviest hashes are left."""
+        # More than HEAVY_MAX hashes lose as much, so all prunings take at most 1/HEAVY_MAX of the load.
+        least = sorted(self._heavy.values(), reverse=True)[HEAVY_MAX]
+        self._heavy = {raw: count - least for raw, count in self._heavy.items() if count > least}
+        self._keys = {raw: self._keys[raw] for raw in self._heavy}
 
     def add_keyless(self, weight: float) -> None:
         """Add load that has no place."""
         self.samples += 1
-        self.total += weight
-        self.keyless += weight
+        self._total += weight * self._unit
+        self._keyless += weight * self._unit
 
     def decay(self, factor: float) -> None:
         """Let all load so far count `factor` of what it counted."""
+        self.samples *= factor
+        self._unit /= factor
+        if self._unit > UNIT_MAX:
+            self._rescale(1 / self._unit)
+
+    def _rescale(self, by: float) -> None:
         for cells in (self._ring, self._buckets):
             for index, weight in enumerate(cells):
-                if weight:
-                    cells[index] = weight * factor
-        for counter in self._heavy.values():
-            counter.count *= factor
-            counter.error *= factor
-        self.keyless *= factor
-        self.samples *= factor
-        self.total *= factor
+                cells[index] = weight * by
+        self._heavy = {raw: count * by for raw, count in self._heavy.items()}
+        self._keyless *= by
+        self._total *= by
+        self._unit = 1.0
 
     def hottest(self, most: int = HOT_MAX) -> tuple[HotHash, ...]:
         """The heaviest hashes, the heaviest first, with their proven shares."""
-        if self.samples < SAMPLES_MIN or not self.total:
+        if self.samples < SAMPLES_MIN or not self._total:
             return ()
-        sure = [
-            HotHash(raw, (counter.count - counter.error) / self.total, counter.key)
-            for raw, counter in self._heavy.items()
-        ]
-        hot = sorted((one for one in sure if one.share >= SHARE_MIN), key=lambda one: (-one.share, one.hash))
-        return tuple(hot[:most])
+        shares = ((count / self._total, raw) for raw, count in self._heavy.items())
+        hot = sorted((-share, raw) for share, raw in shares if share >= SHARE_MIN)
+        return tuple(HotHash(raw, -share, self._keys[raw]) for share, raw in hot[:most])
 
     def summary(self) -> TrafficSummary:
         """The load by place; `NO_TRAFFIC` while there are too few samples."""
-        if self.samples < SAMPLES_MIN or not self.total:
+        if self.samples < SAMPLES_MIN or not self._total:
             return NO_TRAFFIC
         ring, buckets = self._ring[:], self._buckets[:]
         hot, whole = self.hottest(), self._whole
         for one in hot:
-            sure = one.share * self.total
-            ring[((one.hash >> 16) - whole.start) * self._cells // whole.width] -= sure
-            buckets[(one.hash & 0xFFFF) * CELLS >> 16] -= sure
-        scale = _PARTS / self.total
+            counted = one.share * self._total
+            ring[((one.hash >> 16) - whole.start) * len(ring) // whole.width] -= counted
+            buckets[(one.hash & 0xFFFF) * CELLS >> 16] -= counted
+        scale = _PARTS / self._total
         return TrafficSummary(
             tuple(max(0, round(weight * scale)) for weight in ring),
             tuple(max(0, round(weight * scale)) for weight in buckets),
-            round(self.keyless * scale),
+            round(self._keyless * scale),
             hot,
         )

@@ -13,7 +13,7 @@ from itertools import accumulate, pairwise
 from math import inf
 
 from anabranch.errors import LayoutError
-from anabranch.model.ranges import HashRange
+from anabranch.model.ranges import FULL, LAST_SLOT, HashRange
 
 Cells = Sequence[tuple[HashRange, float]]
 
@@ -21,33 +21,86 @@ Cells = Sequence[tuple[HashRange, float]]
 def balanced_points(whole: HashRange, cells: Cells, count: int) -> tuple[int, ...]:
     """First slots of parts 1 to count - 1 that share the weight of the cells as evenly as slots allow.
 
-    Without any weight the parts are equally wide. There are always count - 1 points; points that would fall
-    on one hot slot are moved next to it.
+    Without any weight the parts are equally wide. There are always count - 1 points. A slot that weighs more
+    than an even share becomes a part of its own, and the other points share the rest of the weight.
     """
     if not 1 <= count <= whole.width:
         raise LayoutError(f"{whole} has {whole.width} slots and cannot be cut into {count} parts")
     curve = _Curve(whole, cells)
-    if not curve.total:
-        return tuple(part.start for part in whole.parts(count)[1:])
-    return _spread(whole, [curve.slot_at(curve.total * place / count) for place in range(1, count)])
+    edges = _edges(whole, curve, count)
+    found: list[int] = []
+    between = whole.split(edges) if edges else (whole,)
+    for part, parts in zip(between, _apportion(between, curve, count), strict=True):
+        found += _even_points(part, curve, parts)
+        found.append(part.end + 1)
+    return tuple(found[:-1])
 
 
-def largest_share(whole: HashRange, cells: Cells, points: Sequence[int]) -> float:
-    """The share of the weight in the heaviest part after a cut; 1 if the cut gains nothing."""
+def _edges(whole: HashRange, curve: _Curve, count: int) -> list[int]:
+    """Both sides of each slot that weighs more than an even share, the heaviest first while points last."""
+    heavy = sorted(
+        (-weight, piece.start)
+        for piece, weight in curve.pieces
+        if piece.width == 1 and weight * count > curve.total
+    )
+    edges: set[int] = set()
+    for _, slot in heavy:
+        more = edges | {edge for edge in (slot, slot + 1) if whole.start < edge <= whole.end}
+        if len(more) >= count:
+            break
+        edges = more
+    return sorted(edges)
+
+
+def _apportion(parts: Sequence[HashRange], curve: _Curve, count: int) -> list[int]:
+    """Into how many parts each part is cut, so that `count` are left and the heaviest is cut first."""
+    given = [1] * len(parts)
+    weights = [curve.between(part) for part in parts]
+
+    def heaviest(index: int) -> tuple[float, float, int]:
+        share = given[index]
+        return -weights[index] / share, -parts[index].width / share, index
+
+    for _ in range(count - len(parts)):
+        given[min((at for at, part in enumerate(parts) if given[at] < part.width), key=heaviest)] += 1
+    return given
+
+
+def _even_points(part: HashRange, curve: _Curve, count: int) -> tuple[int, ...]:
+    low, weight = curve.below(part.start), curve.between(part)
+    if not weight:
+        return tuple(cut.start for cut in part.parts(count)[1:])
+    return _spread(part, [curve.slot_at(low + weight * place / count) for place in range(1, count)])
+
+
+def balanced_bucket_splits(cells: Cells, count: int) -> tuple[int, ...]:
+    """First slots of buckets 1 to count - 1 that share the weight as evenly as slots allow."""
+    # The first bucket has two slots or more, so no point may lie at slot 1.
+    return _spread(HashRange(1, LAST_SLOT), list(balanced_points(FULL, cells, count)))
+
+
+def largest_share(whole: HashRange, cells: Cells, points: Sequence[int], *, divisible: bool = False) -> float:
+    """The share of the weight in the heaviest part after a cut; 1 if the cut gains nothing.
+
+    `divisible` ignores parts of a single slot, which no further cut can relieve.
+    """
     curve = _Curve(whole, cells)
     parts = whole.split(points) if points else (whole,)
+    if divisible:
+        parts = tuple(part for part in parts if part.width > 1)
+    if not parts:
+        return 0.0
     if not curve.total:
         return max(part.width for part in parts) / whole.width
-    return max(curve.below(part.end + 1) - curve.below(part.start) for part in parts) / curve.total
+    return max(map(curve.between, parts)) / curve.total
 
 
 class _Curve:
     """The weight below each slot of a range."""
 
     def __init__(self, whole: HashRange, cells: Cells) -> None:
-        pieces = _pieces(whole, cells)
+        self.pieces = pieces = _pieces(whole, cells)
         self._starts = [piece.start for piece, _ in pieces]
-        self._pieces = pieces
         self._sums = [0.0, *accumulate(weight for _, weight in pieces)]
         self.total = self._sums[-1]
 
@@ -55,13 +108,16 @@ class _Curve:
         index = bisect_right(self._starts, slot) - 1
         if index < 0:
             return 0.0
-        piece, weight = self._pieces[index]
+        piece, weight = self.pieces[index]
         return self._sums[index] + weight * min(1.0, (slot - piece.start) / piece.width)
+
+    def between(self, part: HashRange) -> float:
+        return self.below(part.end + 1) - self.below(part.start)
 
     def slot_at(self, goal: float) -> int:
         """The slot whose weight below is nearest to the goal."""
-        index = min(max(bisect_left(self._sums, goal) - 1, 0), len(self._pieces) - 1)
-        piece, weight = self._pieces[index]
+        index = min(max(bisect_left(self._sums, goal) - 1, 0), len(self.pieces) - 1)
+        piece, weight = self.pieces[index]
         return piece.start + round(piece.width * (goal - self._sums[index]) / weight)
 
 

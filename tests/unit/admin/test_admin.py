@@ -95,11 +95,17 @@ def test_split_merge_and_rebucket_change_the_layout(orders: Admin) -> None:
         ("/split/x", 412, "whole number"),
         ("/split/0?points=1&parts=2", 412, "not both"),
         ("/split/0?points=70000", 412, "ascend"),
+        ("/split/0?points=1&byTraffic=true", 412, "not both"),
+        ("/split/0?byTraffic=true", 409, "traffic of segment 0 is not known"),
+        ("/split/9?byTraffic=true", 404, "no segment 9"),
         ("/merge/0", 412, "two or more"),
         ("/merge/0/a", 412, "whole number"),
         ("/merge/0/9", 404, "no segment 9"),
         ("/rebucket/0", 412, "bucketCount or boundaries"),
         ("/rebucket/0?bucketCount=100000", 412, ""),
+        ("/rebucket/0?bucketCount=100000&byTraffic=true", 412, ""),
+        ("/rebucket/0?boundaries=99&byTraffic=true", 412, "give bucketCount"),
+        ("/rebucket/0?bucketCount=4&byTraffic=true", 409, "traffic of segment 0 is not known"),
     ],
 )
 def test_a_layout_change_that_cannot_be_is_refused(orders: Admin, path: str, status: int, text: str) -> None:

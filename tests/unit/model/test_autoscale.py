@@ -12,6 +12,7 @@ from anabranch.model.observed import LoadHistory, Observed, SegmentRates
 from anabranch.model.policy import AutoScalePolicy
 from anabranch.model.ranges import HashRange
 from anabranch.model.scale_steps import Keep, Merge, Rebucket, Split
+from anabranch.model.traffic_sketch import HotHash
 
 POLICY = AutoScalePolicy()
 NOW = 100_000.0
@@ -115,11 +116,23 @@ def test_points_follow_the_sketch() -> None:
     assert decision.action.points[0] < 0x1000
 
 
+def test_a_hot_slot_is_cut_out_without_parts_that_help_nothing() -> None:
+    weights = ((HashRange(0, 0xFFFF), 40.0), (HashRange(77, 77), 60.0))
+    decision = decide(of(topic(1), SegmentRates(60_000, weights=weights)), POLICY)
+    assert isinstance(decision.action, Split)
+    # 8 parts would be needed for an even load; here 60 % is in one slot, and 4 parts hold the rest.
+    assert {77, 78} <= set(decision.action.points)
+    assert len(decision.action.points) == 5
+    assert "6 parts, cut by traffic" in decision.reason
+
+
 def test_one_hot_hash_is_not_split_in_vain() -> None:
     weights = ((HashRange(0, 0xFFFF), 1.0), (HashRange(77, 77), 99.0))
-    decision = decide(of(topic(1), SegmentRates(50_000, weights=weights)), POLICY)
+    hottest = (HotHash(77 << 16, 0.98, b"account-1"),)
+    decision = decide(of(topic(1), SegmentRates(50_000, weights=weights, hottest=hottest)), POLICY)
     assert decision.action == Keep()
     assert says(decision, "one hot spot takes 99% of its traffic")
+    assert says(decision, "its hottest key is 'account-1', with 98%")
     assert decision.look_again_s is None
 
 
@@ -205,7 +218,7 @@ def test_bucket_boundaries_follow_the_sketch() -> None:
     decision = decide(of(topic(1), rates, stream_consumers=2), POLICY)
     assert decision.action == Rebucket(0, (0x0800,))
     hot = SegmentRates(bucket_weights=((HashRange(0, 0), 1.0),))
-    assert decide(of(topic(1), hot, stream_consumers=2), POLICY).action == Rebucket(0, (0x8000,))
+    assert decide(of(topic(1), hot, stream_consumers=2), POLICY).action == Rebucket(0, (2,))
 
 
 def test_nothing_else_is_tried_while_a_split_is_only_put_off() -> None:

@@ -76,3 +76,16 @@ def test_a_long_key_is_cut_off_and_any_key_can_be_shown() -> None:
     (hot,) = sketch.hottest()
     assert len(hot.key) == KEY_BYTES_MAX
     assert hot.shown_key.startswith("\\xffxxx")
+
+
+def test_shares_survive_any_number_of_decays() -> None:
+    sketch = TrafficSketch()
+    for _ in range(300):
+        for key in ("a", "a", "b"):
+            sketch.add(key_hash(key), 10, key.encode())
+        sketch.decay(0.9)
+    assert sketch.total == pytest.approx(270)
+    assert [round(hot.share, 3) for hot in sketch.hottest()] == []
+    for _ in range(20):
+        sketch.add_keyless(13.5)
+    assert [(hot.key, round(hot.share, 3)) for hot in sketch.hottest()] == [(b"a", 0.333), (b"b", 0.167)]

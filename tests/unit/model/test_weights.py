@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 
 from anabranch.errors import LayoutError
+from anabranch.model.hashing import check_bucket_splits, equal_bucket_splits
 from anabranch.model.ranges import FULL, HashRange
-from anabranch.model.weights import balanced_points, largest_share
+from anabranch.model.weights import balanced_bucket_splits, balanced_points, largest_share
 
 PART = HashRange(100, 199)
 
@@ -39,6 +40,40 @@ def test_a_hot_slot_at_either_end_still_leaves_room_for_all_parts() -> None:
     for hot in (100, 199):
         points = balanced_points(PART, [(HashRange(hot, hot), 1.0)], 5)
         assert len(PART.split(points)) == 5
+
+
+def test_points_that_a_hot_slot_cannot_use_share_the_rest() -> None:
+    cells = [(HashRange(100, 199), 40.0), (HashRange(150, 150), 60.0)]
+    points = balanced_points(PART, cells, 6)
+    assert {150, 151} <= set(points)
+    parts = PART.split(points)
+    assert max(part.width for part in parts) == 25
+    assert min(part.width for part in parts if part.start != 150) == 16
+
+
+def test_two_hot_slots_stand_alone_if_there_are_parts_enough() -> None:
+    cells = [(HashRange(100, 199), 1.0), (HashRange(120, 120), 50.0), (HashRange(121, 121), 49.0)]
+    assert balanced_points(PART, cells, 4) == (120, 121, 122)
+    assert balanced_points(PART, cells, 3) == (120, 121)
+    assert balanced_points(PART, cells, 2) == (121,)
+
+
+def test_parts_of_one_slot_do_not_count_among_those_that_can_be_cut() -> None:
+    cells = [(HashRange(100, 199), 40.0), (HashRange(150, 150), 60.0)]
+    points = (150, 151)
+    assert largest_share(PART, cells, points) == pytest.approx(0.604)
+    assert largest_share(PART, cells, points, divisible=True) == pytest.approx(0.2)
+    assert largest_share(HashRange(1, 1), (), (), divisible=True) == 0.0
+
+
+def test_bucket_boundaries_by_traffic_leave_two_slots_to_the_first_bucket() -> None:
+    for hot in (0, 1, 2, 0xFFFF):
+        for count in (2, 3, 4, 64, 1024):
+            splits = balanced_bucket_splits([(HashRange(hot, hot), 1.0)], count)
+            assert len(splits) == count - 1
+            assert check_bucket_splits(splits) is None
+    assert balanced_bucket_splits((), 4) == equal_bucket_splits(4)
+    assert balanced_bucket_splits((), 1) == ()
 
 
 def test_a_range_cannot_be_cut_finer_than_its_slots() -> None:

@@ -154,6 +154,7 @@ class LocalSegments:
             size_bytes,
             found.troubles(),
             found.clients,
+            found.traffic(),
         )
 
     def on_drained(self, topic: TopicName, drained: Callable[[Drained], None]) -> Callable[[], None]:

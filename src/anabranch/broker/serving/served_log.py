@@ -23,7 +23,7 @@ from anabranch.model.acks import AckSet
 from anabranch.model.drains import Ranges
 from anabranch.model.inheritance import Pieces
 from anabranch.model.names import TopicName
-from anabranch.model.traffic_sketch import HotHash
+from anabranch.model.traffic_sketch import HotHash, TrafficSummary
 
 TROUBLES_MAX = 20
 """Troubles of one log that its leader is told of."""
@@ -271,6 +271,10 @@ class ServedLog:
     def hottest(self, most: int) -> tuple[HotHash, ...]:
         """The key hashes that take most of the published load, with their shares and a key of each."""
         return self.producers.traffic.hottest(most)
+
+    def traffic(self) -> TrafficSummary:
+        """The published load by key hash."""
+        return self.producers.traffic.summary()
 
     def sample(self, now: float) -> None:
         """Remember the counters and let earlier load count less; called at even intervals."""

@@ -16,6 +16,7 @@ from anabranch.metadata.records import InitialPosition
 from anabranch.model.drains import ALL, Ranges
 from anabranch.model.inheritance import Pieces
 from anabranch.model.names import Place, TopicName
+from anabranch.model.traffic_sketch import NO_TRAFFIC, TrafficSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,8 @@ class SegmentLoad:
     """Entries that cannot be read, damaged entries that were passed, a disk that is full."""
     clients: int = 0
     """Producers and consumers that are attached to the segment."""
+    traffic: TrafficSummary = NO_TRAFFIC
+    """The published load by key hash, while the owner has seen enough of it."""
 
 
 class Aim(NamedTuple):

@@ -160,7 +160,8 @@ class TopicController:
         return reports.subscriptions(self.layout, self._subscriptions, self._announcements, self.members)
 
     async def explain(self) -> dict[str, object]:
-        return self.why() | {"troubles": {**self._troubles(), **await reports.segment_troubles(self._lead)}}
+        troubles, hottest = await reports.segment_news(self._lead)
+        return self.why() | {"troubles": {**self._troubles(), **troubles}, "hottest": hottest}
 
     async def stats(self) -> dict[str, object]:
         found = await reports.topic_stats(self._lead, self.records, self._describe_subscriptions())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from anabranch.aio import together
 from anabranch.controller.decide import groups
@@ -18,6 +18,7 @@ from anabranch.model.drains import Ranges, covers, union
 from anabranch.model.hashing import bucket_ranges
 from anabranch.model.layout import Layout, Segment
 from anabranch.model.names import TopicName
+from anabranch.model.traffic_sketch import HotHash
 
 SUMMED = {
     "msgRateIn": "msg_rate_in",
@@ -56,15 +57,30 @@ async def topic_stats(
     }
 
 
-async def segment_troubles(lead: Leadership) -> dict[str, str]:
-    """By segment what its owner reports as wrong: entries that cannot be read, a full disk."""
+async def segment_news(lead: Leadership) -> tuple[dict[str, str], dict[str, list[dict[str, object]]]]:
+    """By segment what its owner reports as wrong, and its hottest keys.
+
+    Wrong are entries that cannot be read, or a full disk.
+    """
     segments = [lead.layout.segments[id_] for id_ in sorted(lead.layout.segments)]
-    loads = await together(lead.load(segment) for segment in segments)
-    return {
-        f"segment {segment.id}": "; ".join(load.troubles)
-        for segment, load in zip(segments, loads, strict=True)
-        if load is not None and load.troubles
-    }
+    loads = zip(segments, await together(lead.load(segment) for segment in segments), strict=True)
+    known = [(f"segment {segment.id}", load) for segment, load in loads if load is not None]
+    return (
+        {name: "; ".join(load.troubles) for name, load in known if load.troubles},
+        {name: _hottest(load.traffic.hot) for name, load in known if load.traffic.hot},
+    )
+
+
+def _hottest(hot: Iterable[HotHash]) -> list[dict[str, object]]:
+    return [
+        {
+            "hash": f"{one.hash:08x}",
+            "bucketHash": one.hash & 0xFFFF,
+            "share": round(one.share, 4),
+            "sampleKey": one.shown_key,
+        }
+        for one in hot
+    ]
 
 
 def _segment(segment: Segment, name: TopicName, load: SegmentLoad | None) -> dict[str, object]:
@@ -79,6 +95,7 @@ def _segment(segment: Segment, name: TopicName, load: SegmentLoad | None) -> dic
     if load is not None:
         about |= {shown: getattr(load, name) for shown, name in SUMMED.items()}
         about["troubles"] = list(load.troubles)
+        about["hottest"] = _hottest(load.traffic.hot)
     return about
 
 

@@ -9,10 +9,12 @@ from typing import Any
 import msgspec
 
 from anabranch.aio import together
+from anabranch.controller.ports.segments import SegmentLoad
 from anabranch.controller.topic.leadership import Leadership
 from anabranch.errors import CorruptDataError, InvalidConfigurationError, NotFoundError
 from anabranch.metadata.records import PolicyFields
 from anabranch.model.autoscale import Decision, decide
+from anabranch.model.layout import Segment
 from anabranch.model.observed import LoadHistory, Observed, SegmentRates, advance_history
 from anabranch.model.policy import AutoScalePolicy, Override, resolve, to_json
 from anabranch.model.scale_steps import Keep, Merge, Rebucket, Split
@@ -97,9 +99,7 @@ class Scaling:
         self.clients = sum(load.clients for load in loads if load is not None)
         now_s = self._lead.now_s()
         self._rates = {
-            segment.id: SegmentRates(
-                load.msg_rate_in, load.bytes_rate_in, load.msg_rate_out, load.bytes_rate_out, now_s
-            )
+            segment.id: rates_of(segment, load, now_s)
             for segment, load in zip(active, loads, strict=True)
             if load is not None
         }
@@ -141,6 +141,20 @@ class Scaling:
             self.looks.pop()
         self.looks.append(look)
         del self.looks[:-DECISIONS_KEPT]
+
+
+def rates_of(segment: Segment, load: SegmentLoad, now_s: float) -> SegmentRates:
+    """The load of a segment as auto-scaling wants it."""
+    return SegmentRates(
+        load.msg_rate_in,
+        load.bytes_rate_in,
+        load.msg_rate_out,
+        load.bytes_rate_out,
+        now_s,
+        load.traffic.ring_weights(segment.range),
+        load.traffic.bucket_weights(),
+        load.traffic.hot,
+    )
 
 
 def describe_action(decision: Decision) -> str:

@@ -17,6 +17,8 @@ from anabranch.errors import NotConnectedError
 from anabranch.metadata.memory import MemoryStore
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import TopicName
+from anabranch.model.ranges import HashRange
+from anabranch.model.traffic_sketch import HotHash, TrafficSummary
 from tests.harness.control import ControlPlane
 
 SETTINGS = ControllerSettings(retention_s=None)
@@ -44,6 +46,45 @@ async def test_a_busy_topic_with_producers_only_is_split_on_the_tick(plane: Cont
     assert "segment 0 is at 150%" in last["reason"]
     assert last["outcome"] == "done: epoch 1"
     await plane.audit()
+
+
+def traffic(hot: HotHash) -> TrafficSummary:
+    """The rest of the load is even."""
+    rest = round((1 - hot.share) * 100_000 / 256)
+    return TrafficSummary((rest,) * 256, (rest,) * 256, hot=(hot,))
+
+
+@pytest.mark.plane(settings=SETTINGS)
+async def test_a_split_cuts_a_hot_hash_out(plane: ControlPlane) -> None:
+    controller = await plane.lead(1)
+    hot = HotHash(0x12340000, 0.6, b"k")
+    set_load(plane, SegmentLoad(msg_rate_in=40_000.0, traffic=traffic(hot)))
+    await asyncio.sleep(75)
+    assert HashRange(0x1234, 0x1234) in [segment.range for segment in controller.layout.active]
+    assert "cut by traffic" in decisions(controller)[-1]["reason"]
+
+
+@pytest.mark.plane(settings=SETTINGS)
+async def test_a_split_that_one_hot_key_makes_useless_is_refused(plane: ControlPlane) -> None:
+    controller = await plane.lead(1)
+    set_load(plane, SegmentLoad(msg_rate_in=40_000.0, traffic=traffic(HotHash(0x12340000, 0.95, b"k"))))
+    await asyncio.sleep(300)
+    assert controller.layout.epoch == 0
+    (refusal,) = [text for text in decisions(controller)[-1]["against"] if "splitMsgRateIn" in text]
+    assert "no cut would help; its hottest key is 'k', with 95%" in refusal
+
+
+@pytest.mark.plane(settings=SETTINGS)
+async def test_buckets_for_more_consumers_follow_the_traffic(plane: ControlPlane) -> None:
+    controller = await plane.lead(1)
+    set_load(plane, SegmentLoad(msg_rate_in=10.0, traffic=traffic(HotHash(0x00008000, 0.5, b"k"))))
+    for n in range(5):
+        await plane.join(f"c{n}")
+    await asyncio.sleep(1)
+    (segment,) = controller.layout.active
+    assert segment.bucket_count == 8
+    assert {0x8000, 0x8001} <= set(segment.bucket_splits)
+    assert "the boundaries of 1 follow their traffic" in decisions(controller)[-1]["reason"]
 
 
 @pytest.mark.plane(settings=SETTINGS)
