@@ -120,7 +120,9 @@ class HotConsumer:
             self.take()
             return done()
 
-        await until(taken, f"consumer {self._id} has all its messages; it has {len(self.seen)} keys", within_s)
+        await until(
+            taken, f"consumer {self._id} has all its messages; it has {len(self.seen)} keys", within_s
+        )
 
     def has(self, numbers: dict[str, int], keys: Sequence[str]) -> bool:
         """Whether it has every message of these keys, given the next number of each."""

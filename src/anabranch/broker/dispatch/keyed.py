@@ -142,7 +142,7 @@ class KeyedDispatch:
     def skip(self, slot: int, limit: int | None = None) -> list[int]:
         """Take the first entries out of a lane for good, or all of them; returns their ordinals."""
         lane = self.lanes.get(slot)
-        count = 0 if lane is None else len(lane.entries)
+        count = 0 if lane is None else lane.count
         skipped = [self.lanes.pop(slot) for _ in range(count if limit is None else min(limit, count))]
         self.lanes.close_if_empty(slot)
         self._offer_head(slot)
@@ -261,7 +261,7 @@ class KeyedDispatch:
             slot=slot,
             reason=self.reason(slot),
             since_ms=hold.since_ms if hold else lane.since_ms if lane else self.overdue[slot][1],
-            entries=len(lane.entries) if lane else 0,
+            entries=lane.count if lane else 0,
             size_bytes=lane.size_bytes if lane else 0,
             first_ordinal=lane.head if lane else -1,
             waits_for=waits_for.name if waits_for else "",

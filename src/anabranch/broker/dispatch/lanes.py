@@ -63,47 +63,54 @@ class LaneView(NamedTuple):
 class Lane:
     """The waiting entries of one slot."""
 
-    __slots__ = ("_added", "_added_bytes", "entries", "head", "memory_bytes", "restored", "since_ms")
+    __slots__ = ("_added", "_added_bytes", "_last", "count", "entries", "head", "restored", "since_ms")
 
     def __init__(self, since_ms: int) -> None:
         self.entries = BitMap64()
+        self.count = 0
         self.head = -1
         """The lowest ordinal; -1 while no entry waits."""
+        self._last = -1
         self.since_ms = since_ms
         self.restored = False
-        """Whether earlier entries of the slot may exist that no one has read since the last start."""
-        self.memory_bytes = LANE_BYTES
+        """Whether the slot may have earlier entries that were not read since the last start."""
         self._added = 0
         self._added_bytes = 0
 
     @property
     def size_bytes(self) -> int:
         """About the stored bytes of the entries: their number times the average size."""
-        return self._added_bytes * len(self.entries) // self._added if self._added else 0
+        return self._added_bytes * self.count // self._added if self._added else 0
+
+    @property
+    def memory_bytes(self) -> int:
+        """Estimated memory of the lane."""
+        pieces = min(self.count, (self._last >> 16) - (self.head >> 16) + 1)
+        return LANE_BYTES + ENTRY_BYTES * self.count + PIECE_BYTES * pieces
 
     def add(self, ordinal: int, size: int) -> bool:
         """Add an entry, of a known size if that is not 0; whether it is the first one now."""
         if size:
             self._added += 1
             self._added_bytes += size
-        first = self.head < 0 or ordinal < self.head
-        # Entries are mostly added at one end, so the pieces that a lane has are counted there.
-        beside = self.head if first else self.entries.max()
-        self.memory_bytes += ENTRY_BYTES + (PIECE_BYTES if ordinal >> 16 != beside >> 16 else 0)
         self.entries.add(ordinal)
-        if first:
-            self.head = ordinal
-        return first
+        self.count += 1
+        if ordinal > self._last:
+            self._last = ordinal
+        if 0 <= self.head < ordinal:
+            return False
+        self.head = ordinal
+        return True
 
     def pop(self) -> int:
         """Remove the first entry and return its ordinal."""
         ordinal = self.head
         self.entries.discard(ordinal)
-        if self.entries:
+        self.count -= 1
+        if self.count:
             self.head = self.entries.min()
-            self.memory_bytes -= ENTRY_BYTES + (PIECE_BYTES if ordinal >> 16 != self.head >> 16 else 0)
         else:
-            self.head, self.memory_bytes = -1, LANE_BYTES
+            self.head = self._last = -1
         return ordinal
 
     def first(self, limit: int) -> list[int]:

@@ -1,0 +1,87 @@
+"""The parts of lanes: bitmaps of waiting entries, holds, overdue entries, and the note of a cursor."""
+
+from __future__ import annotations
+
+import random
+
+from anabranch.broker.dispatch.lane_notes import LaneNote, SlotNote, decode_note
+from anabranch.broker.dispatch.lanes import LANE_BYTES, LaneReason, Lanes
+from anabranch.broker.dispatch.outstanding import Outstanding
+from anabranch.broker.dispatch.slot_holds import Hold, SlotHolds
+
+
+def test_entries_leave_a_lane_in_order_however_they_came() -> None:
+    lanes, ordinals = Lanes(), list(range(0, 400_000, 997))
+    random.Random(3).shuffle(ordinals)
+    for ordinal in ordinals:
+        lanes.add(7, ordinal, 100, 5)
+    assert lanes.held == len(ordinals)
+    lane = lanes.get(7)
+    assert lane is not None
+    assert lane.size_bytes == 100 * len(ordinals)
+    assert lane.first(3) == [0, 997, 1994]
+    assert [lanes.pop(7) for _ in ordinals] == sorted(ordinals)
+    lanes.close_if_empty(7)
+    assert (len(lanes), lanes.held, lanes.memory_bytes) == (0, 0, 0)
+
+
+def test_the_estimate_of_memory_does_not_grow_with_entries_that_come_and_go() -> None:
+    lanes = Lanes()
+    for ordinal in range(0, 1_000_000, 1000):
+        lanes.add(1, ordinal, 0, 0)
+    before = lanes.memory_bytes
+    for _ in range(1000):
+        back = [lanes.pop(1) for _ in range(3)]
+        for ordinal in back:
+            lanes.add(1, ordinal, 0, 0)
+    assert lanes.memory_bytes == before
+    assert LANE_BYTES < before < 10_000
+
+
+def test_a_later_hold_replaces_the_first_and_ends_at_its_own_time() -> None:
+    holds = SlotHolds()
+    holds.put(1, Hold(LaneReason.RETRY, 0, until_ms=10))
+    holds.put(2, Hold(LaneReason.RETRY, 0, until_ms=20))
+    holds.put(1, Hold(LaneReason.RETRY, 0, until_ms=30))
+    holds.put(3, Hold(LaneReason.PARKED, 0))
+    assert holds.next_end_ms == 20
+    assert holds.pop_due(25) == [2]
+    holds.put(1, Hold(LaneReason.PARKED, 0))
+    assert holds.next_end_ms is None
+    assert holds.pop_due(10**6) == []
+    assert sorted(holds) == [1, 3]
+
+
+def test_an_entry_is_overdue_once_and_not_before_its_time() -> None:
+    outstanding = Outstanding(unacked_ms=1000)
+    for now_ms in range(0, 2000, 10):
+        outstanding.add(now_ms, now_ms)
+        assert all(now_ms - ordinal >= 1000 for ordinal in outstanding.expire(now_ms))
+    assert outstanding.remove(0)
+    assert not outstanding.remove(1990)
+    assert set(outstanding.overdue) <= set(range(10, 1000, 10))
+    late = set(outstanding.overdue)
+    assert set(outstanding.expire(10_000)) == set(range(10, 1990, 10)) - late
+    assert list(outstanding.expire(20_000)) == []
+    assert outstanding.next_ms is None
+    assert len(outstanding.overdue) == 198
+
+
+def test_entries_are_never_overdue_without_a_time() -> None:
+    outstanding = Outstanding(unacked_ms=0)
+    outstanding.add(1, 0)
+    assert outstanding.next_ms is None
+    assert list(outstanding.expire(10**9)) == []
+
+
+def test_a_note_is_read_as_it_was_written() -> None:
+    slots = (SlotNote(3, LaneReason.PARKED, 17, held=True, text="broken"), SlotNote(9, LaneReason.BUSY, 18))
+    note = LaneNote(floor=12, boundaries=(5, 70), slots=slots)
+    assert decode_note(note.encode()) == note
+
+
+def test_bytes_that_are_no_note_say_nothing() -> None:
+    note = LaneNote(floor=12, slots=(SlotNote(3, LaneReason.BUSY, 17),)).encode()
+    for data in (b"", b"\xff" * 9, note[:-1], b"delays1\n" + note, note.replace(b"busy", b"lazy")):
+        assert decode_note(data) == LaneNote()
+    assert LaneNote(floor=12).encode() == b""
