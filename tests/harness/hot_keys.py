@@ -1,4 +1,4 @@
-"""Publishers and consumers of hot keys, over the wire, with permits and acknowledgements as a test wants them."""
+"""Publishers and consumers of hot keys over the wire; a test gives permits and acknowledges as it likes."""
 
 from __future__ import annotations
 
