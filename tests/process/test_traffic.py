@@ -70,7 +70,7 @@ def test_a_split_follows_the_load(make_broker: MakeBroker) -> None:
             parts = [HashRange.parse(found[id_]["hashRange"]) for id_ in found if found[id_]["parentIds"]]
             return parts[: len(found[0]["childIds"])]
 
-        asyncio.run(send_until(process, keys, lambda: admin.why(TOPIC)["hottest"], 5))
+        asyncio.run(send_until(process, keys, lambda: admin.why(TOPIC)["hotKeys"], 5))
         parts = asyncio.run(send_until(process, keys, ranges))
         counts = [sum(key_hash(key) >> 16 in part for key in keys) for part in parts]
         assert len(parts) > 1
@@ -88,15 +88,15 @@ def test_one_hot_key_is_not_split_and_named(make_broker: MakeBroker) -> None:
             return next((text for text in against if "no cut would help" in text), None)
 
         # The load is known before it exceeds the threshold, as that of a topic that grows.
-        asyncio.run(send_until(process, ["account-7"], lambda: admin.why(TOPIC)["hottest"], 5))
+        asyncio.run(send_until(process, ["account-7"], lambda: admin.why(TOPIC)["hotKeys"], 5))
         text = asyncio.run(send_until(process, ["account-7"], refusal))
         assert "one hot spot takes 100% of its traffic" in text
         assert "its hottest key is 'account-7', with 100%" in text
         assert len(segments_of(admin)) == 2
-        why = admin.why(TOPIC)
-        (hottest,) = why["hottest"].values()
-        assert (hottest[0]["sampleKey"], hottest[0]["share"]) == ("account-7", 1.0)
-        assert hottest[0]["hash"] == f"{key_hash('account-7'):08x}"
+        (hottest,) = admin.why(TOPIC)["hotKeys"].values()
+        assert hottest == [{"key": "account-7", "trafficShare": 1.0}]
+        (shown,) = [hot for segment in segments_of(admin).values() for hot in segment["hottest"]]
+        assert shown["hash"] == f"{key_hash('account-7'):08x}"
 
 
 def test_buckets_by_traffic_share_the_load_of_a_skewed_segment(make_broker: MakeBroker) -> None:

@@ -18,9 +18,6 @@ from anabranch.cli.role import role_of
 from anabranch.errors import InvalidConfigurationError, InvalidNameError
 from anabranch.model.names import TopicName
 
-HOTTEST_SHOWN = 3
-"""Hot keys of one segment that `why` names."""
-
 
 def run(arguments: argparse.Namespace) -> int:
     with role_of(arguments, os.environ).open_admin() as admin:
@@ -186,7 +183,7 @@ def _why(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) -> 
     if arguments.json:
         print(json.dumps(answer, indent=2))
         return
-    for line in (*state_lines(answer), *hottest_lines(answer)):
+    for line in state_lines(answer):
         print(line)
     decisions = answer.get("decisions", [])
     if not decisions:
@@ -218,15 +215,6 @@ def state_lines(answer: dict[str, Any]) -> list[str]:
     if answer.get("garbage"):
         lines.append(f"still to be deleted: {', '.join(answer['garbage'])}")
     return lines
-
-
-def hottest_lines(answer: dict[str, Any]) -> list[str]:
-    """Name the keys that take most of the load of each segment."""
-    return [
-        f"{segment}: {hot['share']:.0%} of the load has the hash {hot['hash']}, like key {hot['sampleKey']!r}"
-        for segment, hottest in answer.get("hottest", {}).items()
-        for hot in hottest[:HOTTEST_SHOWN]
-    ]
 
 
 def waiting_lines(subscription: str, state: dict[str, Any]) -> list[str]:

@@ -160,8 +160,7 @@ class TopicController:
         return reports.subscriptions(self.layout, self._subscriptions, self._announcements, self.members)
 
     async def explain(self) -> dict[str, object]:
-        troubles, hottest = await reports.segment_news(self._lead)
-        return self.why() | {"troubles": {**self._troubles(), **troubles}, "hottest": hottest}
+        return self.why() | {"troubles": {**self._troubles(), **await reports.segment_troubles(self._lead)}}
 
     async def stats(self) -> dict[str, object]:
         found = await reports.topic_stats(self._lead, self.records, self._describe_subscriptions())

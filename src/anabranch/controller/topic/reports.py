@@ -57,18 +57,15 @@ async def topic_stats(
     }
 
 
-async def segment_news(lead: Leadership) -> tuple[dict[str, str], dict[str, list[dict[str, object]]]]:
-    """By segment what its owner reports as wrong, and its hottest keys.
-
-    Wrong are entries that cannot be read, or a full disk.
-    """
+async def segment_troubles(lead: Leadership) -> dict[str, str]:
+    """By segment what its owner reports as wrong: entries that cannot be read, a full disk."""
     segments = [lead.layout.segments[id_] for id_ in sorted(lead.layout.segments)]
-    loads = zip(segments, await together(lead.load(segment) for segment in segments), strict=True)
-    known = [(f"segment {segment.id}", load) for segment, load in loads if load is not None]
-    return (
-        {name: "; ".join(load.troubles) for name, load in known if load.troubles},
-        {name: _hottest(load.traffic.hot) for name, load in known if load.traffic.hot},
-    )
+    loads = await together(lead.load(segment) for segment in segments)
+    return {
+        f"segment {segment.id}": "; ".join(load.troubles)
+        for segment, load in zip(segments, loads, strict=True)
+        if load is not None and load.troubles
+    }
 
 
 def _hottest(hot: Iterable[HotHash]) -> list[dict[str, object]]:
