@@ -166,6 +166,39 @@ def test_negative_acknowledgement_brings_the_message_again(client: Any) -> None:
     consumer.acknowledge(again)
 
 
+def test_only_a_key_that_fails_reaches_the_dead_letter_topic(client: Any) -> None:
+    dead = client.subscribe("keyed-dead", "look", pulsar.ConsumerType.Shared)
+    consumer = client.subscribe(
+        "keyed-poison",
+        "s",
+        pulsar.ConsumerType.KeyShared,
+        negative_ack_redelivery_delay_ms=100,
+        dead_letter_policy=pulsar.ConsumerDeadLetterPolicy(2, "keyed-dead"),
+    )
+    producer = client.create_producer("keyed-poison", batching_enabled=False)
+    for number in range(30):
+        producer.send(str(number).encode(), partition_key=f"key-{number % 3}")
+    done: dict[str, None] = {}
+    attempts = 0
+    while len(done) < 29 or attempts < 3:
+        message = consumer.receive(timeout_millis=10_000)
+        value = message.data().decode()
+        if value == "3":
+            attempts += 1
+            consumer.negative_acknowledge(message)
+        else:
+            done[value] = None
+            consumer.acknowledge(message)
+    letter = dead.receive(timeout_millis=10_000)
+    assert letter.data() == b"3"
+    assert attempts == 3
+    for key in range(3):
+        mine = [int(value) for value in done if int(value) % 3 == key]
+        assert mine == sorted(mine)
+    with pytest.raises(pulsar.Timeout):
+        dead.receive(timeout_millis=500)
+
+
 def test_key_shared_keeps_a_key_on_one_consumer_in_order(client: Any) -> None:
     consumers = [client.subscribe("keyed", "s", pulsar.ConsumerType.KeyShared) for _ in range(3)]
     publish(client, "keyed", 3000, compression=pulsar.CompressionType.LZ4)

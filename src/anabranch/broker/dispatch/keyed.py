@@ -43,7 +43,6 @@ class KeyedDispatch:
         self._holders: dict[int, Receiver] = {}
         self._outstanding: dict[int, int] = {}
         self._changed = False
-        self._delayed: set[int] = set()
         # Per receiver the first held entry of each slot that it may take. Stale pairs are skipped when met.
         self._takable: dict[Receiver, list[tuple[int, int]]] = {}
 
@@ -76,7 +75,6 @@ class KeyedDispatch:
         self._stuck.clear()
         self._holders.clear()
         self._outstanding.clear()
-        self._delayed.clear()
         self._takable.clear()
 
     def offer(
@@ -96,15 +94,10 @@ class KeyedDispatch:
         if self.lanes.add(slot, ordinal, size, now_ms):
             self._offer_head(slot)
 
-    def delay(self, ordinal: int, slot: int, *, size: int = 0, now_ms: int = 0) -> None:
-        """Take the next entry of the log and hold it, and its slot behind it, until `due`."""
-        self._delayed.add(ordinal)
-        self.hold(ordinal, slot, size=size, now_ms=now_ms)
-
-    def due(self, ordinal: int, slot: int) -> None:
-        """Let a delayed entry go out from now on."""
-        self._delayed.discard(ordinal)
-        self._offer_head(slot)
+    def delay(self, ordinal: int, slot: int, at_ms: int, *, size: int = 0, now_ms: int = 0) -> None:
+        """Hold an entry, and its slot behind it, until `at_ms`; behind others it waits for them first."""
+        if self.lanes.add(slot, ordinal, size, now_ms) and slot not in self.holds:
+            self.holds.put(slot, Hold(LaneReason.DELAYED, now_ms, at_ms))
 
     def take(self, limit: int) -> list[Handout]:
         """Held entries that may go out now, at most `limit`; oldest first for each receiver."""
@@ -145,7 +138,7 @@ class KeyedDispatch:
         count = 0 if lane is None else lane.count
         skipped = [self.lanes.pop(slot) for _ in range(count if limit is None else min(limit, count))]
         self.lanes.close_if_empty(slot)
-        self._offer_head(slot)
+        self._ask_again(slot)
         return skipped
 
     def settle(self, slot: int) -> bool:
@@ -168,7 +161,7 @@ class KeyedDispatch:
             self.lanes.add(slot, ordinal, 0, now_ms)
             self.settle(slot)
         for slot in slots:
-            self._offer_head(slot)
+            self._ask_again(slot)
 
     def stop(self, slot: int, hold: Hold) -> None:
         """Let no entry of a slot go out until the hold ends, or `release`."""
@@ -176,10 +169,12 @@ class KeyedDispatch:
 
     def release(self, slot: int) -> bool:
         """Undo `stop`; whether the slot was stopped."""
-        known = self.holds.pop(slot) is not None
-        if known:
-            self._offer_head(slot)
-        return known
+        hold = self.holds.get(slot)
+        if hold is None or hold.reason is LaneReason.DELAYED:
+            return False
+        self.holds.pop(slot)
+        self._offer_head(slot)
+        return True
 
     def release_due(self, now_ms: int) -> None:
         """Let the slots go on whose holds end by themselves."""
@@ -227,12 +222,24 @@ class KeyedDispatch:
                 self.lanes.close_if_empty(slot)
         self._changed = True
 
+    def holder(self, slot: int) -> Receiver | None:
+        """The receiver with outstanding entries of a slot."""
+        return self._holders.get(slot)
+
+    def is_idle(self, slot: int) -> bool:
+        """Whether nothing of a slot is outstanding."""
+        return slot not in self._outstanding
+
+    def moved(self, slot: int) -> None:
+        """Note that the selector names another owner for a slot."""
+        self._offer_head(slot)
+
     def target(self, slot: int) -> Receiver | None:
         """The receiver of the slot's next entry: its owner, unless another receiver holds earlier ones."""
         if slot in self.holds or slot in self._stuck:
             return None
         lane = self.lanes.get(slot)
-        if lane is not None and (lane.head in self._delayed or (lane.restored and lane.head >= self._floor)):
+        if lane is not None and lane.restored and lane.head >= self._floor:
             return None
         owner = self._selector.owner(slot)
         return owner if owner is None or self._holders.get(slot, owner) is owner else None
@@ -242,8 +249,6 @@ class KeyedDispatch:
         hold = self.holds.get(slot)
         if hold is not None:
             return hold.reason
-        if self.lanes.head(slot) in self._delayed:
-            return LaneReason.DELAYED
         if slot in self.overdue:
             return LaneReason.UNACKNOWLEDGED
         owner = self._selector.owner(slot)
@@ -268,6 +273,13 @@ class KeyedDispatch:
             until_ms=hold.until_ms if hold else 0,
             note=hold.note if hold else "",
         )
+
+    def _ask_again(self, slot: int) -> None:
+        """Offer the first entry of a lane, which is another one now; a delay counted for the former one."""
+        hold = self.holds.get(slot)
+        if hold is not None and hold.reason is LaneReason.DELAYED:
+            self.holds.pop(slot)
+        self._offer_head(slot)
 
     def _charge(self, receiver: Receiver, slot: int, messages: int) -> None:
         receiver.charge(messages)

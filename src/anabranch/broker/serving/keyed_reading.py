@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from anabranch.broker.dispatch.lanes import LaneReason
 from anabranch.broker.dispatch.selectors import AutoSplit, Buckets, Sticky, bucket_boundaries, sticky_ranges
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.draining import slots_of
@@ -17,6 +18,9 @@ from anabranch.model.hashing import bucket_index, bucket_ranges
 from anabranch.model.ranges import HashRange
 from anabranch.protocol.outer import Outer, read_outer
 from anabranch.protocol.pb import pulsar_pb2 as pb
+
+DELAYED_KEY = "anabranch.delayed"
+"""Subscribe metadata: later entries of a key `wait` for a delayed one, or `pass` it."""
 
 
 class KeyedReading(LaneReading):
@@ -48,7 +52,10 @@ class KeyedReading(LaneReading):
             self._ring.leave(consumer)
 
     def consumers_changed(self) -> None:
-        if not self.consumers:
+        if self.consumers:
+            chosen = (consumer.options.metadata.get(DELAYED_KEY) for consumer in self.consumers)
+            self.delayed_pass = all(choice == "pass" for choice in chosen)
+        else:
             self.remember()
         if self.boundaries is not None:
             self._closed = self._closed_buckets(self.boundaries)
@@ -120,12 +127,12 @@ class KeyedReading(LaneReading):
         until_ms = self.path.clock.wall_ms() + retry.pause_ms if retry.pause_ms else 0
         if retry.park is not None:
             self.park_slot(slot, retry.park)
-        elif until_ms and (hold is None or 0 < hold.until_ms < until_ms):
+        elif until_ms and (hold is None or hold.reason is LaneReason.DELAYED or 0 < hold.until_ms < until_ms):
             self.pause_slot(slot, until_ms)
 
     def turn(self) -> bool:
-        self._release_due()
         self._begin_turn()
+        self._release_due()
         if self._returning and self._take_some_back():
             return True
         more = self._lane_turn()
@@ -142,7 +149,7 @@ class KeyedReading(LaneReading):
         outer = _outer(entry)
         slot = self._slot_of(outer)
         if outer.deliver_at_ms > self._now_ms:
-            self._delay(entry, outer.deliver_at_ms, slot)
+            self._delay(entry.ordinal, slot, outer.deliver_at_ms, len(entry.data))
         else:
             self.dispatch.hold(entry.ordinal, slot, size=len(entry.data), now_ms=self._now_ms)
             self._aside.keep(entry)
@@ -150,10 +157,6 @@ class KeyedReading(LaneReading):
     def _slot_of(self, outer: Outer) -> int:
         boundaries = self.boundaries
         return outer.sticky_hash if boundaries is None else bucket_index(boundaries, outer.bucket_hash)
-
-    def _delay(self, entry: Entry, at_ms: int, slot: int) -> None:
-        self._delayed.add(at_ms, entry.ordinal, slot)
-        self.dispatch.delay(entry.ordinal, slot, size=len(entry.data), now_ms=self._now_ms)
 
     def _fresh_turn(self) -> bool:
         path, dispatch = self.path, self.dispatch
@@ -178,7 +181,7 @@ class KeyedReading(LaneReading):
             outer = _outer(entry)
             slot = self._slot_of(outer)
             if outer.deliver_at_ms > now_ms:
-                self._delay(entry, outer.deliver_at_ms, slot)
+                self._delay(ordinal, slot, outer.deliver_at_ms, len(entry.data))
                 continue
             ack_set, messages = self._pending_of(entry)
             receiver = dispatch.offer(ordinal, slot, messages, size=len(entry.data), now_ms=now_ms)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 from anabranch.broker.dispatch.keyed import KeyedDispatch
 from anabranch.broker.dispatch.lane_notes import LaneNote, SlotNote, decode_note
+from anabranch.broker.dispatch.lanes import LaneReason
 from anabranch.broker.dispatch.slot_holds import Hold
 from anabranch.broker.serving.reading import ReadPath
 from anabranch.ledger.storage import Entry
@@ -51,7 +52,8 @@ class LaneKeeper:
         if not self._path.keyed.lasts or note.boundaries != self._boundaries:
             return mark
         for one in note.slots:
-            if one.held:
+            # A delay counted for the first entry of a lane, which may be another one now.
+            if one.held and one.reason is not LaneReason.DELAYED:
                 dispatch.stop(one.slot, Hold(one.reason, one.since_ms, one.until_ms, one.text))
         floor = min(note.floor, self._path.source.end)
         if floor <= mark:

@@ -15,6 +15,7 @@ from anabranch.broker.dispatch.lanes import LaneReason, LaneView
 from anabranch.broker.dispatch.outstanding import Outstanding
 from anabranch.broker.dispatch.slot_holds import Hold
 from anabranch.broker.serving.consumer import ServedConsumer
+from anabranch.broker.serving.delayed_reading import deliver_at_ms
 from anabranch.broker.serving.lane_keeping import LaneKeeper
 from anabranch.broker.serving.look_aside import LookAside
 from anabranch.broker.serving.reading import ReadPath
@@ -40,6 +41,8 @@ class LaneReading(PendingReading):
         self.dispatch = KeyedDispatch()
         self._outstanding = Outstanding(path.keyed.unacked_ms)
         self._aside = LookAside()
+        self.delayed_pass = False
+        """Whether later entries of a slot pass a delayed one."""
         self._keeper = LaneKeeper(path, self.dispatch, boundaries)
         self._now_ms = path.clock.wall_ms()
         """Wall time of this turn."""
@@ -47,7 +50,8 @@ class LaneReading(PendingReading):
 
     @property
     def at_end(self) -> bool:
-        return super().at_end and not self.dispatch.held and not self._keeper.scanning
+        waiting = self.dispatch.held or len(self._delayed) or self._keeper.scanning
+        return super().at_end and not waiting
 
     def rewind(self) -> None:
         super().rewind()
@@ -58,7 +62,7 @@ class LaneReading(PendingReading):
 
     def remember(self) -> None:
         """Write down which slots have lanes, because the last consumer left."""
-        self._keeper.write(self.next, self._outstanding_slots())
+        self._write_note()
         self.path.source.forget()
 
     # Views and controls.
@@ -124,7 +128,14 @@ class LaneReading(PendingReading):
         self.dispatch.take_back(((ordinal, slot) for ordinal, slot, _ in entries), self._now_ms)
 
     def _due(self, ordinal: int, slot: int) -> None:
-        self.dispatch.due(ordinal, slot)
+        self.dispatch.hold(ordinal, slot, now_ms=self._now_ms)
+
+    def _delay(self, ordinal: int, slot: int, at_ms: int, size: int) -> None:
+        """Hold an entry until its delivery time, at the head of its lane or apart from it."""
+        if self.delayed_pass:
+            self._delayed.add(at_ms, ordinal, slot)
+        else:
+            self.dispatch.delay(ordinal, slot, at_ms, size=size, now_ms=self._now_ms)
 
     def _outstanding_slots(self) -> Iterator[tuple[int, int]]:
         return ((ordinal, self._out[ordinal][1]) for ordinal in self._outstanding.ordinals)
@@ -133,7 +144,11 @@ class LaneReading(PendingReading):
 
     @property
     def wake_at_ms(self) -> int | None:
-        ends = self.dispatch.holds.next_end_ms, self._outstanding.next_ms, self._keeper.wake_ms(self.next)
+        ends = (
+            self.dispatch.holds.next_end_ms,
+            self._outstanding.next_ms,
+            self._keeper.wake_ms(self.next),
+        )
         return min((time for time in (super().wake_at_ms, *ends) if time is not None), default=None)
 
     def _begin_turn(self) -> None:
@@ -182,6 +197,11 @@ class LaneReading(PendingReading):
                 # Later entries of the slot wait too.
                 waiting.add(slot)
                 self.dispatch.put_back((handout,))
+                continue
+            if (at_ms := deliver_at_ms(entry.data)) > self._now_ms:
+                waiting.add(slot)
+                self.dispatch.drop(handout)
+                self._delay(ordinal, slot, at_ms, len(entry.data))
                 continue
             ack_set, messages = self._pending_of(entry)
             self.dispatch.hand_out(handout, messages)
