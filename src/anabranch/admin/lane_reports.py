@@ -1,7 +1,7 @@
 """The lanes of one log in JSON, made by the broker that owns the log.
 
-The messages of a lane are read for the answer and stay where they are. A subscription without a consumer that
-reads by key or bucket has no lanes.
+The messages of a lane are read for the answer and stay where they are. Until the first consumer comes after a
+start, only the note of the cursor names lanes, and their sizes are not known.
 """
 
 from __future__ import annotations
@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from anabranch.broker.dispatch.lanes import LaneView
+import msgspec
+
+from anabranch.broker.dispatch.lane_notes import LaneNote, SlotNote, decode_note
+from anabranch.broker.dispatch.lanes import LaneReason, LaneView
 from anabranch.broker.serving.keyed_reading import KeyedReading
 from anabranch.broker.serving.lane_totals import backlog_of, lane_totals
 from anabranch.broker.serving.served_log import ServedLog
@@ -47,25 +50,60 @@ async def list_lanes(log: ServedLog, subscription: Subscription, limit: int) -> 
     """The largest lanes of a subscription, the first of them with a sample of their keys."""
     reading = keyed(subscription)
     if reading is None:
-        return []
+        note = decode_note(subscription.cursor.note)
+        return [_noted(note, one) for one in note.slots[:limit]]
     views = list(reading.lanes())[:limit]
-    keys = await _sample_keys(log, views[:SAMPLES])
-    return [_shown(log, reading, view, keys.get(view.slot)) for view in views]
+    keys = await _sample_keys(subscription, views[:SAMPLES])
+    return [_shown(log, subscription, reading, view, keys.get(view.slot)) for view in views]
 
 
 async def show_lane(log: ServedLog, subscription: Subscription, slot: int) -> Json:
+    noted = _noted_lane(subscription, slot)
+    if noted is not None:
+        return noted
     reading, view = find_lane(subscription, slot)
-    keys = await _sample_keys(log, [view])
-    return _shown(log, reading, view, keys.get(slot))
+    keys = await _sample_keys(subscription, [view])
+    return _shown(log, subscription, reading, view, keys.get(slot))
 
 
 def find_lane(subscription: Subscription, slot: int) -> tuple[KeyedReading, LaneView]:
-    """The lane of a slot; NotFoundError if nothing waits there."""
+    """The lane of a slot; NotFoundError if nothing waits there, ConflictError before the first consumer."""
     reading = keyed(subscription)
     view = None if reading is None else reading.lane(slot)
+    if reading is None and _noted_lane(subscription, slot) is not None:
+        raise ConflictError(
+            f"lane {slot} is known from before the start of the broker; connect a consumer of "
+            f"subscription {subscription.name}, which lets the broker find its messages"
+        )
     if reading is None or view is None:
         raise NotFoundError(f"subscription {subscription.name} has no lane {slot}; list its lanes")
     return reading, view
+
+
+def _noted_lane(subscription: Subscription, slot: int) -> Json | None:
+    """A lane that only the note of the cursor names."""
+    if keyed(subscription) is not None:
+        return None
+    note = decode_note(subscription.cursor.note)
+    return next((_noted(note, one) for one in note.slots if one.slot == slot), None)
+
+
+def _noted(note: LaneNote, one: SlotNote) -> Json:
+    shown: Json = {
+        "slot": one.slot,
+        "reason": str(one.reason if one.held else LaneReason.NO_CONSUMER),
+        "sinceMs": one.since_ms,
+        "untilMs": one.until_ms,
+        "heldEntries": None,
+        "heldBytes": None,
+        "waitsFor": "",
+        "note": one.text,
+        "sampleKey": None,
+        "trafficShare": None,
+    }
+    if note.boundaries is not None:
+        shown["hashRange"] = str(bucket_ranges(note.boundaries)[one.slot])
+    return shown
 
 
 def lane_figures(subscription: Subscription) -> dict[str, int]:
@@ -105,7 +143,9 @@ def _share(log: ServedLog, reading: KeyedReading, slot: int) -> float | None:
     return sum(shares) if shares else None
 
 
-def _shown(log: ServedLog, reading: KeyedReading, view: LaneView, key: str | None) -> Json:
+def _shown(
+    log: ServedLog, subscription: Subscription, reading: KeyedReading, view: LaneView, key: str | None
+) -> Json:
     """One lane for people; `hashRange` has the hashes of a bucket."""
     shown: Json = {
         "slot": view.slot,
@@ -122,17 +162,17 @@ def _shown(log: ServedLog, reading: KeyedReading, view: LaneView, key: str | Non
     if reading.boundaries is not None:
         shown["hashRange"] = str(bucket_ranges(reading.boundaries)[view.slot])
     if view.first_ordinal >= 0:
-        position = log.log.extent.position_of(view.first_ordinal)
+        position = subscription.log.extent.position_of(view.first_ordinal)
         shown["firstMessageId"] = f"{position.ledger}:{position.entry}"
     return shown
 
 
-async def _sample_keys(log: ServedLog, views: Sequence[LaneView]) -> dict[int, str | None]:
+async def _sample_keys(subscription: Subscription, views: Sequence[LaneView]) -> dict[int, str | None]:
     """The key of the first message of each lane, as far as it can be read."""
     slots = {view.first_ordinal: view.slot for view in views if view.first_ordinal >= 0}
     found: dict[int, str | None] = {}
     try:
-        for entry in await log.log.read_each(sorted(slots), PEEKED_BYTES_MAX):
+        for entry in await subscription.log.read_each(sorted(slots), PEEKED_BYTES_MAX):
             found[slots[entry.ordinal]] = _first_key(entry.data)
     except AnabranchError:
         # A lane is shown without its key if the entry is damaged or trimmed.
@@ -155,14 +195,12 @@ def _first_key(data: bytes) -> str | None:
         return None
 
 
-async def peek_lane(
-    log: ServedLog, subscription: Subscription, slot: int, count: int, bytes_max: int
-) -> list[Json]:
+async def peek_lane(subscription: Subscription, slot: int, count: int, bytes_max: int) -> list[Json]:
     """The first messages that wait in a lane; none of them counts as delivered."""
     reading, _ = find_lane(subscription, slot)
     count = min(count, PEEKED_MAX)
     ordinals = reading.lane_ordinals(slot, count)
-    entries = await log.log.read_each(ordinals, PEEKED_BYTES_MAX)
+    entries = await subscription.log.read_each(ordinals, PEEKED_BYTES_MAX)
     found: list[Json] = []
     for entry in entries:
         if len(found) >= count:
@@ -210,6 +248,9 @@ def _text(data: bytes | None) -> str | None:
 
 async def release_lane(subscription: Subscription, slot: int) -> None:
     """Let a parked or paused slot go on; ConflictError if it waits for another reason."""
+    if _release_noted(subscription, slot):
+        await subscription.cursor.flush()
+        return
     reading, view = find_lane(subscription, slot)
     if not reading.release_slot(slot):
         raise ConflictError(
@@ -219,6 +260,19 @@ async def release_lane(subscription: Subscription, slot: int) -> None:
         )
     subscription.schedule()
     await subscription.cursor.flush()
+
+
+def _release_noted(subscription: Subscription, slot: int) -> bool:
+    """Release a slot that only the note names; the slot stays listed, because its messages still wait."""
+    cursor = subscription.cursor
+    note = decode_note(cursor.note)
+    known = next((one for one in note.slots if one.slot == slot and one.held), None)
+    if keyed(subscription) is not None or known is None:
+        return False
+    free = SlotNote(slot, LaneReason.NO_CONSUMER, known.since_ms)
+    slots = tuple(free if one is known else one for one in note.slots)
+    cursor.set_note(msgspec.structs.replace(note, slots=slots).encode())
+    return True
 
 
 async def skip_lane(subscription: Subscription, slot: int, count: int | None) -> int:

@@ -175,7 +175,7 @@ async def lane_figures(call: Call) -> dict[str, dict[str, int]]:
 
 
 def _largest_first(lane: dict[str, Any]) -> int:
-    return -int(lane["heldEntries"])
+    return -int(lane["heldEntries"] or 0)
 
 
 CLASSIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}/subscription/{subscription}/lanes"

@@ -175,7 +175,7 @@ class Logs:
         log, found = await self._subscribed(place, subscription)
         bytes_max = self._broker.config.max_message_bytes
         with log.use.call():
-            return await lane_reports.peek_lane(log, found, slot, count, bytes_max)
+            return await lane_reports.peek_lane(found, slot, count, bytes_max)
 
     async def release_lane(self, place: Place, subscription: str, slot: int) -> None:
         """Let a parked or paused slot go on, durably."""

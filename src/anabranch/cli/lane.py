@@ -47,12 +47,18 @@ def _row(lane: Lane) -> tuple[str, ...]:
         lane["lane"],
         _key(lane),
         lane["reason"],
-        f"{lane['heldEntries']:,}",
-        size_text(lane["heldBytes"]),
+        "?" if lane["heldEntries"] is None else f"{lane['heldEntries']:,}",
+        "?" if lane["heldBytes"] is None else size_text(lane["heldBytes"]),
         _age(lane),
         lane["waitsFor"] or "-",
         lane["note"],
     )
+
+
+def _held(lane: Lane) -> str:
+    if lane["heldEntries"] is None:
+        return "entries not counted before a consumer comes"
+    return f"{lane['heldEntries']:,} entries, {size_text(lane['heldBytes'])}"
 
 
 def _key(lane: Lane) -> str:
@@ -79,7 +85,7 @@ def lane_lines(lane: Lane, now_s: float) -> list[str]:
         f"lane {lane['lane']} of {lane['log']}",
         f"  reason:         {lane['reason']}" + (f" ({lane['note']})" if lane["note"] else ""),
         f"  sample key:     {_key(lane)}",
-        f"  held:           {lane['heldEntries']:,} entries, {size_text(lane['heldBytes'])}",
+        f"  held:           {_held(lane)}",
         f"  waits since:    {age_text(max(now_s - lane['sinceMs'] / 1000, 0))}",
     ]
     if lane.get("trafficShare"):
@@ -111,10 +117,8 @@ def lane_text(lane: Lane, now_s: float) -> str:
     consumer = f", waits for {lane['waitsFor']}" if lane["waitsFor"] else ""
     note = f" ({lane['note']})" if lane["note"] else ""
     share = f" with {lane['trafficShare']:.0%} of the traffic" if lane.get("trafficShare") else ""
-    return (
-        f"lane {lane['lane']}, key {_key(lane)}{share}: {lane['heldEntries']:,} entries, "
-        f"{size_text(lane['heldBytes'])}, for {age}, {lane['reason']}{note}{consumer}"
-    )
+    name = f"lane {lane['lane']}, key {_key(lane)}{share}"
+    return f"{name}: {_held(lane)}, for {age}, {lane['reason']}{note}{consumer}"
 
 
 ADVICE = {
@@ -184,7 +188,7 @@ def _count(arguments: argparse.Namespace) -> int | None:
 
 def _confirmed(admin: AdminClient, name: TopicName, arguments: argparse.Namespace, count: int | None) -> bool:
     lane = admin.lane(name, arguments.subscription, arguments.slot)
-    held = lane["heldEntries"]
+    held = lane["heldEntries"] or 0
     number = held if count is None else min(count, held)
     if not sys.stdin.isatty():
         raise InvalidConfigurationError(

@@ -170,6 +170,28 @@ async def test_a_lane_that_waits_for_its_consumer_cannot_be_released(brokers: Br
     assert "reader-0" in answer.json["reason"]
 
 
+async def test_a_parked_lane_is_listed_and_released_before_consumers_are_back(brokers: Brokers) -> None:
+    _, two = await stuck_key(brokers)
+    reading = subscription_of(brokers).reading
+    assert isinstance(reading, KeyedReading)
+    reading.park_slot(slot_of(STUCK), "three attempts failed")
+    two.acknowledge(*two.has(Delivery))
+    await settle()
+    await brokers.restart()
+    admin = Admin(brokers)
+    (lane,) = await get(admin)
+    assert (lane["reason"], lane["note"], lane["heldEntries"]) == ("parked", "three attempts failed", None)
+    assert await get(admin, f"{PATH}/{lane['lane']}") == lane
+    assert (await admin.ask("GET", f"{PATH}/{lane['lane']}/messages")).status == 409
+    assert (await admin.ask("POST", f"{PATH}/{lane['lane']}/skip")).status == 409
+    assert (await admin.ask("POST", f"{PATH}/{lane['lane']}/release")).status == 204
+    assert [again["reason"] for again in await get(admin)] == ["no consumer"]
+    back = await brokers.connect()
+    await back.subscribe(TOPIC, "s", kind=pb.CommandSubscribe.Key_Shared, keySharedMeta=sticky(LOWER))
+    await settle()
+    assert [value_of(found) for found in back.has(Delivery)] == [f"{STUCK}:{n}".encode() for n in range(5)]
+
+
 @pytest.mark.parametrize(
     ("method", "rest", "status"),
     [

@@ -50,6 +50,11 @@ _LANES = (
     Column("anabranch_lane_messages", "gauge", "Messages that wait in lanes, about."),
     Column("anabranch_lane_bytes", "gauge", "Stored bytes of the entries that wait in lanes, about."),
     Column("anabranch_backlog_consumable_messages", "gauge", "Messages not acknowledged and in no lane."),
+    Column(
+        "anabranch_lane_fallbacks_total",
+        "counter",
+        "How often a bound of lanes was reached, and no entries were read past stuck keys.",
+    ),
 )
 _FAULTS = (
     Column("anabranch_read_errors_total", "counter", "Reads that failed and were repeated."),
@@ -160,7 +165,8 @@ class TopicTables:
         if isinstance(reading, KeyedReading):
             lanes = lane_totals(subscription)
             left = backlog_of(subscription, lanes)
-            self._lanes.add(labels, lanes.lanes, left.held, lanes.size_bytes, left.consumable)
+            bounds = subscription.counters.lane_bounds
+            self._lanes.add(labels, lanes.lanes, left.held, lanes.size_bytes, left.consumable, bounds)
         # A subscription appears with its first fault.
         if source.errors or subscription.troubles:
             damaged = subscription.counters.damaged_entries

@@ -41,9 +41,12 @@ class Backlog(NamedTuple):
 
 def lane_totals(subscription: Subscription) -> LaneTotals:
     reading = subscription.reading
-    if not isinstance(reading, KeyedReading) or not reading.dispatch.held:
+    if not isinstance(reading, KeyedReading):
         return NO_LANES
-    lanes = reading.dispatch.lanes
+    dispatch, lanes = reading.dispatch, reading.dispatch.lanes
+    stopped = sum(slot not in lanes for slot in dict.fromkeys((*dispatch.holds, *dispatch.overdue)))
+    if not lanes.held:
+        return LaneTotals(stopped)
     until_ms = reading.path.clock.wall_ms() - reading.path.keyed.after_ms
     found = counted = entries = size_bytes = 0
     for slot in islice(lanes, LANES_COUNTED):
