@@ -16,6 +16,7 @@ from anabranch.bench import (
     hot_key,
     layout,
     pipeline,
+    running,
     scale,
     tls,
     workers,
@@ -37,6 +38,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "scale": scale.run,
     "hot-key": hot_key.run,
     "held": held_lanes.run,
+    "run": running.run,
     "spark": pipeline.run,
 }
 

@@ -1,0 +1,152 @@
+"""Handlers of `run` with real brokers: throughput, order and loss under errors, splits and kills; threads."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+import anabranch
+from anabranch import AsyncClient, Backoff, Batching, Message
+from anabranch.admin.client import AdminClient
+from anabranch.aio import new_event_loop
+from anabranch.bench.running import handled_per_second, slept_per_second
+from anabranch.errors import AnabranchError
+from anabranch.model.names import TopicName
+from tests.process.conftest import MakeBroker
+
+NAME = TopicName.parse("topic://public/default/orders")
+TOPIC = str(NAME)
+KEYS = 40
+PER_KEY = 100
+PATIENCE_S = 60.0
+
+
+def run_alone(work: Callable[[], Coroutine[Any, Any, float]]) -> float:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(work())
+
+
+def test_handlers_reach_four_fifths_of_the_ideal_throughput(make_broker: MakeBroker) -> None:
+    """Two hundred keys and handlers of 10 ms, beside as many bare tasks on the same busy machine."""
+    broker = make_broker().start()
+    shares = []
+    for _ in range(3):
+        bare = run_alone(lambda: slept_per_second(20_000))
+        shares.append(run_alone(lambda: handled_per_second(broker.url, 20_000)) / min(bare, 20_000))
+        if shares[-1] >= 0.8:
+            return
+    raise AssertionError(f"shares of the ideal throughput: {shares}")
+
+
+class Work:
+    """Handlers that fail at random, and the order in which they handled the messages of each key."""
+
+    def __init__(self) -> None:
+        self.handled: dict[str | None, list[int]] = defaultdict(list)
+        self.running: set[str | None] = set()
+        self.overlaps = 0
+        self.failures = 0
+        self.done = asyncio.Event()
+        self._rng = random.Random(1)
+
+    async def __call__(self, message: Message[bytes]) -> None:
+        key = message.key
+        self.overlaps += key in self.running
+        self.running.add(key)
+        try:
+            await asyncio.sleep(0.002 * self._rng.random())
+            if self._rng.random() < 0.05:
+                self.failures += 1
+                raise ValueError("at random")
+            self.handled[key].append(int(message.value))
+            if all(len({*self.handled[f"key-{key}"]}) == PER_KEY for key in range(KEYS)):
+                self.done.set()
+        finally:
+            self.running.discard(key)
+
+    def check(self) -> None:
+        assert self.failures > 100
+        for key in range(KEYS):
+            handled = self.handled[f"key-{key}"]
+            # A message whose acknowledgement was lost with a broker may come again, and never out of order.
+            assert list(dict.fromkeys(handled)) == list(range(PER_KEY)), f"key {key}: {handled}"
+        assert not self.overlaps
+
+
+async def produce(url: str) -> None:
+    async with AsyncClient(url) as client:
+        producer = await client.create_producer(TOPIC, batching=Batching(max_messages=10))
+        for number in range(PER_KEY):
+            for key in range(KEYS):
+                await producer.enqueue(b"%d" % number, key=f"key-{key}")
+            await asyncio.sleep(0.03)
+        await producer.flush()
+
+
+@pytest.mark.parametrize("kind", ["stream", "queue"])
+async def test_keys_stay_in_order_through_errors_splits_and_kills(make_broker: MakeBroker, kind: str) -> None:
+    broker = make_broker(port=0).start()
+    work = Work()
+
+    async def consume(joins_after_s: float) -> None:
+        await asyncio.sleep(joins_after_s)
+        async with AsyncClient(broker.url) as client:
+            consumer: Any
+            if kind == "stream":
+                consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
+            else:
+                consumer = await client.subscribe_queue(TOPIC, "s", initial_position="earliest", order="key")
+            await consumer.run(work, concurrency=100, retry=Backoff(0.02, 0.2), stop=work.done)
+
+    async def disturb() -> None:
+        for segment in (0, 1, 2):
+            await asyncio.sleep(0.7)
+            with suppress(AnabranchError), AdminClient(broker.http_url) as admin:
+                await asyncio.to_thread(admin.split, NAME, segment)
+            broker.kill()
+            await asyncio.to_thread(broker.start)
+
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.gather(produce(broker.url), consume(0.0), consume(1.0), disturb())
+    work.check()
+
+
+def test_handlers_in_threads_keep_the_order_of_keys(make_broker: MakeBroker) -> None:
+    broker = make_broker().start()
+    handled: dict[str | None, list[int]] = defaultdict(list)
+    threads: set[int] = set()
+    done = threading.Event()
+    failed: set[int] = set()
+
+    def handle(message: Message[bytes]) -> None:
+        number = int(message.value)
+        threads.add(threading.get_ident())
+        time.sleep(0.005)
+        if number % 50 == 7 and number not in failed:
+            failed.add(number)
+            raise ValueError("once")
+        handled[message.key].append(number)
+        if sum(map(len, handled.values())) == 1000:
+            done.set()
+
+    with anabranch.Client(broker.url) as client:
+        consumer = client.subscribe_stream(TOPIC, "s", initial_position="earliest")
+        producer = client.create_producer(TOPIC)
+        producer.send_many([b"%d" % n for n in range(1000)], keys=[f"key-{n % 20}" for n in range(1000)])
+        began = time.monotonic()
+        statistics = consumer.run(handle, concurrency=20, retry=Backoff(0.01, 0.01), stop=done)
+        assert time.monotonic() - began < 20
+        assert (statistics.handled, statistics.failed) == (1000, 20)
+        assert len(threads) > 10
+        assert all(numbers == sorted(numbers) for numbers in handled.values())
+        consumer.close()
+        again = client.subscribe_stream(TOPIC, "s")
+        assert again.receive_many(10, timeout=1) == []
