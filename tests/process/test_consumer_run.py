@@ -46,7 +46,7 @@ def test_handlers_reach_four_fifths_of_the_ideal_throughput(make_broker: MakeBro
     raise AssertionError(f"shares of the ideal throughput: {shares}")
 
 
-class Work:
+class FlakyHandlers:
     """Handlers that fail at random, and the order in which they handled the messages of each key."""
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ async def produce(url: str) -> None:
 @pytest.mark.parametrize("kind", ["stream", "queue"])
 async def test_keys_stay_in_order_through_errors_splits_and_kills(make_broker: MakeBroker, kind: str) -> None:
     broker = make_broker(port=0).start()
-    work = Work()
+    work = FlakyHandlers()
 
     async def consume(joins_after_s: float) -> None:
         await asyncio.sleep(joins_after_s)

@@ -7,10 +7,10 @@ comes again from memory; later messages of its key wait for it.
 
 from __future__ import annotations
 
-import asyncio
 import math
 from typing import TypeVar
 
+from anabranch.client.consume.alarm import Alarm
 from anabranch.client.consume.attachment import Attachment, SegmentAddress
 from anabranch.client.consume.group_membership import GroupMembership
 from anabranch.client.consume.queue_consumer import AsyncQueueConsumer
@@ -33,10 +33,11 @@ class KeyedQueueConsumer(AsyncQueueConsumer[T]):
     """Made by `AsyncClient.subscribe_queue` with `order="key"`."""
 
     _pauses: KeyPauses[Message[T]]
-    _resume_timer: asyncio.TimerHandle | None = None
+    _resume_alarm: Alarm
 
     def _choose_segments(self, attachment: Attachment) -> GroupMembership:
         self._pauses = KeyPauses(ordering_key)
+        self._resume_alarm = Alarm(self.loop, self._resume)
         return GroupMembership(self, self._options, attachment, None)
 
     # Handing out.
@@ -101,15 +102,10 @@ class KeyedQueueConsumer(AsyncQueueConsumer[T]):
         self._schedule_resume()
 
     def _schedule_resume(self) -> None:
-        due_at = self._pauses.next_due
-        if self._resume_timer is not None:
-            self._resume_timer.cancel()
-            self._resume_timer = None
-        if due_at < math.inf and not self._closed:
-            self._resume_timer = self.loop.call_at(max(due_at, self.loop.time()), self._resume)
+        if not self._closed:
+            self._resume_alarm.set(max(self._pauses.next_due, self.loop.time()))
 
     def _resume(self) -> None:
-        self._resume_timer = None
         due = self._pauses.take_due(self.loop.time())
         self.hand_out_again([message for message in due if self._holds(message)])
         # The consumer may have taken no message because too many waited.
@@ -118,8 +114,7 @@ class KeyedQueueConsumer(AsyncQueueConsumer[T]):
 
     def _end_waiting(self) -> None:
         super()._end_waiting()
-        if self._resume_timer is not None:
-            self._resume_timer.cancel()
+        self._resume_alarm.cancel()
 
     # For the membership, and for the consumers of segments.
 

@@ -9,6 +9,7 @@ from itertools import count
 from typing import Any
 
 from anabranch.aio import TaskRegistry
+from anabranch.client.consume.alarm import Alarm
 from anabranch.client.consume.segment_consumer import SegmentConsumer
 from anabranch.client.decide.acknowledgements import LedgerEntry
 from anabranch.client.message import Message, Received
@@ -41,14 +42,13 @@ class Redelivery:
         self._given_back: list[tuple[float, int, SegmentConsumer, LedgerEntry, int]] = []
         """A heap by the time when the broker is asked to deliver the messages again."""
         self._next_number = count().__next__
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm = Alarm(loop, self._redeliver)
         self._closed = False
 
     def close(self) -> None:
         """Give nothing back any more; after the consumer leaves the broker delivers all messages again."""
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._alarm.cancel()
 
     def give_back(self, source: SegmentConsumer, place: LedgerEntry, bits: int, delay_s: float) -> None:
         """Ask the broker after `delay_s` for messages of an entry that are not acknowledged until then."""
@@ -57,17 +57,10 @@ class Redelivery:
         self._schedule()
 
     def _schedule(self) -> None:
-        if not self._given_back or self._closed:
-            return
-        due_at = self._given_back[0][0]
-        if self._timer is not None:
-            if self._timer.when() <= due_at:
-                return
-            self._timer.cancel()
-        self._timer = self._loop.call_at(due_at, self._redeliver)
+        if self._given_back and not self._closed:
+            self._alarm.set(self._given_back[0][0])
 
     def _redeliver(self) -> None:
-        self._timer = None
         now = self._loop.time()
         asked: dict[SegmentConsumer, dict[LedgerEntry, None]] = {}
         while self._given_back and self._given_back[0][0] <= now:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
 from anabranch.aio import TaskRegistry
+from anabranch.client.consume.alarm import Alarm
 from anabranch.client.consume.run_options import Handler, Home, RunOptions, RunStatistics, stop_given
 from anabranch.client.decide.failures import Fate, after_failure, asked_pause_s
 from anabranch.client.decide.key_lines import KeyLine, KeyLines
@@ -42,7 +43,7 @@ class Running(Generic[T]):
         self._workers = TaskRegistry()
         self._at_work: dict[asyncio.Task[Any], KeyLine[Message[T]]] = {}
         """The workers, and the lines whose first messages they handle."""
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm = Alarm(self._loop, self._resume)
         self._room = asyncio.Event()
         self._full = False
         self._room_at = options.look_ahead - min(TAKEN_MAX, options.look_ahead // 4)
@@ -254,16 +255,10 @@ class Running(Generic[T]):
 
     def _schedule(self) -> None:
         due_at = self._lines.next_due
-        if due_at is None or due_at == math.inf:
-            return
-        if self._timer is not None:
-            if self._timer.when() <= due_at:
-                return
-            self._timer.cancel()
-        self._timer = self._loop.call_at(due_at, self._resume)
+        if due_at is not None:
+            self._alarm.set(due_at)
 
     def _resume(self) -> None:
-        self._timer = None
         self._lines.resume(self._loop.time())
         self._start()
         self._schedule()
@@ -273,8 +268,7 @@ class Running(Generic[T]):
     async def _wind_down(self) -> None:
         """Let handlers finish within the grace time, and give the other messages back to the consumer."""
         self._stopping.set()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._alarm.cancel()
         try:
             others = [task for task in self._at_work if task is not asyncio.current_task()]
             if others:

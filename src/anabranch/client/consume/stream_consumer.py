@@ -5,9 +5,10 @@ It is a member of its subscription's group, whose leader assigns segments to it.
 
 from __future__ import annotations
 
-import asyncio
+import math
 from typing import TypeVar
 
+from anabranch.client.consume.alarm import Alarm
 from anabranch.client.consume.attachment import Attachment, SegmentAddress, StreamOptions
 from anabranch.client.consume.cumulative_acks import CumulativeAcks, drop_acknowledged
 from anabranch.client.consume.group_membership import GroupMembership
@@ -51,7 +52,7 @@ class AsyncStreamConsumer(RunnableConsumer[T]):
         self.use_dead_letters(options.dead_letter, open_dead_letters, options.subscription)
         self._acked = 0
         """The application has acknowledged all messages up to this number."""
-        self._ack_timer: asyncio.TimerHandle | None = None
+        self._ack_alarm = Alarm(self.loop, self._send_acks)
         self._acks = CumulativeAcks(self.sources)
         attachment = options.attachment(pb.CommandSubscribe.Exclusive, name)
         self._membership = GroupMembership(self, options, attachment, options.on_assignment)
@@ -183,24 +184,17 @@ class AsyncStreamConsumer(RunnableConsumer[T]):
     def finished(self, message: Message[T]) -> None:
         entry: Received = message._entry
         entry.finished |= 1 << message._index
-        if self._ack_timer is None or self._running is None or not self._running.held:
+        if self._ack_alarm.at == math.inf or self._running is None or not self._running.held:
             self._schedule_acks()
 
     def _schedule_acks(self) -> None:
         delay_s = self._options.ack_group_s
         if not self._run and not self._line and (self._running is None or not self._running.held):
             delay_s = min(delay_s, CAUGHT_UP_ACK_S)
-        due_at = self.loop.time() + delay_s
-        if self._ack_timer is not None:
-            if self._ack_timer.when() <= due_at:
-                return
-            self._ack_timer.cancel()
-        self._ack_timer = self.loop.call_at(due_at, self._send_acks)
+        self._ack_alarm.set(self.loop.time() + delay_s)
 
     def _send_acks(self) -> None:
-        if self._ack_timer is not None:
-            self._ack_timer.cancel()
-            self._ack_timer = None
+        self._ack_alarm.cancel()
         for source in self.sources.values():
             self._acks.acknowledge(source, self._acked)
             if self._running is not None:
