@@ -1,4 +1,4 @@
-"""The three use cases of PIP-486 with real brokers: a backlog, many consumers at low load, and a full topic."""
+"""The three use cases of PIP-486 with real brokers: a backlog, many consumers at low load, a full topic."""
 
 from __future__ import annotations
 
