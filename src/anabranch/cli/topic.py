@@ -175,6 +175,8 @@ def _subscription_line(name: str, figures: dict[str, Any]) -> str:
     parts.append(_count(figures["consumerCount"], "consumer"))
     if figures.get("backlog") is not None:
         parts.append(f"backlog {figures['backlog']:,}")
+    if figures.get("lanes"):
+        parts.append(f"{figures['laneMessages']:,} of it in {_count(figures['lanes'], 'lane')}")
     return ", ".join(parts)
 
 

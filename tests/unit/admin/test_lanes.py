@@ -163,6 +163,27 @@ async def test_a_parked_lane_goes_on_after_its_release(brokers: Brokers) -> None
     assert [value_of(found) for found in one.has(Delivery)] == [f"{STUCK}:{n}".encode() for n in range(5)]
 
 
+async def test_a_key_that_a_consumer_parks_is_shown_with_its_note_and_released(brokers: Brokers) -> None:
+    one, _ = await stuck_key(brokers)
+    one.flow(2)
+    first, second = await one.deliveries(2)
+    ids = [pb.MessageIdData(ledgerId=first.ledger, entryId=first.entry)]
+    command = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=1, message_ids=ids, park="bad order")
+    one.send(command)
+    one.flow(10)
+    await settle()
+    await asyncio.sleep(2)
+    admin = Admin(brokers)
+    (lane,) = await get(admin)
+    assert (lane["reason"], lane["note"], lane["heldEntries"]) == ("parked", "bad order", 5)
+    assert one.has(Delivery) == []
+    assert (await admin.ask("POST", f"{PATH}/{lane['lane']}/skip?count=1")).json == {"skippedEntries": 1}
+    assert (await admin.ask("POST", f"{PATH}/{lane['lane']}/release")).status == 204
+    await settle()
+    assert [value_of(found) for found in one.has(Delivery)] == [f"{STUCK}:{n}".encode() for n in range(1, 5)]
+    assert value_of(second) == f"{STUCK}:1".encode()
+
+
 async def test_a_lane_that_waits_for_its_consumer_cannot_be_released(brokers: Brokers) -> None:
     await stuck_key(brokers)
     answer = await Admin(brokers).ask("POST", f"{PATH}/{slot_of(STUCK)}/release")
