@@ -52,7 +52,7 @@ def topic_stats(segment: ServedLog, *, deduplication: bool, owner: str) -> Json:
         "bytesOutCounter": bytes_out,
         "msgOutCounter": messages_out,
         "averageMsgSize": bytes_in / messages_in if messages_in else 0.0,
-        "storageSize": segment.log.extent.size_bytes,
+        "storageSize": segment.log.extent.size_bytes + segment.spilled_bytes,
         "backlogSize": max((sub["backlogSize"] for sub in subscriptions.values()), default=0),
         "publishers": [
             publisher_stats(producer) for _, producer in sorted(segment.producers.attached.items())

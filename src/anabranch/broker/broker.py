@@ -277,4 +277,5 @@ def _log_context(
         epoch_of=epochs.current,
         next_epoch=epochs.next,
         dispatch_times=environment.timings.dispatch,
+        failpoints=environment.failpoints,
     )

@@ -51,6 +51,9 @@ def _show(arguments: argparse.Namespace) -> int:
     for number, logs in stores.items():
         print(f"store {number}: {len(logs)} logs, {sum(log.size_bytes for log in logs):,} bytes")
         for log in logs:
+            if log.spilled_from:
+                print(f"  {log.name}: {log.entries} spilled entries of {log.spilled_from}")
+                continue
             state = "sealed, " if log.sealed else ""
             readers = f", subscriptions {', '.join(log.subscriptions)}" if log.subscriptions else ""
             print(f"  {log.name}: {state}{log.messages} messages in {log.entries} entries{readers}")

@@ -17,6 +17,7 @@ from anabranch.ledger.overlay_disk import OverlayDisk
 from anabranch.ledger.storage import SegmentLog
 from anabranch.ledger.store_check import check_store, repair_store
 from anabranch.metadata.sqlite_check import MetadataFinding, check_metadata, read_state, repair_metadata
+from anabranch.model.side_logs import LOG, SUBSCRIPTION, is_side_log
 
 
 class ShownLog(NamedTuple):
@@ -28,6 +29,8 @@ class ShownLog(NamedTuple):
     size_bytes: int
     sealed: bool
     subscriptions: tuple[str, ...]
+    spilled_from: str = ""
+    """For a side log, the log and the subscription that its entries belong to."""
 
 
 def store_numbers(root: Path) -> list[int]:
@@ -52,12 +55,13 @@ async def inspect_store(root: Path, number: int, *, repair: bool) -> StoreReport
 
 
 async def show_store(root: Path, number: int) -> list[ShownLog]:
-    """The logs of one store; no file is changed."""
+    """The logs of one store, side logs last; no file is changed."""
     disk = OverlayDisk(OsDisk(root / STORES / str(number)))
     storage = FileStorage(disk, clock=SystemClock())
     await storage.open()
     try:
-        return [_shown(log) for name in storage.names() if (log := storage.get(name)) is not None]
+        names = (*storage.names(), *storage.side_names())
+        return [_shown(log) for name in names if (log := storage.get(name)) is not None]
     finally:
         await storage.close(hastily=True)
 
@@ -68,15 +72,24 @@ async def disagreements(root: Path) -> list[str]:
     for number in store_numbers(root):
         with suppress(CorruptDataError):
             shown = await show_store(root, number)
-            logs[number] = {log.name: LogView(log.sealed, frozenset(log.subscriptions)) for log in shown}
+            logs[number] = {
+                log.name: LogView(log.sealed, frozenset(log.subscriptions))
+                for log in shown
+                if not log.spilled_from
+            }
     return cross_check(read_state(root / METADATA_FILE), logs)
 
 
 def _shown(log: SegmentLog) -> ShownLog:
     extent = log.extent
+    entries = extent.next_ordinal - extent.first_ordinal
+    if is_side_log(log.name):
+        # The indexes of a side log count the entries of its log, not messages.
+        origins = (f"{c.properties.get(LOG)} {c.properties.get(SUBSCRIPTION)}" for c in log.cursors.values())
+        return ShownLog(log.name, entries, 0, extent.size_bytes, log.sealed, (), next(origins, "unknown"))
     return ShownLog(
         log.name,
-        extent.next_ordinal - extent.first_ordinal,
+        entries,
         extent.next_index - extent.first_index,
         extent.size_bytes,
         log.sealed,

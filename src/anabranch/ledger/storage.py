@@ -37,8 +37,8 @@ AppendDone = Callable[[Entry | None, BaseException | None], None]
 """Called on the event loop, per log in append order, with the stored entry or the error."""
 
 
-class LogExtent(Protocol):
-    """The durable entries of one log: the first, the end, and the conversions between coordinates."""
+class EntryPlaces(Protocol):
+    """The durable entries of a log: the first, the end, and the conversions between their coordinates."""
 
     @property
     def first_ordinal(self) -> int:
@@ -47,6 +47,22 @@ class LogExtent(Protocol):
     @property
     def next_ordinal(self) -> int:
         """The end: one past the last durable entry. Entries below it may be read."""
+
+    def ordinal_of(self, position: Position) -> int:
+        """Ordinal of the first entry at or after `position`, or the end."""
+
+    def position_of(self, ordinal: int) -> Position:
+        """Position of a stored ordinal; for the end, the position after the last entry."""
+
+    def index_of(self, ordinal: int) -> int:
+        """Index of the first message of an entry; the next index for the end."""
+
+    def count_of(self, ordinal: int) -> int:
+        """Messages in an entry; 0 if it is not stored."""
+
+
+class LogExtent(EntryPlaces, Protocol):
+    """The durable entries of one log with their indexes, sizes and times."""
 
     @property
     def first_index(self) -> int: ...
@@ -62,20 +78,8 @@ class LogExtent(Protocol):
     def last_timestamp_ms(self) -> int:
         """Broker time of the last durable entry, 0 if the log never had an entry."""
 
-    def ordinal_of(self, position: Position) -> int:
-        """Ordinal of the first entry at or after `position`, or the end."""
-
-    def position_of(self, ordinal: int) -> Position:
-        """Position of a stored ordinal; for the end, the position after the last entry."""
-
     def ordinal_of_index(self, index: int) -> int:
         """Ordinal of the entry that holds message `index`, or the end if that message is not stored yet."""
-
-    def index_of(self, ordinal: int) -> int:
-        """Index of the first message of an entry; `next_index` for the end."""
-
-    def count_of(self, ordinal: int) -> int:
-        """Messages in an entry; 0 if it is not stored."""
 
     def ordinal_at_time(self, timestamp_ms: int) -> int:
         """First ordinal whose broker timestamp is at or after the time, or the end."""
@@ -90,6 +94,40 @@ class LogExtent(Protocol):
         """First ordinal of the newest ledger with `size_bytes` from it on, else `first_ordinal`."""
 
 
+class ReadableLog(Protocol):
+    """The reading side of a log."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def sealed(self) -> bool: ...
+
+    @property
+    def extent(self) -> EntryPlaces: ...
+
+    async def read(self, ordinal: int, max_entries: int, max_bytes: int) -> Sequence[Entry]:
+        """Durable entries from `ordinal` on; at least one if any is stored, even beyond `max_bytes`.
+
+        A read below the first stored ordinal starts there. Raises DamagedEntriesError when the first entry
+        is damaged, and PersistenceError when the disk cannot read it now.
+        """
+
+    def read_cached(self, ordinal: int, max_entries: int, max_bytes: int) -> Sequence[Entry] | None:
+        """As `read`, from memory only; None when the first entry is not in memory."""
+
+    async def read_each(self, ordinals: Sequence[int], max_bytes: int) -> Sequence[Entry]:
+        """The entries with these ascending ordinals, from the first on; neighbours share one access.
+
+        Ordinals that are trimmed, or not durable yet, are left out. The answer may end early, but holds at
+        least one entry if any is stored, even beyond `max_bytes`; so an ordinal below the last one of the
+        answer that is not in it is not stored. Errors are those of `read`.
+        """
+
+    def read_each_cached(self, ordinals: Sequence[int], max_bytes: int) -> Sequence[Entry] | None:
+        """As `read_each`, from memory only; None when the first stored entry is not in memory."""
+
+
 class StoredSequences(NamedTuple):
     """Producers' sequence ids that a log remembers, also after a restart."""
 
@@ -99,14 +137,8 @@ class StoredSequences(NamedTuple):
     """Ids from the logs that this log follows, as `inherit` last stored them."""
 
 
-class SegmentLog(Protocol):
+class SegmentLog(ReadableLog, Protocol):
     """The append-only log of one segment; one writer."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def sealed(self) -> bool: ...
 
     @property
     def full(self) -> str | None:
@@ -144,27 +176,6 @@ class SegmentLog(Protocol):
 
     def watch(self, advanced: Callable[[], None]) -> Callable[[], None]:
         """Call `advanced` after each commit that moved the end, and after a seal; returns the undo."""
-
-    async def read(self, ordinal: int, max_entries: int, max_bytes: int) -> Sequence[Entry]:
-        """Durable entries from `ordinal` on; at least one if any is stored, even beyond `max_bytes`.
-
-        A read below the first stored ordinal starts there. Raises DamagedEntriesError when the first entry
-        is damaged, and PersistenceError when the disk cannot read it now.
-        """
-
-    def read_cached(self, ordinal: int, max_entries: int, max_bytes: int) -> Sequence[Entry] | None:
-        """As `read`, from memory only; None when the first entry is not in memory."""
-
-    async def read_each(self, ordinals: Sequence[int], max_bytes: int) -> Sequence[Entry]:
-        """The entries with these ascending ordinals, from the first on; neighbours share one access.
-
-        Ordinals that are trimmed, or not durable yet, are left out. The answer may end early, but holds at
-        least one entry if any is stored, even beyond `max_bytes`; so an ordinal below the last one of the
-        answer that is not in it is not stored. Errors are those of `read`.
-        """
-
-    def read_each_cached(self, ordinals: Sequence[int], max_bytes: int) -> Sequence[Entry] | None:
-        """As `read_each`, from memory only; None when the first stored entry is not in memory."""
 
     def release(self) -> None:
         """Drop entries from memory that the disk can read again, because no client uses the log."""

@@ -35,12 +35,13 @@ async def _inspect(storage: FileStorage, *, keep: bool) -> StoreReport:
         # Lost entries keep their places, so reading finds each of them once.
         findings = [replace(finding, lost_entries=0) for finding in storage.findings]
         entries = 0
-        for name in storage.names():
+        names = (*storage.names(), *storage.side_names())
+        for name in names:
             log = storage.get(name)
             assert log is not None
             entries += log.extent.next_ordinal - log.extent.first_ordinal
             findings += await _read_all(log)
-        return StoreReport(storage.store_id, len(storage.names()), entries, tuple(findings))
+        return StoreReport(storage.store_id, len(names), entries, tuple(findings))
     finally:
         await storage.close(hastily=not keep)
 

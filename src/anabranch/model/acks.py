@@ -127,6 +127,10 @@ class AckSet:
         """Bits of the messages still pending in a partly acknowledged entry; None for any other entry."""
         return self._parts.get(ordinal)
 
+    def partly(self) -> list[tuple[int, int]]:
+        """The partly acknowledged entries, and the bits of their pending messages."""
+        return list(self._parts.items())
+
     def next_pending(self, ordinal: int) -> int:
         """The first ordinal at or after this one that is not wholly acknowledged."""
         if ordinal >= self._top:

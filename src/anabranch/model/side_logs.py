@@ -14,6 +14,9 @@ from anabranch.model.names import TopicName, storage_name
 
 SCHEME = "spill://"
 
+LOG, SUBSCRIPTION = "log", "subscription"
+"""Properties of the cursor of a side log: where its entries come from."""
+
 _SIDE_LOG = re.compile(r"spill://([-=:.\w]+)/([-=:.\w]+)/([0-9a-f]{32}-[0-9]{1,20})", re.ASCII)
 
 

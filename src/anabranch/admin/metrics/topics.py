@@ -13,6 +13,8 @@ from typing import Final
 from anabranch.admin.metrics.tables import Column, Table, label
 from anabranch.aio import in_slices
 from anabranch.broker.broker import Broker
+from anabranch.broker.catalog.side_logs import spilled_bytes, whole_backlog
+from anabranch.broker.catalog.stores import Stores
 from anabranch.broker.serving.acknowledging import backlog_messages
 from anabranch.broker.serving.kept import KeptLog
 from anabranch.broker.serving.keyed_reading import KeyedReading
@@ -127,16 +129,17 @@ class TopicTables:
             self._sharing,
         )
 
-    def add_stored(self, name: TopicName, log: SegmentLog, kept: KeptLog | None) -> None:
+    def add_stored(self, name: TopicName, log: SegmentLog, kept: KeptLog | None, stores: Stores) -> None:
         """Add a log that is not loaded; `kept` are its counters if clients used it before."""
         topic = self._topic(name)
         totals = _NOTHING if kept is None else kept.totals()
-        self._traffic.add(topic, *totals, *_NOTHING, log.extent.size_bytes, 0)
+        size_bytes = log.extent.size_bytes + spilled_bytes(stores, log)
+        self._traffic.add(topic, *totals, *_NOTHING, size_bytes, 0)
         if kept is not None:
             self._add_kept(name, log, kept)
         for subscription, cursor in log.cursors.items():
             labels = self._within(topic, subscription=subscription)
-            self._subscriptions.add(labels, backlog_messages(log, cursor), 0, 0)
+            self._subscriptions.add(labels, whole_backlog(stores, log, cursor), 0, 0)
 
     def _add_kept(self, name: TopicName, log: SegmentLog, kept: KeptLog) -> None:
         topic = self._topic(name)
@@ -149,8 +152,8 @@ class TopicTables:
 
     def add_served(self, log: ServedLog) -> None:
         topic, totals = self._topic(log.name), log.totals()
-        figures = (*totals, *log.rates(), log.log.extent.size_bytes, len(log.producers.attached))
-        self._traffic.add(topic, *figures)
+        size_bytes = log.log.extent.size_bytes + log.spilled_bytes
+        self._traffic.add(topic, *totals, *log.rates(), size_bytes, len(log.producers.attached))
         if log.name.segment is not None:
             segment = self._within(topic, segment=log.name.segment.id)
             self._entries.add(segment, log.entries_in, totals[0])
@@ -223,7 +226,7 @@ async def collect_topics(broker: Broker) -> TopicTables:
         if served is not None:
             tables.add_served(served)
         elif stored is not None:
-            tables.add_stored(name, stored, broker.logs.kept(name))
+            tables.add_stored(name, stored, broker.logs.kept(name), broker.stores)
     async for led in in_slices(broker.controllers.summaries(), LOGS_AT_ONCE):
         tables.add_led(led)
     return tables

@@ -12,8 +12,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
+from anabranch.broker.catalog.side_logs import side_logs_of
 from anabranch.broker.catalog.stores import Stores
-from anabranch.broker.serving.context import LogContext
+from anabranch.broker.serving.context import LogContext, LogHome
 from anabranch.broker.serving.kept import KeptLog
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.errors import AnabranchError, NotOwnerError, TopicNotFoundError
@@ -94,7 +95,11 @@ class ServedLogs:
         found = self.get(name)
         if found is not None:
             found.close()
+        stored = self.stores.get(str(name))
+        sides = [] if stored is None else side_logs_of(stored)
         await self.stores.delete(str(name))
+        for side in sides:
+            await self.stores.delete(side)
         if found is not None and self._served.get(name) is found:
             del self._served[name]
             self.dropped += 1
@@ -132,7 +137,8 @@ class ServedLogs:
             store = self.stores.store_of(str(name))
             if store is None or self.stores.get(str(name)) is not log:
                 raise NotOwnerError(f"{name} is not served by this broker any more")
-            found = ServedLog(name, log, self._context, self._drained, store)
+            home = LogHome(store, self.stores.opened[store])
+            found = ServedLog(name, log, self._context, self._drained, home)
             self._served[name] = found
             kept = self._kept.pop(name, None)
             if kept is not None:

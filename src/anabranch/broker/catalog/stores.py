@@ -60,6 +60,10 @@ class Stores:
         """Names of all logs in all open stores, sorted."""
         return sorted(name for storage in self.opened.values() for name in storage.names())
 
+    def side_names(self) -> Sequence[str]:
+        """Names of all side logs in all open stores, sorted."""
+        return sorted(name for storage in self.opened.values() for name in storage.side_names())
+
     def store_of(self, name: str) -> int | None:
         """The open store that has the log; None when no open store has it."""
         for store, storage in self.opened.items():

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any
 
 from anabranch.aio import in_slices
 from anabranch.broker.catalog.served_logs import ServedLogs
+from anabranch.broker.catalog.side_logs import delete_garbage
 from anabranch.broker.catalog.stores import Stores
 from anabranch.clock import Clock
 from anabranch.errors import AnabranchError
@@ -27,6 +29,8 @@ ROUND_S = 60.0
 
 LOGS_PER_TURN = 200
 """Logs trimmed in one turn of the event loop."""
+
+SIDE_LOGS = "side logs"
 
 
 def plan_trim(marks: Iterable[int], kept: int, next_ordinal: int) -> int:
@@ -72,7 +76,7 @@ class Trimming:
         """Trim every log once; a log that cannot be trimmed is reported and skipped."""
         # All stored logs, including those that no client has used since the start.
         names = self._stores.names()
-        self._failing.intersection_update(names)
+        self._failing.intersection_update([*names, *self._stores.side_names(), SIDE_LOGS])
         retention: dict[str, Retention] = {}
         async for name in in_slices(names, LOGS_PER_TURN):
             log = self._stores.get(name)
@@ -82,10 +86,19 @@ class Trimming:
                 retention[namespace] = await self._find(namespace)
             limits = retention[namespace]
             if log is not None:
-                await self._try(log, Retention(limits.time_s) if parsed.is_segment else limits)
+                kept = self._kept(log, Retention(limits.time_s) if parsed.is_segment else limits)
+                await self._attempt(name, trim(log, kept))
+        await self._trim_side_logs()
         async for segment in in_slices(self._logs.served, LOGS_PER_TURN):
             for subscription in tuple(segment.subscriptions.values()):
                 subscription.pass_trimmed()
+
+    async def _trim_side_logs(self) -> None:
+        """Trim side logs to their pending entries, without regard to retention; delete those not in use."""
+        await self._attempt(SIDE_LOGS, delete_garbage(self._stores))
+        for name in self._stores.side_names():
+            if (log := self._stores.get(name)) is not None:
+                await self._attempt(name, trim(log, log.extent.next_ordinal))
 
     async def _find(self, namespace: str) -> Retention:
         try:
@@ -94,15 +107,15 @@ class Trimming:
             _logger.warning("%s: the retention cannot be read, so no log is trimmed: %s", namespace, error)
             return Retention(None)
 
-    async def _try(self, log: SegmentLog, limits: Retention) -> None:
+    async def _attempt(self, name: str, trimming: Coroutine[Any, Any, None]) -> None:
         try:
-            await trim(log, self._kept(log, limits))
+            await trimming
         except (AnabranchError, OSError) as error:
-            if log.name not in self._failing:
-                self._failing.add(log.name)
-                _logger.error("%s: old entries cannot be dropped: %s", log.name, error)
+            if name not in self._failing:
+                self._failing.add(name)
+                _logger.error("%s: old entries cannot be dropped: %s", name, error)
         else:
-            self._failing.discard(log.name)
+            self._failing.discard(name)
 
     def _kept(self, log: SegmentLog, limits: Retention) -> int:
         """The first ordinal within both limits."""

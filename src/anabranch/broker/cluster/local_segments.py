@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from anabranch.broker.catalog.served_logs import ServedLogs
+from anabranch.broker.catalog.side_logs import spilled, spilled_bytes, whole_backlog
 from anabranch.broker.catalog.trimming import trim
 from anabranch.broker.cluster.drain_events import DrainEvents
-from anabranch.broker.serving.acknowledging import backlog_messages
 from anabranch.broker.serving.served_log import ServedLog, troubles_of
 from anabranch.broker.serving.subscription import Subscription
 from anabranch.controller.decide.admission import Roster
@@ -122,10 +122,11 @@ class LocalSegments:
         cursor = None if log is None else log.cursors.get(subscription)
         if log is None or cursor is None:
             return None
-        if cursor.acks.pending_count(log.extent.next_ordinal) == 0:
+        stores = self._logs.stores
+        if not cursor.acks.pending_count(log.extent.next_ordinal) + spilled(stores, cursor).entries:
             # The leader acts on an empty backlog, so the acknowledgements must survive a crash.
             await cursor.flush()
-        return backlog_messages(log, cursor)
+        return whole_backlog(stores, log, cursor)
 
     async def drained(self, place: Place, subscription: str) -> Ranges | None:
         self._logs.stores.check(place.store)
@@ -137,8 +138,9 @@ class LocalSegments:
         log = self._logs.stores.get(str(place.name))
         if log is None:
             return SegmentLoad()
-        waiting = max((backlog_messages(log, cursor) for cursor in log.cursors.values()), default=0)
-        size_bytes = log.extent.size_bytes
+        stores = self._logs.stores
+        waiting = max((whole_backlog(stores, log, cursor) for cursor in log.cursors.values()), default=0)
+        size_bytes = log.extent.size_bytes + spilled_bytes(stores, log)
         # A look of the leader does not count as a use, so that unused logs stay unloaded.
         found = self._logs.loaded(place.name)
         if found is None:

@@ -13,7 +13,7 @@ from anabranch.broker.serving.retries import Retry
 from anabranch.broker.serving.shared_reading import PendingReading
 from anabranch.errors import AnabranchError, DamagedEntriesError, NotAllowedError
 from anabranch.ledger.cursors import Cursor
-from anabranch.ledger.storage import Entry, SegmentLog
+from anabranch.ledger.storage import Entry, ReadableLog, SegmentLog
 from anabranch.model.acks import bits_from_words
 from anabranch.model.ids import EARLIEST, Position
 from anabranch.protocol.gaps import gap_mark
@@ -40,7 +40,7 @@ _WORDS_PER_ID = 32
 class LogAcknowledgements:
     """Applies ACKs to the cursor of one log."""
 
-    def __init__(self, log: SegmentLog, cursor: Cursor) -> None:
+    def __init__(self, log: ReadableLog, cursor: Cursor) -> None:
         self._name = log.name
         self._extent = log.extent
         self._cursor = cursor
@@ -112,6 +112,9 @@ class LogAcknowledgements:
         if ordinal in acks:
             return False
         count = self._extent.count_of(ordinal)
+        if not count:
+            # The messages of a spilled entry are not known until it is delivered.
+            return False
         remaining = ack_bits(words, count)
         before = acks.remaining(ordinal)
         pending = count if before is None else before.bit_count()

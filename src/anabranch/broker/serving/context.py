@@ -15,6 +15,7 @@ from anabranch.broker.serving.throttles import Throttles, TopicThrottle
 from anabranch.broker.serving.usage import Usage
 from anabranch.clock import Clock
 from anabranch.config.broker import BrokerConfig
+from anabranch.failpoints import Failpoints, NoFailpoints
 from anabranch.ledger.storage import SegmentLog
 from anabranch.model.drains import Ranges
 from anabranch.model.names import TopicName
@@ -83,6 +84,8 @@ class SubscriptionLimits:
     """Messages over all consumers of a shared subscription."""
     skips_damaged: bool = False
     """Whether delivery passes damaged entries instead of stopping there."""
+    spill_bytes: int | None = None
+    """Bytes that lanes may keep in the log; None if lanes are never spilled."""
     keyed: KeyedStrategy = field(default_factory=ByLanes)
     """How far keyed subscriptions read past stuck slots."""
 
@@ -93,6 +96,7 @@ class SubscriptionLimits:
             batch_bytes=config.dispatch_max_bytes,
             unacked_max=config.max_unacked_per_subscription or 2**62,
             skips_damaged=config.damaged_entries == "skip",
+            spill_bytes=config.lane_retained_bytes if config.lane_spill else None,
             keyed=keyed_strategy(config),
         )
 
@@ -122,6 +126,24 @@ class LogContext:
     dispatch_times: TimeHistogram = field(default_factory=TimeHistogram)
     throttles: Throttles = field(default_factory=Throttles)
     usage: Usage = field(default_factory=Usage)
+    failpoints: Failpoints = field(default_factory=NoFailpoints)
+
+
+class SideStorage(Protocol):
+    """The store of a log, for the side logs of its subscriptions; as `SegmentStorage`."""
+
+    def get(self, name: str) -> SegmentLog | None: ...
+
+    async def create(self, name: str) -> SegmentLog: ...
+
+    async def delete(self, name: str) -> None: ...
+
+
+class LogHome(NamedTuple):
+    """The number of the store that a log lives in, and the store."""
+
+    store: int
+    storage: SideStorage
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,5 +155,6 @@ class SubscriptionContext:
     broker: LogContext
     throttle: TopicThrottle
     use: LogUse
+    sides: SideStorage
     report_drained: Callable[[str, Ranges], None]
     """Called with the name of a subscription and the slots that it has drained."""

@@ -35,7 +35,7 @@ from anabranch.errors import (
     in_words,
 )
 from anabranch.ledger.cursors import Cursor
-from anabranch.ledger.storage import SegmentLog
+from anabranch.ledger.storage import ReadableLog
 from anabranch.model.drains import ALL, Ranges
 from anabranch.model.ranges import LAST_SLOT
 from anabranch.protocol.frames import metadata_span
@@ -58,7 +58,7 @@ class DrainReporter:
 
     def __init__(
         self,
-        log: SegmentLog,
+        log: ReadableLog,
         cursor: Cursor,
         use: LogUse,
         spawn: Spawn,

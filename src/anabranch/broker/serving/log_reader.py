@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 
 from anabranch.aio import Backoff
 from anabranch.broker.serving.context import Spawn, SubscriptionLimits
 from anabranch.errors import AlreadyClosedError, AnabranchError, DamagedEntriesError, in_words
-from anabranch.ledger.storage import Entry, SegmentLog
+from anabranch.ledger.storage import Entry, ReadableLog
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +58,7 @@ class LogReader:
 
     def __init__(
         self,
-        log: SegmentLog,
+        log: ReadableLog,
         spawn: Spawn,
         ready: Callable[[], None],
         limits: SubscriptionLimits,
@@ -97,10 +99,10 @@ class LogReader:
             self.counters.entries_read += len(entries)
             return entries
         fetched = channel.fetched
-        if fetched:
-            at = ordinal - fetched[0].ordinal
-            if 0 <= at < len(fetched):
-                return fetched[at : at + limit]
+        if fetched and channel.fetched_at <= ordinal <= fetched[-1].ordinal:
+            # Spilled entries have gaps between them.
+            at = bisect_left(fetched, ordinal, key=attrgetter("ordinal"))
+            return fetched[at : at + limit]
         channel.start(ordinal, partial(self.log.read, ordinal, self._max_entries, self._max_bytes))
         return None
 
@@ -152,6 +154,8 @@ class _Channel:
     def __init__(self, reader: LogReader) -> None:
         self._reader = reader
         self.fetched: Sequence[Entry] = ()
+        self.fetched_at = 0
+        """The ordinal from which on the entries were read."""
         self.trouble: str | None = None
         self._fetching = False
         self._failures = 0
@@ -199,6 +203,7 @@ class _Channel:
             return
         finally:
             self._fetching = False
+        self.fetched_at = ordinal
         if self.trouble is not None:
             _log.info("%s: entry %d can be read again", reader.log.name, ordinal)
         self._failures = 0

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import islice
 
 from anabranch.broker.serving.consumer import ServedConsumer
-from anabranch.broker.serving.context import LogContext, SubscriptionContext
+from anabranch.broker.serving.context import LogContext, LogHome, SubscriptionContext
 from anabranch.broker.serving.kept import KeptLog
 from anabranch.broker.serving.log_producers import LogProducers
 from anabranch.broker.serving.log_use import LogActivity, LogUse
@@ -75,11 +75,11 @@ class ServedLog:
         log: SegmentLog,
         context: LogContext,
         report_drained: Callable[[TopicName, str, Ranges], None],
-        store: int = 0,
+        home: LogHome,
     ) -> None:
         self.name = name
         self.partition = -1 if name.partition is None else name.partition
-        self.store = store
+        self.store = home.store
         """The store that the log lives in."""
         self.log = log
         now_s = asyncio.get_running_loop().time()
@@ -93,6 +93,7 @@ class ServedLog:
             broker=context,
             throttle=self.throttle,
             use=self.use,
+            sides=home.storage,
             report_drained=partial(report_drained, name),
         )
         self.observed_s = now_s
@@ -153,6 +154,8 @@ class ServedLog:
             self._forget(found)
             found.close_consumers()
         await self.log.cursors.delete(name)
+        if found is not None:
+            await found.backing.delete()
 
     def _serve(self, cursor: Cursor, *, durable: bool) -> Subscription:
         made = Subscription(cursor, self._subscription_context, durable=durable)
@@ -244,6 +247,10 @@ class ServedLog:
         """Attached or waiting producers, and consumers."""
         consumers = sum(len(subscription.consumers) for subscription in self.subscriptions.values())
         return consumers + len(self.producers.attached) + len(self.producers.waiting)
+
+    @property
+    def spilled_bytes(self) -> int:
+        return sum(subscription.backing.spilled_bytes for subscription in self.subscriptions.values())
 
     @property
     def entries_in(self) -> int:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from functools import partial
 
 from anabranch.broker.serving.acknowledging import DurableAnswers, Ids, LogAcknowledgements
+from anabranch.broker.serving.backing import Backing
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.context import SubscriptionContext
 from anabranch.broker.serving.delivery_limits import DeliveryLimits
@@ -36,8 +37,8 @@ class Subscription:
 
     def __init__(self, cursor: Cursor, context: SubscriptionContext, *, durable: bool) -> None:
         self.name = name = cursor.name
-        self.log = context.log
-        self.cursor = cursor
+        self.log, self.backing = context.log, Backing(cursor, context)
+        self.cursor = cursor = self.backing.cursor
         self.durable = durable
         self.counters = Counters()
         self.kind: Kind = pb.CommandSubscribe.Exclusive
@@ -52,12 +53,12 @@ class Subscription:
         self.busy = asyncio.Lock()
         """Held while the cursor is moved, so that a consumer that comes back meanwhile waits."""
         self._clock, self._later, self._times = broker.clock, broker.later, broker.dispatch_times
-        self._acks = LogAcknowledgements(self.log, cursor)
+        self._acks = LogAcknowledgements(self.backing.log, cursor)
         report = partial(context.report_drained, name)
-        self._drains = DrainReporter(self.log, cursor, self._use, broker.spawn, report)
+        self._drains = DrainReporter(self.backing.log, cursor, self._use, broker.spawn, report)
         self._skips_damaged, self._scheduled = limits.skips_damaged, False
         self._timer = WakeTimer(broker.clock)
-        self.source = LogReader(self.log, broker.spawn, self.schedule, limits, self._pass_damaged)
+        self.source = LogReader(self.backing.log, broker.spawn, self.schedule, limits, self._pass_damaged)
         self.source.counters = self.counters
         bounds = limits.batch_entries, limits.unacked_max, limits.keyed
         self._path = ReadPath(cursor, self.source, self.counters, broker.clock, context.partition, *bounds)
@@ -88,12 +89,13 @@ class Subscription:
         passed = self.counters.damaged_entries
         found = [f"{passed} damaged entries were passed without delivery"] if passed else []
         stopped = self.source.trouble, self.reading.trouble
-        return [*(trouble for trouble in stopped if trouble is not None), *found]
+        return [*(trouble for trouble in stopped if trouble is not None), *found, *self.backing.troubles]
 
     @property
     def working(self) -> bool:
         """Whether a delivery, a read or a report of drains is under way or due."""
-        return self._scheduled or not self.confirmed or self.source.working or self._drains.working
+        parts = self.source, self._drains, self.backing
+        return self._scheduled or not self.confirmed or any(part.working for part in parts)
 
     def add(self, consumer: ServedConsumer, kind: Kind, meta: pb.KeySharedMeta) -> None:
         """Let a consumer attach; ConsumerBusyError or ConsumerAssignError if connected ones exclude it."""
@@ -184,6 +186,7 @@ class Subscription:
         """Stop for good, without consumers and work; returns the state that the cursor does not hold."""
         self.close_consumers()
         self.source.close()
+        self.backing.close()
         kept = KeptSubscription(self.counters, self.source.errors, self.last_acked_ms, self.kind)
         return kept._replace(roster=self._roster, admitting=self.admitting, gates=self._limits.gates)
 
@@ -221,6 +224,8 @@ class Subscription:
         elif self.log.sealed:
             self.check_end()
         self._timer.set(self.reading.wake_at_ms, self.schedule)
+        if isinstance(self.reading, KeyedReading):
+            self.backing.look_soon(self.reading.next)
 
     def redeliver(
         self, consumer: ServedConsumer, ids: Ids, epoch: int | None, retry: Retry = AT_ONCE
@@ -265,11 +270,8 @@ class Subscription:
 
     def pass_trimmed(self) -> None:
         """Count trimmed entries as acknowledged: a reader was too slow, or a seek met a trim."""
-        first, mark = self.log.extent.first_ordinal, self.cursor.acks.mark
-        # A trim keeps the last entry. A log without entries is being deleted, not drained.
-        if mark < first < self.log.extent.next_ordinal:
-            self.cursor.acknowledge_up_to(first)
-            self.reading.acknowledged(range(mark, first))
+        if passed := self.backing.pass_trimmed():
+            self.reading.acknowledged(passed)
             self.check_end()
 
     def _pass_damaged(self, error: DamagedEntriesError) -> Sequence[Entry] | None:

@@ -1,0 +1,66 @@
+"""The entries and the cursor of one subscription, whether or not some of its entries are spilled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anabranch.broker.serving.context import SubscriptionContext
+from anabranch.broker.serving.spilled_log import SpilledLog
+from anabranch.broker.serving.spilling import Spilling
+from anabranch.broker.serving.spilling_cursor import SpillingCursor
+from anabranch.ledger.cursors import Cursor, DurableCursor
+from anabranch.ledger.storage import ReadableLog
+
+
+class Backing:
+    """A subscription reads `log` and acknowledges in `cursor`; only a durable cursor has side logs."""
+
+    def __init__(self, cursor: Cursor, context: SubscriptionContext) -> None:
+        self.cursor = cursor
+        self.log: ReadableLog = context.log
+        self._extent = context.log.extent
+        self._spilling: Spilling | None = None
+        if isinstance(cursor, DurableCursor):
+            self.cursor = spilling = SpillingCursor(cursor, context.sides.get)
+            self.log = SpilledLog(context.log, spilling)
+            self._spilling = Spilling(spilling, context)
+
+    @property
+    def working(self) -> bool:
+        return self._spilling is not None and self._spilling.working
+
+    @property
+    def troubles(self) -> list[str]:
+        """Why lanes cannot be spilled now, in words."""
+        return [] if self._spilling is None or self._spilling.trouble is None else [self._spilling.trouble]
+
+    @property
+    def spilled_bytes(self) -> int:
+        """Bytes of the side logs."""
+        return 0 if self._spilling is None else self._spilling.size_bytes
+
+    def pass_trimmed(self) -> Sequence[int]:
+        """Count trimmed entries as acknowledged, unless they are spilled; returns them."""
+        first, mark = self._extent.first_ordinal, self.cursor.acks.mark
+        # A trim keeps the last entry. A log without entries is being deleted, not drained.
+        if not mark < first < self._extent.next_ordinal:
+            return ()
+        if isinstance(self.cursor, SpillingCursor):
+            return self.cursor.pass_trimmed(first)
+        self.cursor.acknowledge_up_to(first)
+        return range(mark, first)
+
+    def look_soon(self, read_up_to: int) -> None:
+        """Spill lanes soon if they keep too much; entries below `read_up_to` were read."""
+        if self._spilling is not None:
+            self._spilling.look_soon(read_up_to)
+
+    def close(self) -> None:
+        """Look no more, because no client uses the log."""
+        if self._spilling is not None:
+            self._spilling.close()
+
+    async def delete(self) -> None:
+        """Delete the side logs; the cursor is deleted already."""
+        if self._spilling is not None:
+            await self._spilling.delete()
