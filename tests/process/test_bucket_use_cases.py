@@ -18,7 +18,7 @@ TOPIC = TopicName.parse("topic://public/default/orders")
 PATIENCE_S = 25.0
 
 
-class Readers:
+class ReaderGroup:
     """Consumers of one stream subscription; checks the order of every key over all of them."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Readers:
         del self._tasks[-count:], self.consumers[-count:]
 
 
-class Sender:
+class RoundSender:
     """Sends messages of many keys, each with the next number of its key."""
 
     def __init__(self, producer: Any, keys: int) -> None:
@@ -95,13 +95,13 @@ class Sender:
 @asynccontextmanager
 async def opened(
     url: str, clients: int, keys: int
-) -> AsyncIterator[tuple[list[AsyncClient], Sender, Readers]]:
+) -> AsyncIterator[tuple[list[AsyncClient], RoundSender, ReaderGroup]]:
     async with AsyncExitStack() as stack:
         made = [await stack.enter_async_context(AsyncClient(url)) for _ in range(clients)]
         producer = await stack.enter_async_context(await made[0].create_producer(str(TOPIC)))
-        readers = Readers()
+        readers = ReaderGroup()
         try:
-            yield made, Sender(producer, keys), readers
+            yield made, RoundSender(producer, keys), readers
         finally:
             if readers.consumers:
                 await readers.leave(len(readers.consumers))
