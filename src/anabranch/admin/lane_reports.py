@@ -6,6 +6,7 @@ start, only the note of the cursor names lanes, and their sizes are not known.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -33,6 +34,9 @@ PEEKED_BYTES_MAX: Final = 4 * 2**20
 
 SHOWN_BYTES: Final = 200
 """Bytes of a payload that a peek shows."""
+
+SKIP_ENTRIES: Final = 5000
+"""Entries that are skipped at once, in a few milliseconds."""
 
 HEAVIEST: Final = 32
 """Keys with most of the traffic that are compared with the slot of a lane."""
@@ -277,8 +281,14 @@ def _release_noted(subscription: Subscription, slot: int) -> bool:
 
 async def skip_lane(subscription: Subscription, slot: int, count: int | None) -> int:
     """Acknowledge the first entries of a lane, or all of them; returns how many."""
-    reading, _ = find_lane(subscription, slot)
-    skipped = reading.skip_slot(slot, count)
+    reading, view = find_lane(subscription, slot)
+    left, skipped = view.entries if count is None else count, 0
+    while left > skipped and subscription.reading is reading:
+        some = reading.skip_slot(slot, min(left - skipped, SKIP_ENTRIES))
+        if not some:
+            break
+        skipped += some
+        await asyncio.sleep(0)
     subscription.schedule()
     subscription.check_end()
     await subscription.cursor.flush()

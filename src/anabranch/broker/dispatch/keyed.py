@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-from anabranch.broker.dispatch.lanes import LaneReason, Lanes, LaneView
+from anabranch.broker.dispatch.lanes import LaneReason, Lanes
 from anabranch.broker.dispatch.receivers import Receiver
 from anabranch.broker.dispatch.selectors import AutoSplit, Selector
 from anabranch.broker.dispatch.slot_holds import Hold, SlotHolds
@@ -39,7 +39,7 @@ class KeyedDispatch:
         self._floor = 0
         """First ordinal that a restored lane must not let out yet."""
         self._selector: Selector = AutoSplit()
-        self._closed: frozenset[int] = frozenset()
+        self.closed: frozenset[int] = frozenset()
         self._holders: dict[int, Receiver] = {}
         self._outstanding: dict[int, int] = {}
         self._changed = False
@@ -57,7 +57,7 @@ class KeyedDispatch:
         Slots that are `closed` have no owner yet.
         """
         self._selector = selector
-        self._closed = closed
+        self.closed = closed
         # The next `take` offers all held entries anew, so that many changes at once cost as much as one.
         self._changed = True
 
@@ -107,7 +107,7 @@ class KeyedDispatch:
             for slot in self.lanes:
                 self._offer_head(slot)
         handouts: list[Handout] = []
-        for receiver, heap in self._takable.items():
+        for receiver, heap in list(self._takable.items()):
             # Each entry takes one permit at least; how many is known when it is read.
             last = min(limit, len(handouts) + receiver.permits) if receiver.ready else 0
             while heap and len(handouts) < last:
@@ -116,6 +116,9 @@ class KeyedDispatch:
                     self.lanes.pop(slot)
                     self._offer_head(slot)
                     handouts.append(Handout(receiver, ordinal, slot))
+            if last:
+                # The others come first the next time.
+                self._takable[receiver] = self._takable.pop(receiver)
         return handouts
 
     def hand_out(self, handout: Handout, messages: int) -> None:
@@ -244,35 +247,9 @@ class KeyedDispatch:
         owner = self._selector.owner(slot)
         return owner if owner is None or self._holders.get(slot, owner) is owner else None
 
-    def reason(self, slot: int) -> LaneReason:
-        """Why the first entry of a slot does not go out."""
-        hold = self.holds.get(slot)
-        if hold is not None:
-            return hold.reason
-        if slot in self.overdue:
-            return LaneReason.UNACKNOWLEDGED
-        owner = self._selector.owner(slot)
-        if owner is None:
-            return LaneReason.CLOSED if slot in self._closed else LaneReason.NO_CONSUMER
-        return LaneReason.BUSY if self._holders.get(slot, owner) is owner else LaneReason.HANDOVER
-
-    def view(self, slot: int) -> LaneView | None:
-        """The lane of a slot as people see it; None for a slot that goes on."""
-        lane, hold = self.lanes.get(slot), self.holds.get(slot)
-        if lane is None and hold is None and slot not in self.overdue:
-            return None
-        waits_for = self._holders.get(slot) or self._selector.owner(slot)
-        return LaneView(
-            slot=slot,
-            reason=self.reason(slot),
-            since_ms=hold.since_ms if hold else lane.since_ms if lane else self.overdue[slot][1],
-            entries=lane.count if lane else 0,
-            size_bytes=lane.size_bytes if lane else 0,
-            first_ordinal=lane.head if lane else -1,
-            waits_for=waits_for.name if waits_for else "",
-            until_ms=hold.until_ms if hold else 0,
-            note=hold.note if hold else "",
-        )
+    def owner(self, slot: int) -> Receiver | None:
+        """The receiver that gets the slot when no other one holds entries of it."""
+        return self._selector.owner(slot)
 
     def _ask_again(self, slot: int) -> None:
         """Offer the first entry of a lane, which is another one now; a delay counted for the former one."""

@@ -96,6 +96,8 @@ class Buckets:
         self._owners: list[Receiver | None] = [*bucket_owners(bucket_count, ordered)]
         for slot in closed if ordered else ():
             self._owners[slot] = None
+        self.readers = {owner for owner in self._owners if owner is not None}
+        """The receivers with an open bucket."""
 
     def moved_from(self, before: Buckets) -> int:
         """How many buckets went from one receiver to another."""

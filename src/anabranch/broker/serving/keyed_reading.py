@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from anabranch.broker.dispatch.lanes import LaneReason
+from anabranch.broker.dispatch.receivers import Receiver
 from anabranch.broker.dispatch.selectors import AutoSplit, Buckets, Sticky, bucket_boundaries, sticky_ranges
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.draining import slots_of
@@ -35,6 +36,8 @@ class KeyedReading(LaneReading):
         """The bucket hashes that may be delivered, None for all; takes effect with `consumers_changed`."""
         self._closed: frozenset[int] = frozenset()
         self._buckets: Buckets | None = None
+        self._readers: Collection[Receiver] = self.consumers
+        """The consumers that fresh entries may be for."""
         self._ring = AutoSplit()
 
     def join(self, consumer: ServedConsumer) -> None:
@@ -63,7 +66,7 @@ class KeyedReading(LaneReading):
             buckets = Buckets(len(self.boundaries) + 1, reading, self._closed)
             if self._buckets is not None:
                 self.path.counters.bucket_moves += buckets.moved_from(self._buckets)
-            self._buckets = buckets
+            self._buckets, self._readers = buckets, buckets.readers
             self.dispatch.change(buckets, self._closed)
         elif self._sticky is not None:
             self.dispatch.change(self._sticky)
@@ -136,7 +139,7 @@ class KeyedReading(LaneReading):
         if self._returning and self._take_some_back():
             return True
         more = self._lane_turn()
-        if any(consumer.ready for consumer in self.consumers):
+        if any(reader.ready for reader in self._readers):
             if self._keeper.scanning:
                 more |= self._keeper.scan_turn(self._hold_found)
             more |= self._fresh_turn()

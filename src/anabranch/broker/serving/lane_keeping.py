@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 from anabranch.broker.dispatch.keyed import KeyedDispatch
 from anabranch.broker.dispatch.lane_notes import LaneNote, SlotNote, decode_note
+from anabranch.broker.dispatch.lane_views import lane_reason, stopped_slots
 from anabranch.broker.dispatch.lanes import LaneReason
 from anabranch.broker.dispatch.slot_holds import Hold
 from anabranch.broker.serving.reading import ReadPath
@@ -101,7 +102,7 @@ class LaneKeeper:
             now_ms = self._path.clock.wall_ms()
             if now_ms >= self._next_ms:
                 self.write(next_ordinal, outstanding)
-                self._next_ms = now_ms + NOTE_MS + self._listed // 10
+                self._next_ms = now_ms + NOTE_MS + self._listed // 4
 
     def write(self, next_ordinal: int, outstanding: Iterable[tuple[int, int]]) -> None:
         """Write a note of the lanes as they are."""
@@ -109,14 +110,14 @@ class LaneKeeper:
             return
         self._changed = False
         dispatch, cursor = self._dispatch, self._path.cursor
-        listed = dict.fromkeys((*dispatch.lanes, *dispatch.holds, *dispatch.overdue))
+        listed = {slot: since_ms for slot, since_ms, _ in stopped_slots(dispatch)}
         floor = next_ordinal
         for ordinal, slot in outstanding:
             if slot not in listed:
                 floor = min(floor, ordinal)
                 break
         self._floor = floor
-        slots = tuple(_slot_note(dispatch, slot) for slot in listed)
+        slots = tuple(_slot_note(dispatch, slot, since_ms) for slot, since_ms in listed.items())
         self._listed = len(slots)
         spilled = decode_note(cursor.note).spilled
         note = LaneNote(floor=floor, boundaries=self._boundaries, slots=slots, spilled=spilled).encode()
@@ -124,8 +125,8 @@ class LaneKeeper:
             cursor.set_note(note)
 
 
-def _slot_note(dispatch: KeyedDispatch, slot: int) -> SlotNote:
-    view = dispatch.view(slot)
-    assert view is not None, "the slot is listed"
-    held = slot in dispatch.holds
-    return SlotNote(slot, view.reason, view.since_ms, held, view.until_ms, view.note)
+def _slot_note(dispatch: KeyedDispatch, slot: int, since_ms: int) -> SlotNote:
+    hold = dispatch.holds.get(slot)
+    if hold is None:
+        return SlotNote(slot, lane_reason(dispatch, slot), since_ms)
+    return SlotNote(slot, hold.reason, since_ms, held=True, until_ms=hold.until_ms, text=hold.note)

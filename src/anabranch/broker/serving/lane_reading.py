@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from heapq import nlargest
 
 from anabranch.broker.dispatch.keyed import Handout, KeyedDispatch
+from anabranch.broker.dispatch.lane_views import lane_view, stopped_slots
 from anabranch.broker.dispatch.lanes import LaneReason, LaneView
 from anabranch.broker.dispatch.outstanding import Outstanding
 from anabranch.broker.dispatch.slot_holds import Hold
@@ -69,15 +70,14 @@ class LaneReading(PendingReading):
 
     def lanes(self) -> Sequence[LaneView]:
         """The lanes that have existed for a while, the largest first."""
-        now_ms, dispatch = self.path.clock.wall_ms(), self.dispatch
-        slots = dict.fromkeys((*dispatch.lanes, *dispatch.holds, *dispatch.overdue))
-        views = (view for slot in slots if (view := dispatch.view(slot)) is not None)
-        old = (view for view in views if now_ms - view.since_ms >= self.path.keyed.after_ms)
-        return nlargest(LANES_SHOWN, old, key=lambda view: (view.entries, -view.since_ms))
+        until_ms = self.path.clock.wall_ms() - self.path.keyed.after_ms
+        old = (one for one in stopped_slots(self.dispatch) if one[1] <= until_ms)
+        largest = nlargest(LANES_SHOWN, old, key=lambda one: (one[2], -one[1]))
+        return [view for slot, _, _ in largest if (view := lane_view(self.dispatch, slot)) is not None]
 
     def lane(self, slot: int) -> LaneView | None:
         """The lane of a slot, however young; None for a slot that goes on."""
-        return self.dispatch.view(slot)
+        return lane_view(self.dispatch, slot)
 
     def lane_ordinals(self, slot: int, limit: int) -> Sequence[int]:
         """The first entries that wait in a lane."""
@@ -212,16 +212,18 @@ class LaneReading(PendingReading):
             self._aside.keep(entry)
         return moved
 
-    def _read_lanes(self, handouts: Iterable[Handout]) -> dict[int, Entry]:
+    def _read_lanes(self, handouts: Sequence[Handout]) -> dict[int, Entry]:
         """The entries of these handouts, as far as they are in memory; the others are fetched."""
         acks, found, missing = self.path.cursor.acks, dict[int, Entry](), list[int]()
         for entry in self.path.source.take_fetched():
             self._aside.keep(entry)
         slots: dict[int, None] = {}
+        unreadable = self.path.source.unreadable
+        stopped = {slot for _, ordinal, slot in handouts if ordinal == unreadable}
         for _, ordinal, slot in handouts:
             if (kept := self._aside.take(ordinal)) is not None:
                 found[ordinal] = kept
-            elif ordinal not in acks:
+            elif ordinal not in acks and slot not in stopped:
                 missing.append(ordinal)
                 slots[slot] = None
         if missing:

@@ -74,7 +74,8 @@ class LogReader:
         self.errors = 0
         """Reads that failed and were repeated; the number only grows."""
         self.counters = Counters()
-        self._in_order, self._chosen, self._scanned = (_Channel(self) for _ in range(3))
+        self._in_order, self._scanned = _Channel(self), _Channel(self)
+        self._chosen = _Channel(self, several=True)
 
     @property
     def _channels(self) -> Sequence[_Channel]:
@@ -127,6 +128,11 @@ class LogReader:
         channel.start(ordinals[0], partial(self.log.read_each, chosen, self._max_bytes))
         return None
 
+    @property
+    def unreadable(self) -> int:
+        """The chosen entry that cannot be read for now; -1 if all can."""
+        return self._chosen.stopped_at
+
     def take_fetched(self) -> Sequence[Entry]:
         """The chosen entries that came from disk since the last call; `read_each` forgets them."""
         entries, self._chosen.fetched = self._chosen.fetched, ()
@@ -151,15 +157,18 @@ class LogReader:
 class _Channel:
     """At most one read from disk at a time, and the entries of the last one."""
 
-    def __init__(self, reader: LogReader) -> None:
+    def __init__(self, reader: LogReader, *, several: bool = False) -> None:
+        """`several`: entries of other lanes are read while one that failed waits for its next attempt."""
         self._reader = reader
+        self._several = several
         self.fetched: Sequence[Entry] = ()
         self.fetched_at = 0
         """The ordinal from which on the entries were read."""
         self.trouble: str | None = None
         self._fetching = False
         self._failures = 0
-        self._stopped_at = -1
+        self.stopped_at = -1
+        """The entry that could not be read, until the next attempt; -1 if there is none."""
         self._retry: asyncio.TimerHandle | None = None
 
     @property
@@ -168,7 +177,7 @@ class _Channel:
 
     def start(self, ordinal: int, read: Callable[[], Awaitable[Sequence[Entry]]]) -> None:
         """Read from disk, unless a read is under way or entry `ordinal` could not be read just now."""
-        if not self._fetching and ordinal != self._stopped_at:
+        if not self._fetching and ordinal != self.stopped_at:
             self._fetching = True
             self._reader.spawn(self._fetch(ordinal, read))
 
@@ -179,7 +188,7 @@ class _Channel:
         self._go_on()
 
     def _go_on(self) -> None:
-        self._stopped_at = -1
+        self.stopped_at = -1
         if self._retry is not None:
             self._retry.cancel()
             self._retry = None
@@ -204,12 +213,16 @@ class _Channel:
         finally:
             self._fetching = False
         self.fetched_at = ordinal
+        if not self._several or self._retry is None or ordinal == self.stopped_at:
+            self._succeeded(ordinal)
+        reader.ready()
+
+    def _succeeded(self, ordinal: int) -> None:
         if self.trouble is not None:
-            _log.info("%s: entry %d can be read again", reader.log.name, ordinal)
+            _log.info("%s: entry %d can be read again", self._reader.log.name, ordinal)
         self._failures = 0
         self.trouble = None
         self._go_on()
-        reader.ready()
 
     def _stop_at_damage(self, ordinal: int, error: DamagedEntriesError) -> None:
         # Passing the entry would be silent loss, so the operator decides.
@@ -233,7 +246,7 @@ class _Channel:
     def _wait(self, ordinal: int, trouble: str, retries: Backoff) -> None:
         self.trouble = trouble
         self._go_on()
-        self._stopped_at = ordinal
+        self.stopped_at = ordinal
         self._retry = asyncio.get_running_loop().call_later(retries.delay(self._failures), self._try_again)
         self._failures += 1
 
