@@ -168,6 +168,11 @@ class BrokerConfig(
         "Bytes of all connections that wait for the disk; above this, reading from busy ones pauses.",
         low=MIB,
     )
+    publish_credit_bytes: int = setting(
+        512 * KIB,
+        "Bytes that the producers of an Anabranch client may send ahead on one connection; 0 is no limit.",
+        low=0,
+    )
     cache_bytes: int = setting(64 * MIB, "Memory for recently written or read entries.", low=0)
     journal_bytes_max: int = setting(
         256 * MIB, "Size of the journal at which a checkpoint starts the next journal file.", low=4 * KIB

@@ -13,6 +13,7 @@ from google.protobuf.message import Message as ProtoMessage
 
 from anabranch.aio import TaskRegistry
 from anabranch.client.decide.batcher import Outgoing
+from anabranch.client.decide.credits import CreditWaits, LinkCredit
 from anabranch.client.decide.refused_roles import is_refused_role
 from anabranch.client.net.connection import address_of
 from anabranch.client.net.connection_pool import ConnectionPool
@@ -65,6 +66,7 @@ class FakeConnection:
         self.producers: dict[int, Any] = {}
         self.consumers: dict[int, Any] = {}
         self.on_writable: dict[Callable[[], None], None] = {}
+        self.credit = LinkCredit()
         self.machine = SimpleNamespace(max_message_bytes=5 * 2**20)
         self.is_ours = True
         self.open = True
@@ -165,6 +167,7 @@ class FakeHome:
         self.tasks = TaskRegistry()
         self.clock: Any = SimpleNamespace(wall_ms=lambda: 1)
         self.memory = Memory(10**9)
+        self.credit_waits = CreditWaits()
         self.limits = Batching(**{"max_messages": 1, **limits})
         self.compression = Compression.NONE
         self.name = "me"

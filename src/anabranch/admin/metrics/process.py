@@ -13,7 +13,12 @@ from prometheus_client import (
     Metric,
     ProcessCollector,
 )
-from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+)
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
@@ -45,6 +50,7 @@ class BrokerCollector(Collector):
             damage.add_metric([str(number)], len(storage.findings))
         yield full
         yield damage
+        yield from self._credits()
         timings = self._broker.timings
         yield _histogram(
             "anabranch_publish_latency_seconds",
@@ -59,6 +65,15 @@ class BrokerCollector(Collector):
             "Time from the wake-up of a subscription, by a new entry or permits, until entries were sent.",
             timings.dispatch,
         )
+
+    def _credits(self) -> Iterator[Metric]:
+        totals = self._broker.quotas.book.throttles.credits
+        about = "Producers of Anabranch clients that wait for credit, because a rate is exceeded."
+        yield GaugeMetricFamily("anabranch_producers_without_credit", about, value=totals.waiting)
+        about = "How often a producer had no credit."
+        yield CounterMetricFamily("anabranch_producer_credit_waits", about, value=totals.waits)
+        about = "Time that producers had no credit, over all producers."
+        yield CounterMetricFamily("anabranch_producer_credit_wait_seconds", about, value=totals.seconds)
 
 
 def _histogram(name: str, about: str, measured: TimeHistogram) -> Metric:

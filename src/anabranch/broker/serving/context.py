@@ -31,7 +31,7 @@ class ClientLink(Protocol):
     """Bytes of this connection that wait to become durable."""
 
     throttled: bool
-    """Whether too many bytes wait, so that the connection is not read for now."""
+    """Whether too many bytes wait, so that the connection is not read, or has little credit, for now."""
 
     @property
     def pauses(self) -> Pauses:
@@ -63,7 +63,7 @@ class ClientLink(Protocol):
         """Queue one command that carries no entry."""
 
     def resume_if_room(self) -> None:
-        """Read from the connection again if few enough of its bytes wait to become durable."""
+        """Read from the connection again, or raise its credit, if few enough bytes wait to become durable."""
 
     def forget_producer(self, producer_id: int) -> None:
         """Drop the SENDs of a producer that is closed from this side."""

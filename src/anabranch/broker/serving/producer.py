@@ -14,6 +14,8 @@ from google.protobuf.message import DecodeError
 
 from anabranch.broker.serving.context import ClientLink
 from anabranch.broker.serving.entry_checks import ANY_CLASSIC_ENTRY, EntryRules, fault_of
+from anabranch.broker.serving.publish_credit import CreditTotals, PublishCredit
+from anabranch.broker.serving.rate_gates import PublishingLink
 from anabranch.broker.serving.throttles import UNLIMITED, TopicThrottle
 from anabranch.broker.serving.traffic import LOAD_SHIFT, TrafficMeter
 from anabranch.errors import (
@@ -58,6 +60,8 @@ class ProducerOptions:
     principal: str = ""
     """The role that the name belongs to; empty without authentication."""
     throttle: TopicThrottle = UNLIMITED
+    credits: CreditTotals | None = None
+    """Set for a producer that sends only as far as its credit goes."""
 
 
 class ServedProducer:
@@ -93,6 +97,9 @@ class ServedProducer:
         self._rules = options.rules
         self._dedup = options.deduplicate
         self._throttle = options.throttle
+        self.credit: PublishCredit | None = None
+        if options.credits is not None:
+            self.credit = PublishCredit(link, producer_id, options.throttle, options.credits)
         self._inherited = _NOTHING
         self._inherited_max = _NOTHING.highest
         # SENDs not answered yet, in order: sequence id, highest, size or _DEFERRED, the sequence id that
@@ -140,7 +147,7 @@ class ServedProducer:
                 self._defer(sequence_id, highest, -1, fault)
             return
         if self._throttle.publish_gates:
-            self._throttle.charge(self.link, count, len(entry))
+            self._throttle.charge(self._payer(len(entry)), count, len(entry))
         if sequence_id <= self.pushed and self._dedup and last >= 0:
             self._defer(sequence_id, highest, last)
             return
@@ -184,6 +191,9 @@ class ServedProducer:
             self._answer_deferred()
         if link.throttled:
             link.resume_if_room()
+
+    def _payer(self, size: int) -> PublishingLink:
+        return self.link if self.credit is None else self.credit.payer(size)
 
     def _is_inherited(self, entry: bytes, count: int, last: int) -> bool:
         """Whether earlier segments have stored all of an entry, up to sequence id `last`."""

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
+from anabranch.broker.serving.publish_credit import CreditTotals, PublishCredit
 from anabranch.broker.serving.rate_gates import PublishGate, PublishingLink, RateGate
 from anabranch.model.names import TopicName
 from anabranch.model.quotas import NO_NAMESPACE_QUOTAS, NO_TENANT_QUOTAS, NamespaceQuotas, TenantQuotas
 from anabranch.model.token_bucket import Rate
 
 G = TypeVar("G", bound=RateGate)
+
+ALLOWANCE_S: Final = 0.1
+"""A producer with credit may have as much under way as its rates allow in this time."""
 
 
 class SubscriptionGates:
@@ -53,6 +57,7 @@ class TopicThrottle:
 
     __slots__ = (
         "__weakref__",
+        "_credits",
         "_dispatch_gates",
         "_own_dispatch",
         "_own_publish",
@@ -80,16 +85,30 @@ class TopicThrottle:
         """Made when a delivery is first limited, because a broker may serve very many topics."""
         self._published: dict[TopicName, tuple[float, float]] = {}
         self._share = 1.0
+        self._credits: WeakSet[PublishCredit] | None = None
+        """The producers of our clients; made for the first one."""
 
-    def charge(self, link: PublishingLink, messages: int, size: int) -> None:
-        """Count a published entry; its connection may have to wait."""
+    def charge(self, payer: PublishingLink, messages: int, size: int) -> None:
+        """Count a published entry; its payer, a connection or the credit of a producer, may have to wait."""
         for gate in self.publish_gates:
-            gate.charge(link, messages, size)
+            gate.charge(payer, messages, size)
 
-    def join(self, link: PublishingLink) -> None:
-        """Let a connection with a new producer wait in line, or each new one would exceed the rate a bit."""
+    def join(self, payer: PublishingLink | PublishCredit) -> None:
+        """Let the payer of a new producer wait in line, or each new one would exceed the rate a bit."""
+        if isinstance(payer, PublishCredit):
+            self._credits = self._credits or WeakSet()
+            self._credits.add(payer)
         for gate in self.publish_gates:
-            gate.stop(link)
+            gate.stop(payer)
+
+    def allowance(self) -> tuple[int | None, int | None]:
+        """Bytes and messages that one producer may have under way, so that it exceeds its rates by little."""
+        found: list[int | None] = []
+        for kind in (1, 0):
+            rates = [(gate.rate[kind], gate.share / gate.rate.period_s) for gate in self.publish_gates]
+            most = [int(limit * per_s * ALLOWANCE_S) for limit, per_s in rates if limit is not None]
+            found.append(max(min(most), 1) if most else None)
+        return found[0], found[1]
 
     def subscription(self, name: str) -> SubscriptionGates:
         """The gates of a subscription, shared by its segments; the caller keeps them alive."""
@@ -124,6 +143,8 @@ class TopicThrottle:
         self.limits_delivery = bool(self._dispatch_gates) or quotas.subscription_dispatch is not None
         for sub, gates in self._served():
             self._apply_to(sub, gates)
+        for credit in list(self._credits or ()):
+            credit.rates_changed()
 
     def note_published(self, log: TopicName, messages_per_s: float, bytes_per_s: float) -> None:
         """Add the rate of publishing of one log to the rates of delivery that are relative to it."""
@@ -210,6 +231,7 @@ class Throttles:
         self.of_tenant: Callable[[str], TenantQuotas] = lambda tenant: NO_TENANT_QUOTAS
         self.first_share: Callable[[], float] = lambda: 1.0
         """The share of a new gate, until the brokers have divided the rate by their loads."""
+        self.credits = CreditTotals()
         self._topics: WeakValueDictionary[TopicName, TopicThrottle] = WeakValueDictionary()
         self._tenants: dict[str, TenantGates] = {}
 

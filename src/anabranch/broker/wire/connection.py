@@ -20,6 +20,7 @@ from anabranch.broker.wire.entrance import admit, note_refusal
 from anabranch.broker.wire.java_m1 import is_java_m1
 from anabranch.broker.wire.liveness import ListeningMachine, answers
 from anabranch.broker.wire.openings import Openings
+from anabranch.broker.wire.publish_room import SMALL_BYTES, ConnectionRoom
 from anabranch.broker.wire.pushes import Pushes
 from anabranch.broker.wire.services import Services
 from anabranch.broker.wire.turns import CommandTurns, ReadingPauses, Slices, first_slice, run_in_turns
@@ -33,6 +34,7 @@ from anabranch.errors import (
 )
 from anabranch.protocol.commands import NO_ID, Command, Send, encode
 from anabranch.protocol.connection import ServerMachine
+from anabranch.protocol.credits import ENTRY_CREDIT_BYTES
 from anabranch.protocol.limits import check as check_limits
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.rights.callers import ANYONE
@@ -72,8 +74,7 @@ class ServerConnection:
         self.address = ""
         self.client_version = ""
         self.peer_is_ours = False
-        self.wants_entry_metadata = False
-        self.hears_end_of_topic = False
+        self.wants_entry_metadata = self.hears_end_of_topic = False
         self.is_java_m1 = False
         self.is_peer = self.is_tls = False
         self.caller = ANYONE
@@ -83,6 +84,8 @@ class ServerConnection:
         self._connections = connections
         self._pump: Pump | None = None
         self.pauses = ReadingPauses()
+        self.room = ConnectionRoom(services.room, self)
+        self.resume_if_room = self.room.resume
         self._turns = CommandTurns(self._run, self.pauses, services.limits.turns.later)
         self.openings = Openings(lambda: len(self.producer_logs) + len(self.consumers))
         self._former: dict[int, None] = {}
@@ -115,9 +118,10 @@ class ServerConnection:
         """Handle commands until one has more to do; the rest of its work."""
         producers = self.producers
         slices: Slices | None = None
-        now_ms = 0
+        now_ms = taken_bytes = 0
         for command in commands:
             if type(command) is Send:
+                taken_bytes += len(command[8]) + ENTRY_CREDIT_BYTES
                 producer = producers.get(command[0])
                 if producer is None:
                     self._stray_send(command[0])
@@ -129,9 +133,10 @@ class ServerConnection:
                 slices = self._handle(command)
                 if slices is not None:
                     break
-        if not self.throttled and self.services.room.exceeded(self.publish_bytes):
-            self.throttled = True
-            self.pauses.add("publishes")
+        if taken_bytes and self.room.is_credited:
+            self.room.took(taken_bytes)
+        if self.publish_bytes > SMALL_BYTES:
+            self.room.check()
         return slices
 
     def _handle(self, command: Command) -> Slices | None:
@@ -230,11 +235,6 @@ class ServerConnection:
 
     def send(self, command: Message) -> None:
         self.write(encode(command))
-
-    def resume_if_room(self) -> None:
-        if self.throttled and self.services.room.has_room(self.publish_bytes):
-            self.throttled = False
-            self.pauses.remove("publishes")
 
     def forget_producer(self, producer_id: int) -> None:
         self.producers.pop(producer_id, None)

@@ -13,7 +13,7 @@ from anabranch.client.blocking.portal import Handle, Portal
 from anabranch.client.decide.batcher import BucketFill
 from anabranch.client.net.closing import Deadline
 from anabranch.client.options import Seconds, optional_seconds
-from anabranch.client.produce.producer import AsyncProducer
+from anabranch.client.produce.producer import AsyncProducer, ProducerStats
 from anabranch.client.schema import V
 from anabranch.errors import AlreadyClosedError, AnabranchError, SendTimeoutError
 from anabranch.model.ids import MessageId
@@ -58,6 +58,11 @@ class Producer(Handle, Generic[V]):
     def bucket_fills(self) -> dict[tuple[int, int], BucketFill]:
         """How full the batches were, by segment and bucket, of the segments in use (PIP-486)."""
         return self._twin.bucket_fills
+
+    @property
+    def stats(self) -> ProducerStats:
+        """How long the producer has waited for credit of its brokers, and what waits now."""
+        return self._twin.stats
 
     def send(
         self,

@@ -7,13 +7,16 @@ by itself, because only it knows what must be sent again. This module knows noth
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from google.protobuf.message import Message as ProtoMessage
 
 from anabranch.aio import mark_retrieved
+from anabranch.client.decide.credits import LinkCredit
+from anabranch.client.net.ends import ConsumerEnd, ProducerEnd, WatchEnd
 from anabranch.client.options import parse_host
 from anabranch.errors import AnabranchError, NotConnectedError, OperationTimeoutError, RemoteProtocolError
 from anabranch.protocol.commands import Command, Delivery, SendReceipt, encode
@@ -29,31 +32,6 @@ Reply = TypeVar("Reply", bound=ProtoMessage)
 def address_of(url: str) -> Address:
     """Host and port of a `pulsar://` or `pulsar+ssl://` URL that a broker named."""
     return parse_host(url.partition("://")[2].rstrip("/"), url)
-
-
-class ProducerEnd(Protocol):
-    """A producer as the connection sees it: the receiver of commands with its producer id."""
-
-    def receipt(self, receipt: SendReceipt) -> None: ...
-    def send_error(self, error: pb.CommandSendError) -> None: ...
-    def closed_by_broker(self) -> None: ...
-    def connection_lost(self) -> None: ...
-
-
-class ConsumerEnd(Protocol):
-    """A consumer as the connection sees it: the receiver of commands with its consumer id."""
-
-    def delivered(self, delivery: Delivery) -> None: ...
-    def reached_end(self) -> None: ...
-    def closed_by_broker(self) -> None: ...
-    def connection_lost(self) -> None: ...
-
-
-class WatchEnd(Protocol):
-    """A layout watch or a registration as the connection sees it: the receiver of pushed updates."""
-
-    def updated(self, update: Any) -> None: ...
-    def connection_lost(self) -> None: ...
 
 
 class BrokerConnection:
@@ -75,6 +53,8 @@ class BrokerConnection:
         """By session id: layouts of topics."""
         self.registrations: dict[int, WatchEnd] = {}
         """By consumer id: assignments of stream consumers."""
+        self.credit = LinkCredit()
+        """The limit of all producers of the connection together."""
         self.closed_by: BaseException | None = None
         """Why the connection ended; None while it is open."""
         self.ended = asyncio.Event()
@@ -83,7 +63,10 @@ class BrokerConnection:
         self._requests: dict[int, asyncio.Future[Any]] = {}
         self._gone = gone
         self._challenged = challenged  # Gets the challenge of a broker that asks for credentials.
-        self._handlers: dict[type, Callable[[Any], None]] = {
+        self._handlers = self._handlers_by_type()
+
+    def _handlers_by_type(self) -> dict[type, Callable[[Any], None]]:
+        return {
             pb.CommandSuccess: self._answer,
             pb.CommandProducerSuccess: self._producer_success,
             pb.CommandLookupTopicResponse: self._answer_or_refusal,
@@ -92,6 +75,7 @@ class BrokerConnection:
             pb.CommandScalableTopicSubscribeResponse: self._answer_or_refusal,
             pb.CommandError: self._error,
             pb.CommandSendError: self._send_error,
+            pb.CommandProducerCredit: self._producer_credit,
             pb.CommandCloseProducer: self._close_producer,
             pb.CommandCloseConsumer: self._close_consumer,
             pb.CommandReachedEndOfTopic: self._reached_end,
@@ -207,6 +191,7 @@ class BrokerConnection:
             ends.extend(registry.values())
             registry.clear()
         self.on_writable.clear()
+        self.credit.close()
         for end in ends:
             end.connection_lost()
 
@@ -250,6 +235,19 @@ class BrokerConnection:
         producer = self.producers.get(command.producer_id)
         if producer is not None:
             producer.send_error(command)
+
+    def _producer_credit(self, command: pb.CommandProducerCredit) -> None:
+        bytes_max = command.bytes if command.HasField("bytes") else math.inf
+        if command.HasField("producer_id"):
+            producer = self.producers.get(command.producer_id)
+            messages_max = command.messages if command.HasField("messages") else math.inf
+            if producer is not None:
+                producer.credit.limit(bytes_max, messages_max)
+                producer.credited()
+        elif command.HasField("taken_bytes"):
+            self.credit.taken(command.taken_bytes)
+        else:
+            self.credit.limit(bytes_max)
 
     def _close_producer(self, command: pb.CommandCloseProducer) -> None:
         producer = self.producers.pop(command.producer_id, None)

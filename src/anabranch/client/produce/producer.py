@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeVar, cast
 
@@ -22,6 +22,18 @@ from anabranch.errors import OperationTimeoutError, SendTimeoutError
 from anabranch.model.ids import MessageId
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerStats:
+    """The waits of a producer for credit: a broker takes more entries only as fast as it stores them."""
+
+    credit_waits: int
+    """How often a segment's entries had to wait."""
+    credit_wait_s: float
+    """The waits of all segments together."""
+    waiting_bytes: int
+    """Bytes of entries that wait now."""
 
 
 class AsyncProducer(Publisher[T]):
@@ -50,6 +62,15 @@ class AsyncProducer(Publisher[T]):
             for id_, segment in list(self.routes.segments.items())
             for number, bucket in enumerate(segment.batcher.buckets)
         }
+
+    @property
+    def stats(self) -> ProducerStats:
+        """How long the producer has waited for credit of its brokers, and what waits now."""
+        return ProducerStats(
+            credit_waits=self.credit_waits.count,
+            credit_wait_s=self.credit_waits.seconds(self.loop.time()),
+            waiting_bytes=sum(segment.waiting_bytes for segment in list(self.routes.segments.values())),
+        )
 
     async def send(
         self,

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from anabranch.aio import TaskRegistry
 from anabranch.client.decide.batcher import OpenBucket, Outgoing
+from anabranch.client.decide.credits import CreditWaits
 from anabranch.client.net.closing import Closing, Deadline, farewell
 from anabranch.client.net.connection import BrokerConnection
 from anabranch.client.net.layout_watch import LayoutWatch
@@ -67,6 +68,7 @@ class Publisher(Generic[T]):
         """The highest sequence id that was stored under this name before."""
         self._message_bytes_max = MESSAGE_BYTES_MAX - METADATA_BYTES_MAX
         self._failures = FailedBatches(str(topic))
+        self.credit_waits = CreditWaits()
         self._expiry: asyncio.TimerHandle | None = None
         self._room = RoomWaits(self.memory, options.send_timeout_s)
         self.role = RoleTrouble(topic.__str__, self.pool.ends)

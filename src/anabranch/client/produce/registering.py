@@ -14,7 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from anabranch.client.net.closing import Deadline, took_too_long
-from anabranch.client.net.connection import BrokerConnection, ProducerEnd
+from anabranch.client.net.connection import BrokerConnection
+from anabranch.client.net.ends import ProducerEnd
 from anabranch.client.net.reconnector import SegmentOwner
 from anabranch.client.options import AccessMode
 from anabranch.errors import TopicNotFoundError
@@ -59,6 +60,7 @@ class ProducerRegistration:
         producer_id = command.producer_id
         waits = self._home.options.access_mode == "wait_for_exclusive"
         timeout_s = math.inf if waits else pool.operation_timeout_s
+        end.credit.begin(connection.credit)
         connection.producers[producer_id] = end
         try:
             reply = await connection.request(command, pb.CommandProducerSuccess, timeout_s)
@@ -89,6 +91,7 @@ class ProducerRegistration:
             user_provided_producer_name=options.name is not None,
             producer_access_mode=_ACCESS_MODES[options.access_mode],
             metadata=pairs(properties),
+            wants_credit=True,
         )
         if self._topic_epoch is not None:
             command.topic_epoch = self._topic_epoch

@@ -66,6 +66,8 @@ class SegmentProducer(SegmentSender):
         """Complete the oldest sent entry: the broker has stored it now or had stored it before."""
         sent = self.sent
         if not sent or receipt.sequence_id < sent[0].sequence:
+            self.credit.answered_late()
+            self.credited()
             return
         batch = sent[0]
         if receipt.sequence_id > batch.sequence:
@@ -75,15 +77,17 @@ class SegmentProducer(SegmentSender):
             self._apply(ProducerEvent.DETACHED)
             return
         sent.popleft()
+        self.credit.give_back(batch.size, batch.count)
         if self.life.refusals:
             self.life.refusals = 0
             self._trouble.accepted()
         stored = receipt.ledger != NO_ID
         self.store(batch, receipt.ledger if stored else -1, receipt.entry if stored else -1)
-        if not sent and not self.unsent:
+        self.credited()
+        if not sent:
             if self.life.state is ProducerState.LAST_RECEIPTS:
                 self._apply(ProducerEvent.RECEIPTS_ENDED)
-            elif self.batcher.opened:
+            elif self.batcher.opened and not self.unsent:
                 self.close_batches()
 
     def send_error(self, error: pb.CommandSendError) -> None:
@@ -93,7 +97,10 @@ class SegmentProducer(SegmentSender):
         if isinstance(cause, TopicTerminatedError):
             self._apply(ProducerEvent.SEALED_BY_BROKER)
         elif error.error == pb.NotAllowedError and sent and sent[0].sequence == error.sequence_id:
-            self.fail(sent.popleft(), cause)
+            batch = sent.popleft()
+            self.credit.give_back(batch.size, batch.count)
+            self.fail(batch, cause)
+            self.credited()
         else:
             log.debug("%s: %s", self.topic, cause)
             self._trouble.refused(cause)

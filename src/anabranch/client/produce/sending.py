@@ -1,8 +1,8 @@
 """Messages of one segment on their way out: batches become entries, and entries get their outcomes.
 
 Entries wait in the order of their sequence ids. Every entry leaves with an outcome, or is taken back to be
-routed again. The sender writes as far as the registration's connection takes entries. It does not know why a
-connection comes or goes; that is the life of `segment_producer`.
+routed again. The sender writes as far as the registration's connection takes entries and the broker's credit
+goes. It does not know why a connection comes or goes; that is the life of `segment_producer`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from anabranch.client.decide.batcher import FAILED, STORED, OpenBucket, Outgoing, SegmentBatcher
+from anabranch.client.decide.credits import ProducerCredit
 from anabranch.client.net.connection import BrokerConnection
 from anabranch.client.produce.futures import complete
 from anabranch.client.produce.registering import ProducerRegistration
@@ -39,10 +40,12 @@ class SegmentSender:
         self.segment = segment
         self.batcher = SegmentBatcher(segment.bucket_splits, home.limits, self)
         self.registration = registration
+        self.credit = ProducerCredit()
         self.sent: deque[Outgoing] = deque()
         self.unsent: deque[Outgoing] = deque()
         """Entries that follow those in `sent`."""
         self._timer: asyncio.Handle | None = None
+        self._waits_for_credit = False
 
     @property
     def is_attached(self) -> bool:
@@ -76,11 +79,13 @@ class SegmentSender:
         if not self.batcher.opened or connection is None:
             # Without a connection batches may as well grow; the attachment sends them.
             return
-        if connection.pump.writable:
+        # If the broker does not keep up, larger batches are better than a longer queue.
+        if not connection.pump.writable:
+            connection.on_writable[self._writable] = None
+        elif self.credit.has_room:
             self.close_batches()
         else:
-            # The broker does not keep up: larger batches are better than a longer queue.
-            connection.on_writable[self._writable] = None
+            self._wait_for_credit()
 
     def close_batches(self) -> None:
         """Turn all open batches into entries and send them as far as the connection takes them."""
@@ -111,15 +116,23 @@ class SegmentSender:
         self.home.memory.charge(batch.size)
         self.unsent.append(batch)
 
-    def _write(self) -> None:
+    def _write(self, *, in_turn: bool = False) -> None:
+        """Send entries as far as the connection and the credit go; other producers may wait in line before.
+
+        `in_turn` says that no other producer of the connection has waited longer for credit.
+        """
         connection = self.registration.connection
         if connection is None:
             return
         unsent, sent, producer_id = self.unsent, self.sent, self.registration.producer_id
-        pump, limit = connection.pump, connection.machine.max_message_bytes
+        pump, limit, credit = connection.pump, connection.machine.max_message_bytes, self.credit
+        has_turn = in_turn or not credit.link.has_line
         while unsent:
             if not pump.writable:
                 connection.on_writable[self._writable] = None
+                return
+            if not (has_turn and credit.has_room):
+                self._wait_for_credit()
                 return
             batch = unsent.popleft()
             if batch.size > limit:
@@ -131,8 +144,46 @@ class SegmentSender:
                 continue
             batch.tried = True
             sent.append(batch)
+            credit.take(batch.size, batch.count)
             highest = batch.sequence if batch.batched else 0
             pump.write_many(encode_send(producer_id, batch.sequence, batch.count, highest, batch.entry))
+        if self._waits_for_credit:
+            self._end_wait()
+
+    def _wait_for_credit(self) -> None:
+        """Have `_go_on` called in turn, or after a receipt, or when the broker raises the limits."""
+        if not self._waits_for_credit:
+            self._waits_for_credit = True
+            self.home.credit_waits.begin(self, self.home.loop.time())
+        if self.credit.has_own_room:
+            self.credit.link.wait(self._take_turn)
+
+    def _end_wait(self) -> None:
+        self._waits_for_credit = False
+        self.home.credit_waits.end(self, self.home.loop.time())
+
+    def _end_idle_wait(self) -> None:
+        if self._waits_for_credit and not self.unsent and not self.batcher.opened:
+            self.credit.link.forget(self._take_turn)
+            self._end_wait()
+
+    def credited(self) -> None:
+        """Go on if the producer waited and has credit of its own again."""
+        if self._waits_for_credit and self.credit.has_own_room:
+            self._go_on(in_turn=False)
+
+    def _take_turn(self) -> None:
+        self._go_on(in_turn=True)
+
+    def _go_on(self, *, in_turn: bool) -> None:
+        self._write(in_turn=in_turn)
+        if not self.unsent and self._timer is None:
+            self._due()
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of entries that wait for credit."""
+        return sum(batch.size for batch in list(self.unsent)) if self._waits_for_credit else 0
 
     def _writable(self) -> None:
         self._write()
@@ -144,6 +195,10 @@ class SegmentSender:
         connection = self.registration.connection
         if connection is not None:
             connection.on_writable.pop(self._writable, None)
+        self.credit.link.forget(self._take_turn)
+        self.credit.end()
+        if self._waits_for_credit:
+            self._end_wait()
         self.unsent.extendleft(reversed(self.sent))
         self.sent.clear()
         return self.registration.drop()
@@ -184,10 +239,13 @@ class SegmentSender:
         """Fail all messages."""
         self.close_batches()
         waiting = [*self.sent, *self.unsent]
+        for batch in self.sent:
+            self.credit.keep(batch.size, batch.count)
         self.sent.clear()
         self.unsent.clear()
         for batch in waiting:
             self.fail(batch, error)
+        self._end_idle_wait()
 
     def expire(self, now: float, timeout_s: float) -> None:
         """Fail the messages that were added more than `timeout_s` ago."""
@@ -197,7 +255,11 @@ class SegmentSender:
             self.close_batches()
         for waiting in (self.sent, self.unsent):
             while waiting and waiting[0].begun_at <= begun_before:
-                self.fail(waiting.popleft(), self._expired(timeout_s))
+                batch = waiting.popleft()
+                if waiting is self.sent:
+                    self.credit.keep(batch.size, batch.count)
+                self.fail(batch, self._expired(timeout_s))
+        self._end_idle_wait()
 
     def _expired(self, timeout_s: float) -> SendTimeoutError:
         why = f" ({self.problem})" if self.problem is not None and not self.is_attached else ""

@@ -2,9 +2,14 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import cast
 
-from anabranch.broker.wire.publish_room import COUNT_S, SMALL_BYTES, PublishRoom
+from google.protobuf.message import Message
+
+from anabranch.broker.serving.rate_gates import Pauses
+from anabranch.broker.wire.publish_room import COUNT_S, SMALL_BYTES, ConnectionRoom, PublishRoom
 from anabranch.config.broker import BrokerConfig
+from anabranch.protocol.pb import pulsar_pb2 as pb
 
 MIB = 2**20
 
@@ -51,3 +56,76 @@ async def test_the_bytes_are_counted_again_after_a_while() -> None:
     await asyncio.sleep(COUNT_S)
     assert not room.exceeded(MIB)
     assert room.has_room(MIB)
+
+
+class CreditedConnection:
+    """A connection that keeps what its client is told, and whether it is read."""
+
+    def __init__(self) -> None:
+        self.publish_bytes = 0
+        self.throttled = False
+        self.told: list[int] = []
+        self.reasons: set[object] = set()
+
+    @property
+    def pauses(self) -> Pauses:
+        return cast(Pauses, self.reasons)
+
+    def send(self, command: Message) -> None:
+        assert isinstance(command, pb.CommandProducerCredit)
+        if command.HasField("taken_bytes"):
+            self.told.append(command.taken_bytes)
+
+
+def credited() -> tuple[CreditedConnection, WaitingEntries, ConnectionRoom]:
+    config = BrokerConfig(
+        publish_pending_bytes_max=16 * MIB, publish_pending_total_bytes_max=20 * MIB, publish_credit_bytes=MIB
+    )
+    connection, other = CreditedConnection(), WaitingEntries(0)
+    room = ConnectionRoom(PublishRoom(config, [connection, other]), connection)
+    room.grant()
+    return connection, other, room
+
+
+async def test_taken_bytes_are_told_in_parts() -> None:
+    connection, _, room = credited()
+    for _ in range(8):
+        room.took(MIB // 8)
+    assert connection.told == [MIB // 4, MIB // 2, MIB // 4 * 3, MIB]
+    assert not connection.throttled
+
+
+async def test_a_connection_gets_no_credit_while_much_waits_for_the_disk() -> None:
+    connection, _, room = credited()
+    connection.publish_bytes = 5 * MIB
+    room.took(MIB)
+    assert connection.told == []
+    assert connection.throttled
+    connection.publish_bytes = 4 * MIB
+    room.resume()
+    assert connection.told == [MIB]
+    assert not connection.throttled
+    assert not connection.reasons
+
+
+async def test_credit_is_scarce_before_connections_pause() -> None:
+    connection, other, room = credited()
+    connection.publish_bytes, other.publish_bytes = MIB, 11 * MIB
+    room.took(MIB)
+    room.check()
+    assert connection.told == []
+    assert not connection.reasons
+    connection.publish_bytes = SMALL_BYTES
+    room.resume()
+    assert connection.told == [MIB], "each connection makes progress"
+
+
+async def test_a_connection_beyond_its_credit_is_not_read() -> None:
+    connection, _, room = credited()
+    connection.publish_bytes = 17 * MIB
+    room.check()
+    assert connection.reasons == {"publishes"}
+    connection.publish_bytes = 0
+    room.resume()
+    assert not connection.reasons
+    assert not connection.throttled

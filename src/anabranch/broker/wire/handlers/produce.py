@@ -9,6 +9,7 @@ from typing import Any
 from anabranch.broker.serving.entry_checks import EntryRules
 from anabranch.broker.serving.log_producers import known_sequences
 from anabranch.broker.serving.producer import ProducerOptions, ServedProducer
+from anabranch.broker.serving.publish_credit import CreditTotals
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.broker.wire.command_handler import CommandHandler
 from anabranch.broker.wire.connection import ServerConnection
@@ -74,7 +75,7 @@ async def _open_on(connection: ServerConnection, command: pb.CommandProducer, se
         raise ServiceNotReadyError("the client closed the producer before it was opened")
     (connection.producers if ready else connection.waiting)[producer.id] = producer
     connection.producer_logs[producer.id] = segment
-    segment.throttle.join(connection)
+    segment.throttle.join(producer.credit or connection)
     _answer(connection, command, segment, producer, schema_version)
 
 
@@ -91,9 +92,14 @@ def _make_producer(
         connected_at_ms=services.clock.wall_ms(),
         principal=connection.caller.principal,
         throttle=segment.throttle,
+        credits=_credits(services) if command.wants_credit else None,
     )
     name = command.producer_name or services.make_producer_name()
     return ServedProducer(connection, command.producer_id, name, segment.log, options)
+
+
+def _credits(services: Services) -> CreditTotals | None:
+    return services.quotas.book.throttles.credits if services.room.credit_bytes else None
 
 
 def _rules_for(connection: ServerConnection, segment: ServedLog) -> EntryRules:
@@ -129,6 +135,10 @@ def _answer(
     producers = segment.producers
     if producers.exclusive is producer and producers.topic_epoch is not None:
         response.topic_epoch = producers.topic_epoch
+    if producer.credit is not None:
+        # The client must know its credit before it may send.
+        connection.room.grant()
+        producer.credit.grant()
     connection.send(response)
 
 
