@@ -95,8 +95,8 @@ class TrafficSketch:
 
     def __init__(self, whole: HashRange = FULL) -> None:
         self._whole = whole
-        self._ring = array("d", bytes(8 * min(CELLS, whole.width)))
-        self._buckets = array("d", bytes(8 * CELLS))
+        self._ring = array("f", bytes(4 * min(CELLS, whole.width)))
+        self._buckets = array("f", bytes(4 * CELLS))
         self._heavy: dict[int, float] = {}
         self._keys: dict[int, bytes] = {}
         self._keyless = 0.0

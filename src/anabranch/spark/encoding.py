@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from anabranch.client.decide.batcher import sample_index
 from anabranch.client.produce.encoded_rows import EncodedPart
 from anabranch.errors import MessageTooBigError
 from anabranch.model.hashing import bucket_ranges
@@ -52,13 +53,15 @@ class RowEncoder:
             of_part = order[begin:end]
             window, bucket = divmod(int(group[of_part[0]]), len(buckets))
             of_slots = slots[of_part]
+            highest = first_sequence_id + int(of_part[-1])
             part = EncodedPart(
                 segment=buckets.segments[bucket],
                 messages=data[starts[begin] : starts[end]].tobytes(),
                 message_count=end - begin,
-                sequence_id=first_sequence_id + int(of_part[-1]),
+                sequence_id=highest,
                 first_key=messages.key(int(of_part[0])),
                 hash_range=(int(of_slots.min()), int(of_slots.max())),
+                sample_key=messages.key(int(of_part[sample_index(highest, end - begin)])),
             )
             parts.append((window, part))
             begin = end

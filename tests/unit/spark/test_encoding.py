@@ -173,3 +173,10 @@ def test_a_key_that_is_not_text_travels_as_base64_in_a_large_column_too() -> Non
 
 def test_no_rows_make_no_parts() -> None:
     assert RowEncoder(columns([], []), 2**20).encode(ONE, 0, 2**20) == []
+
+
+def test_the_sample_keys_of_parts_are_spread_over_their_messages() -> None:
+    keys = [f"k{number % 10}" for number in range(1000)]
+    parts = RowEncoder(columns(keys, [b"v" * 50] * 1000), 600).encode(ONE, 0, 2**20)
+    assert all(as_bytes(part.sample_key) in opened(part).keys for part in parts)
+    assert {as_bytes(part.sample_key) for part in parts} == {key.encode() for key in keys}

@@ -129,7 +129,7 @@ class Outgoing:
         batch.add_many(values[added:], keys[added:], sequences[added:])
         self.sequence = batch.highest_sequence_id
         hash_range = min(slots), max(slots)
-        batch.sample_key = sample_key(keys, self.sequence)
+        batch.sample_key = sample_key(keys[sample_index(self.sequence, len(keys))], keys[0])
         self.entry = batch.build(producer_name, now_ms, compression, hash_range, self.slot)
 
     def messages(self) -> list[tuple[Row, Extras | None]]:
@@ -242,14 +242,18 @@ class SegmentBatcher:
         return taken
 
 
-def sample_key(keys: Sequence[str | bytes | None], sequence_id: int) -> bytes | None:
-    """The key of one message of a batch, chosen as if at random; None if it is the first one's or too long.
+def sample_index(sequence_id: int, count: int) -> int:
+    """The message of a batch whose key is its sample, chosen as if at random by the highest sequence id.
 
-    The first key is no fair sample: an application that sends its keys in turns may begin every batch with
-    the same one.
+    The first message is no fair sample: an application that sends its keys in turns may begin every batch
+    with the same one.
     """
-    key = keys[(sequence_id * 0x9E3779B1 >> 7) % len(keys)]
-    if key == keys[0]:
+    return (sequence_id * 0x9E3779B1 >> 7) % count
+
+
+def sample_key(key: str | bytes | None, first: str | bytes | None) -> bytes | None:
+    """The key of a sample as the metadata carries it; None if it is the first key, or too long."""
+    if key == first:
         return None
     sample = b"" if key is None else key.encode() if isinstance(key, str) else key
     return sample if len(sample) <= SAMPLE_KEY_BYTES_MAX else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from anabranch.client.decide.batcher import Outgoing
+from anabranch.client.decide.batcher import Outgoing, sample_key
 from anabranch.client.produce.futures import BulkFuture
 from anabranch.client.produce.routes import SegmentRoutes
 from anabranch.client.produce.segment_producer import SegmentProducer
@@ -29,6 +29,8 @@ class EncodedPart(NamedTuple):
     first_key: str | bytes | None
     hash_range: tuple[int, int]
     """Lowest and highest bucket hash."""
+    sample_key: str | bytes | None
+    """The key of the message at `sample_index`."""
 
 
 class EncodedRows(Protocol):
@@ -60,6 +62,7 @@ def add_encoded(
         owner = routes.holder(target, target.range.start)
         messages = MessageBatch()
         messages.add_encoded(part.messages, part.message_count, part.sequence_id, part.first_key)
+        messages.sample_key = sample_key(part.sample_key, part.first_key)
         entry = messages.build(home.name, now_ms, home.compression, part.hash_range)
         count, sequence = part.message_count, part.sequence_id
         batch = Outgoing(now, count=count, sequence=sequence, entry=entry, size=len(entry))

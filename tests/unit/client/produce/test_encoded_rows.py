@@ -51,6 +51,7 @@ class ListRows:
                     first_sequence_id + rows[-1],
                     self._keys[rows[0]],
                     (min(slots), max(slots)),
+                    self._keys[rows[-1]],
                 )
             )
         return sorted(parts, key=lambda part: part.sequence_id)
