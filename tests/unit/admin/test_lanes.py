@@ -17,7 +17,7 @@ from anabranch.protocol.commands import Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.harness.admin import ORDERS, Admin
 from tests.harness.cluster import Brokers
-from tests.harness.wire import WireClient, settle, value_of
+from tests.harness.wire import WireClient, batch, settle, value_of
 
 TOPIC = "persistent://public/default/held"
 PATH = "/admin/v2/persistent/public/default/held/subscription/s/lanes"
@@ -113,6 +113,34 @@ async def test_a_peek_shows_the_first_messages_and_delivers_nothing(brokers: Bro
     one.flow(10)
     await settle()
     assert [value_of(found) for found in one.has(Delivery)] == [f"{STUCK}:{n}".encode() for n in range(5)]
+
+
+async def test_a_peek_counts_messages_of_batches_and_leaves_acknowledged_ones_out(brokers: Brokers) -> None:
+    one, _ = await stuck_key(brokers, count=0)
+    one.publish(b"", 100, entry=batch([b"a", b"b", b"c"], 100, key=STUCK), messages=3)
+    one.publish(b"", 103, entry=batch([b"d", b"e"], 103, key=STUCK), messages=2)
+    for _ in range(2):
+        await one.receipt()
+    await settle()
+    subscription = subscription_of(brokers)
+    subscription.cursor.acknowledge_part(0, 0b101, 3)
+    path = f"{PATH}/{slot_of(STUCK)}/messages"
+    shown = await get(Admin(brokers), f"{path}?count=3")
+    assert [message["payload"] for message in shown] == ["a", "c", "d"]
+    assert [message["messageId"].rpartition(":")[2] for message in shown] == ["0", "2", "0"]
+
+
+async def test_a_skip_of_the_last_messages_of_a_sealed_log_ends_it(brokers: Brokers) -> None:
+    one, two = await stuck_key(brokers)
+    two.acknowledge(*two.has(Delivery))
+    admin = Admin(brokers)
+    assert (await admin.ask("POST", PATH.replace("/subscription/s/lanes", "/terminate"))).status == 200
+    await settle()
+    assert two.has(pb.CommandReachedEndOfTopic) == []
+    assert (await admin.ask("POST", f"{PATH}/{slot_of(STUCK)}/skip")).json == {"skippedEntries": 5}
+    await settle()
+    assert len(two.has(pb.CommandReachedEndOfTopic)) == 1
+    assert len(one.has(pb.CommandReachedEndOfTopic)) == 1
 
 
 async def test_a_long_payload_is_shortened(brokers: Brokers) -> None:
