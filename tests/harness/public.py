@@ -40,6 +40,7 @@ INSIDE = {
     "hand_out_again",
     "has_messages_of",
     "left",
+    "park",
 }
 """Methods that segments and connections call on the asyncio side, or the blocking side itself calls there."""
 

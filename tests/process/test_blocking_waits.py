@@ -29,6 +29,7 @@ NEVER_WAIT = {
     "processing": "acknowledges",
     "checkpoint": "answers at once",
     "negative_acknowledge": "answers at once",
+    "release_parked": "answers at once",
 }
 
 

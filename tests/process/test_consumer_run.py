@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import anabranch
-from anabranch import AsyncClient, Backoff, Batching, Message
+from anabranch import AsyncClient, Backoff, Batching, DeadLetter, Message
 from anabranch.admin.client import AdminClient
 from anabranch.aio import new_event_loop
 from anabranch.bench.running import handled_per_second, slept_per_second
@@ -81,6 +81,12 @@ class FlakyHandlers:
         assert not self.overlaps
 
 
+async def subscribe(client: AsyncClient, kind: str, **options: Any) -> Any:
+    if kind == "stream":
+        return await client.subscribe_stream(TOPIC, "s", initial_position="earliest", **options)
+    return await client.subscribe_queue(TOPIC, "s", initial_position="earliest", order="key", **options)
+
+
 async def produce(url: str) -> None:
     async with AsyncClient(url) as client:
         producer = await client.create_producer(TOPIC, batching=Batching(max_messages=10))
@@ -99,11 +105,7 @@ async def test_keys_stay_in_order_through_errors_splits_and_kills(make_broker: M
     async def consume(joins_after_s: float) -> None:
         await asyncio.sleep(joins_after_s)
         async with AsyncClient(broker.url) as client:
-            consumer: Any
-            if kind == "stream":
-                consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
-            else:
-                consumer = await client.subscribe_queue(TOPIC, "s", initial_position="earliest", order="key")
+            consumer = await subscribe(client, kind)
             await consumer.run(work, concurrency=100, retry=Backoff(0.02, 0.2), stop=work.done)
 
     async def disturb() -> None:
@@ -150,3 +152,48 @@ def test_handlers_in_threads_keep_the_order_of_keys(make_broker: MakeBroker) -> 
         consumer.close()
         again = client.subscribe_stream(TOPIC, "s")
         assert again.receive_many(10, timeout=1) == []
+
+
+@pytest.mark.parametrize("kind", ["stream", "queue"])
+async def test_a_parked_key_waits_at_the_broker_until_an_operator_releases_it(
+    make_broker: MakeBroker, kind: str
+) -> None:
+    broker = make_broker(lane_after_s=0.1, scalableTopicAutoScaleEnabled="false").start()
+    repaired = asyncio.Event()
+    handled: dict[str | None, list[int]] = defaultdict(list)
+
+    async def handle(message: Message[bytes]) -> None:
+        if message.key == "key-0" and message.value == b"3" and not repaired.is_set():
+            raise ValueError("broken")
+        handled[message.key].append(int(message.value))
+
+    async with AsyncClient(broker.url) as client:
+        letters = DeadLetter(1, policy="park")
+        consumers = [await subscribe(client, kind, name=name, dead_letter=letters) for name in ("a", "b")]
+        ended = asyncio.Event()
+        runs = [
+            asyncio.ensure_future(consumer.run(handle, retry=Backoff(0.01, 0.01), stop=ended))
+            for consumer in consumers
+        ]
+        producer = await client.create_producer(TOPIC, batching=Batching(max_messages=5))
+        for number in range(20):
+            for key in range(KEYS):
+                await producer.enqueue(b"%d" % number, key=f"key-{key}")
+        await producer.flush()
+        with AdminClient(broker.http_url) as admin:
+            async with asyncio.timeout(20):
+                while not (lanes := await asyncio.to_thread(admin.lanes, NAME, "s")):
+                    await asyncio.sleep(0.1)
+                (lane,) = lanes
+                assert (lane["reason"], lane["note"]) == ("parked", "ValueError: broken")
+                await asyncio.sleep(1)
+                waiting = [key for key, numbers in handled.items() if len(numbers) < 20]
+                assert handled["key-0"] == [0, 1, 2]
+                assert 1 <= len(waiting) < KEYS / 2, "other buckets go on"
+                repaired.set()
+                await asyncio.to_thread(admin.release_lane, NAME, "s", str(lane["lane"]))
+                while sum(map(len, handled.values())) < 20 * KEYS:
+                    await asyncio.sleep(0.1)
+        ended.set()
+        assert sum(run.parked for run in await asyncio.gather(*runs)) == 1
+        assert all(numbers == list(range(20)) for numbers in handled.values())

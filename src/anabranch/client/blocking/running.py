@@ -63,6 +63,10 @@ class RunningConsumer(Consumer[R, V]):
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
 
+    def release_parked(self, key: str | None = None) -> int:
+        """Let keys continue that this consumer has parked, or one of them; return their number."""
+        return self._run("release_parked", lambda: self._twin.release_parked(key))
+
 
 def _in_threads(
     threads: ThreadPoolExecutor, handler: Callable[[Message[V]], object]

@@ -31,6 +31,10 @@ class AckSender:
         self._acks_changed = asyncio.Event()
         """Set when acknowledgements were confirmed, or the connection was lost."""
 
+    @property
+    def connected(self) -> bool:
+        return self._connection is not None
+
     def flush_acks(self) -> None:
         """Send waiting acknowledgements, if there is a connection."""
         connection = self._connection
@@ -39,11 +43,14 @@ class AckSender:
         for ack in self.acks.take(self._consumer_id, self._pool.next_id):
             connection.post(ack).add_done_callback(partial(self._ack_answered, ack.request_id))
 
-    def redeliver(self, places: Iterable[LedgerEntry]) -> None:
-        """Ask for entries again; without a connection the broker delivers them again by itself."""
+    def redeliver(self, places: Iterable[LedgerEntry], park: str | None = None) -> None:
+        """Ask for entries again; without a connection the broker delivers them again by itself.
+
+        `park` says why the broker is to keep their buckets until an operator releases them.
+        """
         left = iter(places)
         while self._connection is not None and (chosen := list(islice(left, IDS_MAX))):
-            command = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=self._consumer_id)
+            command = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=self._consumer_id, park=park)
             for ledger, entry in chosen:
                 command.message_ids.add(ledgerId=ledger, entryId=entry)
             self._connection.send(command)

@@ -8,6 +8,7 @@ comes again from memory; later messages of its key wait for it.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TypeVar
 
 from anabranch.client.consume.alarm import Alarm
@@ -76,14 +77,24 @@ class KeyedQueueConsumer(AsyncQueueConsumer[T]):
             self._unhold([message])
             self._segments.progressed()
             return
+        if fate is Fate.PARK:
+            log.error("%s: the key of %r is parked: %s", self.topic, message, reason)
+            if self.park(message, reason):
+                return
         due_at = self.loop.time() + delay_s if fate is Fate.RETRY else math.inf
         self._pauses.refuse(again(message), message._number, due_at)
         self._sift()
         if fate is Fate.SKIP:
             self.tasks.start(self._skip(message, delay_s, reason), f"dead letter of {self.topic}")
-        elif fate is Fate.PARK:
-            log.error("%s: the key of %r is parked: %s", self.topic, message, reason)
         self._schedule_resume()
+
+    def _take_back(self, unwanted: Callable[[Message[T]], bool]) -> list[Message[T]]:
+        return super()._take_back(unwanted) + self._pauses.withdraw(unwanted)
+
+    async def release_parked(self, key: str | None = None) -> int:
+        hastened = self._pauses.hasten(self.loop.time(), lambda message: key in (None, message.key))
+        self._schedule_resume()
+        return hastened + await super().release_parked(key)
 
     def _holds(self, message: Message[T]) -> bool:
         """Whether a message is neither acknowledged nor delivered to another consumer."""

@@ -68,6 +68,9 @@ class Home(Protocol[T]):
     async def bury(self, message: Message[T], reason: str) -> None:
         """Send a message to the dead letter topic and acknowledge it; raises if that fails."""
 
+    def park(self, message: Message[T], reason: str) -> bool:
+        """Give a message and the later ones of its bucket to the broker; False if the run keeps them."""
+
     def hand_out_again(self, messages: list[Message[T]]) -> None: ...
 
 

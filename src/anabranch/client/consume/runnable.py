@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeVar, Unpack
 
 from anabranch.aio import Backoff
 from anabranch.client.consume.inbox import Inbox
+from anabranch.client.consume.parking import behind_in_lane, park_at_broker
 from anabranch.client.consume.redelivery import DeadLetters, OpenDeadLetters
 from anabranch.client.consume.run_options import (
     RETRY,
@@ -17,7 +19,7 @@ from anabranch.client.consume.run_options import (
 )
 from anabranch.client.consume.running import Running
 from anabranch.client.consume.segment_consumer import SegmentConsumer
-from anabranch.client.message import Message
+from anabranch.client.message import Message, Received
 from anabranch.client.net.closing import Deadline
 from anabranch.client.options import DeadLetter, Seconds, log
 from anabranch.errors import AlreadyClosedError, AnabranchError, InvalidConfigurationError
@@ -121,6 +123,36 @@ class RunnableConsumer(Inbox[T]):
         assert self._dead_letters is not None
         await self._dead_letters.forward_one(message, self.topic, reason)
         self.finished(message)
+
+    def park(self, message: Message[T], reason: str) -> bool:
+        """Give a message and the later ones of its bucket to the broker; False if it has no lane for them."""
+        entry: Received = message._entry
+        source = self.sources.get(entry.source.segment_id)
+        if source is None or source is not entry.source or source.released or not source.connected:
+            return False
+        is_behind = behind_in_lane(source, entry)
+        if is_behind is None:
+            return False
+        self._unhold([message, *self._take_back(lambda other: is_behind(other._entry))])
+        park_at_broker(source, message, is_behind, reason)
+        return True
+
+    def _take_back(self, unwanted: Callable[[Message[T]], bool]) -> list[Message[T]]:
+        """Remove messages that the application does not have, because the broker keeps them."""
+        kept = [message for message in self._run if not unwanted(message)]
+        taken = [message for message in self._run if unwanted(message)]
+        self._run = kept
+        return taken if self._running is None else taken + self._running.withdraw(unwanted)
+
+    async def release_parked(self, key: str | None = None) -> int:
+        """Let keys continue that this consumer has parked, or one of them; return their number.
+
+        A consumer that shares its segments by buckets parks at the broker: `anabranch lane release` is for
+        those.
+        """
+        return (
+            0 if self._running is None else self._running.release(lambda message: key in (None, message.key))
+        )
 
     async def _close_dead_letters(self, deadline: Deadline) -> None:
         if self._dead_letters is not None:

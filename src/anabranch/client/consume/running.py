@@ -117,6 +117,12 @@ class Running(Generic[T]):
         self._start()
         return removed
 
+    def release(self, wanted: Callable[[Message[T]], bool]) -> int:
+        """Let parked lines continue; return their number."""
+        released = self._lines.release(wanted)
+        self._start()
+        return released
+
     # Taking messages.
 
     async def _feed(self) -> None:
@@ -219,7 +225,10 @@ class Running(Generic[T]):
         if fate is Fate.PARK:
             log.error("%s: the key of %r is parked: %s", home.topic, message, in_words(error))
             self._parked += 1
-            self._lines.pause(line, again(message), math.inf)
+            if home.park(message, in_words(error)):
+                self._leave(line)
+            else:
+                self._lines.pause(line, again(message), math.inf)
             return
         delay_s = asked_pause_s(error)
         if delay_s is None:

@@ -181,6 +181,13 @@ class AsyncStreamConsumer(RunnableConsumer[T]):
         self._accept(entry)
         self._schedule_acks()
 
+    def park(self, message: Message[T], reason: str) -> bool:
+        parked = super().park(message, reason)
+        if parked:
+            drop_acknowledged(self.sources[message._entry.source.segment_id])
+            self._membership.progressed()
+        return parked
+
     def finished(self, message: Message[T]) -> None:
         entry: Received = message._entry
         entry.finished |= 1 << message._index

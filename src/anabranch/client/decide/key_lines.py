@@ -8,6 +8,7 @@ overtake each other in a line, and a paused line delays no other.
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
@@ -100,6 +101,15 @@ class KeyLines(Generic[M]):
         """Make the lines ready whose time has come."""
         while self._paused and self._paused[0][0] <= now:
             self._ready.append(heapq.heappop(self._paused)[2])
+
+    def release(self, wanted: Callable[[M], bool]) -> int:
+        """Make lines ready that were paused without end; return their number."""
+        parked = [line for due_at, _, line in self._paused if due_at == math.inf and wanted(line.first)]
+        chosen = set(map(id, parked))
+        self._paused = [pause for pause in self._paused if id(pause[2]) not in chosen]
+        heapq.heapify(self._paused)
+        self._ready.extend(parked)
+        return len(parked)
 
     def withdraw(self, unwanted: Callable[[M], bool]) -> list[M]:
         """Remove the unwanted messages that are not running, and return them, each line in order."""

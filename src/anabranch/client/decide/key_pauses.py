@@ -66,10 +66,10 @@ class KeyPauses(Generic[M]):
             self.held -= before - len(paused.refused)
 
     def hasten(self, now: float, wanted: Callable[[M], bool]) -> int:
-        """Let refused messages come again `now`; return the number of their keys."""
+        """Let refused messages that wait without end come again `now`; return the number of their keys."""
         hastened = 0
         for paused in self._keys.values():
-            if paused.refused and wanted(paused.refused[0][2]):
+            if paused.due_at == math.inf and wanted(paused.refused[0][2]):
                 number, _, message = paused.refused[0]
                 paused.refused[0] = (number, now, message)
                 hastened += 1

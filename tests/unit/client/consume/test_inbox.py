@@ -6,6 +6,8 @@ import asyncio
 from collections import deque
 from typing import Any
 
+import pytest
+
 from anabranch.client.consume.inbox import Inbox
 from anabranch.client.decide.batcher import Outgoing
 from anabranch.client.message import Message, Received
@@ -125,3 +127,32 @@ async def test_dropped_messages_are_not_held_and_their_numbers_are_used_again() 
     other = await inbox.receive()
     assert other.value == b"x"
     assert numbers([first, other]) == [1, 2]
+
+
+async def test_messages_given_back_come_first_and_survive_a_lost_connection() -> None:
+    inbox, one, _ = make()
+    one.deliver(*(b"%d" % n for n in range(6)))
+    one.held[(1, 0)] = 0b111111
+    given_back = await inbox.receive_many(4)
+    inbox.hand_out_again([given_back[1], given_back[3]])
+    inbox.dropped(one)  # type: ignore[arg-type]
+    assert one.held[(1, 0)] == 0b001111, "the broker delivers those again that were not handed out"
+    again = await inbox.receive_many(10)
+    assert [message.value for message in again] == [b"1", b"3"]
+
+
+@pytest.mark.parametrize("how", ["released", "voided"])
+async def test_messages_given_back_are_dropped_when_their_segment_is_lost(how: str) -> None:
+    inbox, one, two = make()
+    one.deliver(b"0", b"1", b"2")
+    two.deliver(b"x")
+    one.held[(1, 0)] = 0b111
+    given_back = await inbox.receive_many(2)
+    inbox.hand_out_again(given_back)
+    if how == "released":
+        one.released = True
+        inbox.dropped(one)  # type: ignore[arg-type]
+    else:
+        inbox.voided(one)  # type: ignore[arg-type]
+    assert one.held[(1, 0)] == 0
+    assert [message.value for message in await inbox.receive_many(10)] == [b"x"]

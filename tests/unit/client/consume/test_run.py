@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -137,3 +139,161 @@ async def test_a_message_of_a_plain_queue_goes_back_to_the_broker(brokers: Broke
         statistics = await consumer.run(handlers, concurrency=1, stop=10)
         assert (statistics.handled, statistics.failed) == (40, 10)
         assert sorted(handlers.done) == list(range(40))
+
+
+async def test_a_handler_that_hangs_is_cancelled_and_tried_again(brokers: Brokers) -> None:
+    await publish(brokers, 8, keys=2)
+    attempts: list[int] = []
+
+    async def handle(message: Message[bytes]) -> None:
+        attempts.append(int(message.value))
+        if attempts.count(2) == 1 and message.value == b"2":
+            await asyncio.sleep(1000)
+
+    async with brokers.client() as client:
+        consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
+        statistics = await consumer.run(handle, timeout=1, retry=Backoff(1, 1), stop=5)
+        assert (statistics.handled, statistics.failed, statistics.timed_out) == (8, 1, 1)
+        assert [n for n in attempts if n % 2 == 0] == [0, 2, 2, 4, 6]
+
+
+async def test_a_handler_that_cancels_itself_loses_nothing(brokers: Brokers) -> None:
+    await publish(brokers, 4, keys=1)
+    attempts: list[int] = []
+
+    async def handle(message: Message[bytes]) -> None:
+        attempts.append(int(message.value))
+        if attempts == [0, 1]:
+            raise asyncio.CancelledError
+
+    async with brokers.client() as client:
+        consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
+        statistics = await consumer.run(handle, retry=Backoff(1, 1), stop=5)
+        assert (attempts, statistics.handled, statistics.failed) == ([0, 1, 1, 2, 3], 4, 1)
+
+
+async def test_the_exception_of_a_handler_may_carry_the_pause(brokers: Brokers) -> None:
+    await publish(brokers, 2, keys=1)
+    times: list[float] = []
+
+    class BusyError(Exception):
+        retry_after = timedelta(seconds=7)
+
+    async def handle(message: Message[bytes]) -> None:
+        times.append(brokers.loop.time())
+        if len(times) == 1:
+            raise BusyError
+
+    async with brokers.client() as client:
+        consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
+        await consumer.run(handle, retry=Backoff(1, 1), stop=10)
+        assert 6.9 < times[1] - times[0] < 7.1
+
+
+async def test_a_stuck_key_bounds_the_messages_that_a_run_takes(brokers: Brokers) -> None:
+    await publish(brokers, 3000, keys=1)
+    stuck = asyncio.Event()
+    handled: list[int] = []
+
+    async def handle(message: Message[bytes]) -> None:
+        await stuck.wait()
+        handled.append(int(message.value))
+
+    async with brokers.client() as client:
+        consumer = await client.subscribe_queue(TOPIC, "q", initial_position="earliest", order="key")
+        run = asyncio.ensure_future(consumer.run(handle, concurrency=10, look_ahead=500, stop=10))
+        await asyncio.sleep(5)
+        statistics = consumer.run_statistics
+        assert statistics is not None
+        assert (statistics.in_flight, statistics.waiting) == (1, 499)
+        stuck.set()
+        assert (await run).handled == 3000
+        assert handled == sorted(handled)
+
+
+async def test_large_entries_bound_the_bytes_that_a_run_takes(brokers: Brokers) -> None:
+    async with brokers.client() as client:
+        producer = await client.create_producer(TOPIC, batching=False)
+        for _ in range(50):
+            await producer.send(b"x" * 10_000, key="a")
+        consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
+
+        async def handle(message: Message[bytes]) -> None:
+            await asyncio.sleep(1000)
+
+        run = asyncio.ensure_future(consumer.run(handle, look_ahead_bytes=100_000, grace=0))
+        await asyncio.sleep(2)
+        statistics = consumer.run_statistics
+        assert statistics is not None
+        assert 100_000 <= statistics.waiting_bytes < 100_000 + 256 * 10_100
+        assert statistics.waiting < 50
+        run.cancel()
+
+
+async def test_a_client_that_dies_leaves_unfinished_messages_to_the_next(brokers: Brokers) -> None:
+    await publish(brokers, 100, keys=10)
+    handled: list[int] = []
+
+    async def handle(message: Message[bytes]) -> None:
+        if message.key == "key-3":
+            await asyncio.sleep(1000)
+        handled.append(int(message.value))
+
+    for kind in ("stream", "queue"):
+        handled.clear()
+        client = brokers.client()
+        consumer: Any
+        if kind == "stream":
+            consumer = await client.subscribe_stream(TOPIC, kind, initial_position="earliest")
+        else:
+            consumer = await client.subscribe_queue(TOPIC, kind, initial_position="earliest", order="key")
+        run = asyncio.ensure_future(consumer.run(handle))
+        await asyncio.sleep(5)
+        await client.shutdown()
+        await run
+        assert len(handled) == 90
+        async with brokers.client() as other:
+            if kind == "stream":
+                consumer = await other.subscribe_stream(TOPIC, kind)
+            else:
+                consumer = await other.subscribe_queue(TOPIC, kind, order="key")
+            left = [int(message.value) for message in await consumer.receive_many(200, timeout=5)]
+            while more := await consumer.receive_many(200, timeout=1):
+                left += [int(message.value) for message in more]
+        assert {*left} | {*handled} == {*range(100)}
+        assert [n for n in left if n % 10 == 3] == list(range(3, 100, 10))
+        if kind == "queue":
+            assert not {*left} & {*handled}
+
+
+async def test_a_segment_changes_hands_after_its_handlers_have_finished(brokers: Brokers) -> None:
+    await publish(brokers, 200, keys=10)
+    handlers = Handlers(sleep_s=0.2)
+    async with brokers.client() as one, brokers.client() as two:
+        first = await one.subscribe_stream(TOPIC, "s", initial_position="earliest")
+        runs = [asyncio.ensure_future(first.run(handlers, stop=30))]
+        await asyncio.sleep(1)
+        await publish(brokers, 200, keys=10, first=200)
+        second = await two.subscribe_stream(TOPIC, "s")
+        runs.append(asyncio.ensure_future(second.run(handlers, stop=29)))
+        await asyncio.sleep(3)
+        await (await brokers.controller()).split(0)
+        await publish(brokers, 200, keys=10, first=400)
+        statistics = await asyncio.gather(*runs)
+        assert min(run.handled for run in statistics) > 0
+        assert handlers.starts == {f"key-{key}": list(range(key, 600, 10)) for key in range(10)}
+
+
+async def test_a_seek_during_a_run_repeats_messages_in_order(brokers: Brokers) -> None:
+    await publish(brokers, 40, keys=4)
+    handlers = Handlers(sleep_s=0.5)
+    async with brokers.client() as client:
+        consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
+        run = asyncio.ensure_future(consumer.run(handlers, stop=15))
+        await asyncio.sleep(2.2)
+        await (await brokers.controller()).seek("s", 0)
+        await run
+        for key in range(4):
+            numbers = handlers.starts[f"key-{key}"]
+            assert numbers[:5] == list(range(key, 20, 4))
+            assert numbers[5:] == list(range(key, 40, 4)), "from the beginning, without those that waited"
