@@ -33,6 +33,9 @@ class LaneConfig:
         "Memory for the lanes of a subscription; beyond it, the subscription stops to read past stuck keys.",
         low=64 * 2**10,
     )
+    lane_relief: bool = setting(
+        True, "Whether other keys of a consumer that is busy with one key go to consumers with room."
+    )
     lane_retained_bytes: int = setting(
         2**30,
         "Bytes that the lanes of a subscription may keep in the log; beyond it, they move to a side log.",

@@ -57,6 +57,9 @@ _LANES = (
         "counter",
         "How often a bound of lanes was reached, and no entries were read past stuck keys.",
     ),
+    Column(
+        "anabranch_relief_moves_total", "counter", "Keys or buckets moved for a while to relieve consumers."
+    ),
 )
 _FAULTS = (
     Column("anabranch_read_errors_total", "counter", "Reads that failed and were repeated."),
@@ -168,8 +171,9 @@ class TopicTables:
         if isinstance(reading, KeyedReading):
             lanes = lane_totals(subscription)
             left = backlog_of(subscription, lanes)
+            moves = subscription.counters.relief_moves
             bounds = subscription.counters.lane_bounds
-            self._lanes.add(labels, lanes.lanes, left.held, lanes.size_bytes, left.consumable, bounds)
+            self._lanes.add(labels, lanes.lanes, left.held, lanes.size_bytes, left.consumable, bounds, moves)
         # A subscription appears with its first fault.
         if source.errors or subscription.troubles:
             damaged = subscription.counters.damaged_entries

@@ -26,6 +26,10 @@ class KeyedStrategy(Protocol):
     def lasts(self) -> bool:
         """Whether the slots with lanes are remembered when the subscription stops."""
 
+    @property
+    def relieves(self) -> bool:
+        """Whether other slots of a busy consumer go to consumers with room."""
+
     def room(self, lanes: Lanes) -> int:
         """How many more entries may be read now, 0 or less at a bound."""
 
@@ -42,6 +46,7 @@ class ByLanes:
     after_ms: int = 1000
     unacked_ms: int = 30_000
     lasts: bool = True
+    relieves: bool = True
 
     def room(self, lanes: Lanes) -> int:
         return 0 if self.bound(lanes) else 2**31
@@ -62,6 +67,7 @@ class ByWindow:
     after_ms: int = 1000
     unacked_ms: int = 0
     lasts: bool = False
+    relieves: bool = False
 
     def room(self, lanes: Lanes) -> int:
         return WINDOW_ENTRIES - lanes.held
@@ -77,4 +83,6 @@ def keyed_strategy(config: LaneConfig) -> KeyedStrategy:
     if config.keyed_dispatch == "window":
         return ByWindow(after_ms)
     unacked_ms = round(1000 * config.lane_unacked_s)
-    return ByLanes(config.lane_max, config.lane_memory_bytes, after_ms, unacked_ms)
+    return ByLanes(
+        config.lane_max, config.lane_memory_bytes, after_ms, unacked_ms, relieves=config.lane_relief
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from anabranch.broker.dispatch.lanes import LaneReason
 from anabranch.broker.dispatch.receivers import Receiver
@@ -11,6 +11,7 @@ from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.draining import slots_of
 from anabranch.broker.serving.lane_reading import LaneReading
 from anabranch.broker.serving.reading import ReadPath
+from anabranch.broker.serving.relieving import Relieving
 from anabranch.broker.serving.retries import AT_ONCE, Retry
 from anabranch.errors import ConsumerAssignError, ConsumerBusyError, RemoteProtocolError
 from anabranch.ledger.storage import Entry
@@ -39,6 +40,7 @@ class KeyedReading(LaneReading):
         self._readers: Collection[Receiver] = self.consumers
         """The consumers that fresh entries may be for."""
         self._ring = AutoSplit()
+        self._relieving = Relieving(path, self.dispatch)
 
     def join(self, consumer: ServedConsumer) -> None:
         super().join(consumer)
@@ -67,11 +69,11 @@ class KeyedReading(LaneReading):
             if self._buckets is not None:
                 self.path.counters.bucket_moves += buckets.moved_from(self._buckets)
             self._buckets, self._readers = buckets, buckets.readers
-            self.dispatch.change(buckets, self._closed)
+            self.dispatch.change(self._relieving.over(buckets), self._closed)
         elif self._sticky is not None:
             self.dispatch.change(self._sticky)
         else:
-            self.dispatch.change(self._ring)
+            self.dispatch.change(self._relieving.over(self._ring))
 
     def check_fits(self, name: str, meta: pb.KeySharedMeta) -> None:
         if meta.entryBucketDispatch != (self.boundaries is not None):
@@ -133,6 +135,15 @@ class KeyedReading(LaneReading):
         elif until_ms and (hold is None or hold.reason is LaneReason.DELAYED or 0 < hold.until_ms < until_ms):
             self.pause_slot(slot, until_ms)
 
+    @property
+    def explained(self) -> Sequence[str]:
+        return self._relieving.explained
+
+    @property
+    def wake_at_ms(self) -> int | None:
+        times = super().wake_at_ms, self._relieving.wake_ms(self._readers)
+        return min((time for time in times if time is not None), default=None)
+
     def turn(self) -> bool:
         self._begin_turn()
         self._release_due()
@@ -143,6 +154,7 @@ class KeyedReading(LaneReading):
             if self._keeper.scanning:
                 more |= self._keeper.scan_turn(self._hold_found)
             more |= self._fresh_turn()
+        more |= self._relieving.turn(self._readers, self._now_ms)
         self._flush()
         self._keeper.turn(self.next, self._outstanding_slots())
         return more

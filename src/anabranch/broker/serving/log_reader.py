@@ -45,6 +45,8 @@ class Counters:
     """Messages in those entries, as far as their number is known."""
     entries_read: int = 0
     """Entries taken from the log, from memory or disk; more than were delivered if some were read twice."""
+    relief_moves: int = 0
+    """How often a slot went away from a busy consumer, or back to it."""
     lane_bounds: int = 0
     """How often reading stopped because lanes had reached a bound."""
 

@@ -7,7 +7,7 @@ batch and never waits. Exclusive and Failover keep no state per entry: they go b
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from anabranch.broker.dispatch.keyed_strategies import ByLanes, KeyedStrategy
@@ -96,6 +96,11 @@ class Reading(ABC):
         """Start again at the first entry that is not acknowledged."""
         self.next = self.path.cursor.acks.mark
         self.path.source.forget()
+
+    @property
+    def explained(self) -> Sequence[str]:
+        """Deliveries that go another way than usual, in words."""
+        return ()
 
     @property
     def at_end(self) -> bool:

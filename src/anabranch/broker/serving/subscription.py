@@ -88,8 +88,8 @@ class Subscription:
         """Why entries cannot be read now, and the damaged entries that were passed, in words."""
         passed = self.counters.damaged_entries
         found = [f"{passed} damaged entries were passed without delivery"] if passed else []
-        stopped = self.source.trouble, self.reading.trouble
-        return [*(trouble for trouble in stopped if trouble is not None), *found, *self.backing.troubles]
+        told = *self.reading.explained, *found, *self.backing.troubles
+        return [text for text in (self.source.trouble, self.reading.trouble, *told) if text is not None]
 
     @property
     def working(self) -> bool:
