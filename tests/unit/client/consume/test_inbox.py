@@ -134,11 +134,11 @@ async def test_messages_given_back_come_first_and_survive_a_lost_connection() ->
     one.deliver(*(b"%d" % n for n in range(6)))
     one.held[(1, 0)] = 0b111111
     given_back = await inbox.receive_many(4)
-    inbox.hand_out_again([given_back[1], given_back[3]])
+    inbox.hand_out_again(given_back[1:3])
     inbox.dropped(one)  # type: ignore[arg-type]
     assert one.held[(1, 0)] == 0b001111, "the broker delivers those again that were not handed out"
     again = await inbox.receive_many(10)
-    assert [message.value for message in again] == [b"1", b"3"]
+    assert [message.value for message in again] == [b"1", b"2"]
 
 
 @pytest.mark.parametrize("how", ["released", "voided"])
