@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from anabranch import AsyncClient, AsyncStreamConsumer
+from anabranch.admin import lane_reports
 from anabranch.broker.serving import lane_totals
 from anabranch.broker.serving.keyed_reading import KeyedReading
 from anabranch.broker.serving.subscription import Subscription
@@ -173,6 +174,16 @@ async def test_a_skip_of_the_whole_lane_ends_it(brokers: Brokers) -> None:
     assert subscription_of(brokers).backlog == before - 5
     again = await admin.ask("POST", f"{PATH}/{slot_of(STUCK)}/skip")
     assert again.status == 404
+
+
+async def test_a_large_lane_is_skipped_in_slices(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lane_reports, "SKIP_ENTRIES", 2)
+    one, _ = await stuck_key(brokers)
+    answer = await Admin(brokers).ask("POST", f"{PATH}/{slot_of(STUCK)}/skip?count=3")
+    assert answer.json == {"skippedEntries": 3}
+    one.flow(10)
+    await settle()
+    assert [value_of(found) for found in one.has(Delivery)] == [f"{STUCK}:{n}".encode() for n in (3, 4)]
 
 
 async def test_a_parked_lane_goes_on_after_its_release(brokers: Brokers) -> None:
