@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from anabranch.client.blocking import CheckpointConsumer, Client, Producer, QueueConsumer, StreamConsumer
     from anabranch.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
     from anabranch.client.consume.queue_consumer import AsyncQueueConsumer
+    from anabranch.client.consume.run_options import RunStatistics
     from anabranch.client.consume.stream_consumer import AsyncStreamConsumer
     from anabranch.client.message import Message
     from anabranch.client.options import Batching, DeadLetter
@@ -55,6 +56,7 @@ _HOME = {
     "MessageId": "anabranch.model.ids",
     "Producer": "anabranch.client.blocking",
     "QueueConsumer": "anabranch.client.blocking",
+    "RunStatistics": "anabranch.client.consume.run_options",
     "Schema": "anabranch.client.schema",
     "StreamConsumer": "anabranch.client.blocking",
 }
@@ -81,6 +83,7 @@ __all__ = [
     "MessageId",
     "Producer",
     "QueueConsumer",
+    "RunStatistics",
     "Schema",
     "StreamConsumer",
 ]
