@@ -17,7 +17,7 @@ from anabranch.bench.pulsar_peer import PEER, PulsarPeer
 from anabranch.bench.results import Row
 from anabranch.testing.process import BrokerProcess
 
-FULL: Final = Plan(5.0, 60.0, 600.0, 120.0)
+FULL: Final = Plan(5.0, 60.0, 600.0, 300.0)
 SHORT: Final = Plan(3.0, 20.0, 60.0, 60.0)
 FAST: Final = Plan(1.0, 5.0, 10.0, 20.0)
 """For CI: the stall is just long enough to fill a window of 10,000 held entries."""
