@@ -118,6 +118,7 @@ def lane_figures(subscription: Subscription) -> dict[str, int]:
         "laneEntries": totals.entries,
         "laneMessages": backlog_of(subscription, totals).held,
         "laneBytes": totals.size_bytes,
+        "spilledBytes": subscription.backing.spilled_bytes,
     }
 
 
@@ -166,7 +167,7 @@ def _shown(
     if reading.boundaries is not None:
         shown["hashRange"] = str(bucket_ranges(reading.boundaries)[view.slot])
     if view.first_ordinal >= 0:
-        position = subscription.log.extent.position_of(view.first_ordinal)
+        position = subscription.backing.log.extent.position_of(view.first_ordinal)
         shown["firstMessageId"] = f"{position.ledger}:{position.entry}"
     return shown
 
@@ -176,7 +177,7 @@ async def _sample_keys(subscription: Subscription, views: Sequence[LaneView]) ->
     slots = {view.first_ordinal: view.slot for view in views if view.first_ordinal >= 0}
     found: dict[int, str | None] = {}
     try:
-        for entry in await subscription.log.read_each(sorted(slots), PEEKED_BYTES_MAX):
+        for entry in await subscription.backing.log.read_each(sorted(slots), PEEKED_BYTES_MAX):
             found[slots[entry.ordinal]] = _first_key(entry.data)
     except AnabranchError:
         # A lane is shown without its key if the entry is damaged or trimmed.
@@ -204,7 +205,7 @@ async def peek_lane(subscription: Subscription, slot: int, count: int, bytes_max
     reading, _ = find_lane(subscription, slot)
     count = min(count, PEEKED_MAX)
     ordinals = reading.lane_ordinals(slot, count)
-    entries = await subscription.log.read_each(ordinals, PEEKED_BYTES_MAX)
+    entries = await subscription.backing.log.read_each(ordinals, PEEKED_BYTES_MAX)
     found: list[Json] = []
     for entry in entries:
         if len(found) >= count:

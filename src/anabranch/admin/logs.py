@@ -15,6 +15,7 @@ from anabranch.broker.cluster.remote_calls import Port
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.producer import ServedProducer
 from anabranch.broker.serving.served_log import ServedLog
+from anabranch.broker.serving.skipping import skip_entries, skip_older
 from anabranch.broker.serving.subscription import Subscription
 from anabranch.errors import ConflictError, InvalidConfigurationError, SubscriptionNotFoundError
 from anabranch.ledger.storage import SegmentLog
@@ -131,15 +132,24 @@ class Logs:
 
     async def expire(self, place: Place, subscription: str, before_ms: int) -> None:
         """Acknowledge the messages that were published before that time."""
-        found = await self._subscription(place, subscription)
+        log, found = await self._subscribed(place, subscription)
+        if found.backing.spilled_bytes:
+            with log.use.call():
+                await skip_older(found, before_ms)
+            return
         ordinal = found.log.extent.ordinal_at_time(before_ms)
         if ordinal > found.cursor.acks.mark:
             await found.seek(ordinal)
 
     async def skip(self, place: Place, subscription: str, count: int) -> int:
         """Acknowledge the next `count` entries; returns how many of them the log does not have."""
-        found = await self._subscription(place, subscription)
+        log, found = await self._subscribed(place, subscription)
         acks, end = found.cursor.acks, found.log.extent.next_ordinal
+        if found.backing.spilled_bytes:
+            with log.use.call():
+                skipped = acks.pending_from(acks.mark, end, max(count, 0))
+                await skip_entries(found, skipped)
+            return count - len(skipped)
         ordinal = acks.next_pending(acks.mark)
         while count > 0 and ordinal < end:
             ordinal = acks.next_pending(ordinal + 1)

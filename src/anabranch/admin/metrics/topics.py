@@ -51,6 +51,7 @@ _LANES = (
     Column("anabranch_lanes", "gauge", "Lanes: keys or buckets that wait while others are delivered."),
     Column("anabranch_lane_messages", "gauge", "Messages that wait in lanes, about."),
     Column("anabranch_lane_bytes", "gauge", "Stored bytes of the entries that wait in lanes, about."),
+    Column("anabranch_lane_spilled_bytes", "gauge", "Bytes of side logs, to which lanes were spilled."),
     Column("anabranch_backlog_consumable_messages", "gauge", "Messages not acknowledged and in no lane."),
     Column(
         "anabranch_lane_fallbacks_total",
@@ -173,7 +174,9 @@ class TopicTables:
             left = backlog_of(subscription, lanes)
             moves = subscription.counters.relief_moves
             bounds = subscription.counters.lane_bounds
-            self._lanes.add(labels, lanes.lanes, left.held, lanes.size_bytes, left.consumable, bounds, moves)
+            spilled = subscription.backing.spilled_bytes
+            sizes = lanes.lanes, left.held, lanes.size_bytes, spilled
+            self._lanes.add(labels, *sizes, left.consumable, bounds, moves)
         # A subscription appears with its first fault.
         if source.errors or subscription.troubles:
             damaged = subscription.counters.damaged_entries

@@ -111,12 +111,14 @@ class LogAcknowledgements:
         acks = self._cursor.acks
         if ordinal in acks:
             return False
+        before = acks.remaining(ordinal)
         count = self._extent.count_of(ordinal)
         if not count:
-            # The messages of a spilled entry are not known until it is delivered.
+            # The log has dropped the entry, which is spilled.
+            count = reading.unacked_of(ordinal) if before is None else 64 * len(words) + before.bit_length()
+        if not count:
             return False
         remaining = ack_bits(words, count)
-        before = acks.remaining(ordinal)
         pending = count if before is None else before.bit_count()
         self._cursor.acknowledge_part(ordinal, remaining, count)
         if ordinal in acks:

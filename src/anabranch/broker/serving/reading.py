@@ -92,6 +92,10 @@ class Reading(ABC):
         """As `acknowledged`, for this many more messages of one entry."""
         return False
 
+    def unacked_of(self, ordinal: int) -> int:
+        """Messages of a delivered entry that are not acknowledged; 0 if that is not known."""
+        return 0
+
     def rewind(self) -> None:
         """Start again at the first entry that is not acknowledged."""
         self.next = self.path.cursor.acks.mark

@@ -92,6 +92,9 @@ class PendingReading(Reading):
         self._out[ordinal] = (consumer, slot, before - messages)
         return self._release(consumer, slot, messages)
 
+    def unacked_of(self, ordinal: int) -> int:
+        return self._out[ordinal][2] if ordinal in self._out else 0
+
     def redeliver(self, consumer: ServedConsumer, ordinals: Iterable[int], retry: Retry = AT_ONCE) -> None:
         held = consumer.held
         self._return((ordinal for ordinal in ordinals if ordinal in held), asked=True)

@@ -144,11 +144,8 @@ class Spilling:
     async def _oldest(self) -> Sequence[Entry]:
         """The first pending entries of the log."""
         acks = self._cursor.main.acks
-        pending: list[int] = []
-        ordinal = acks.next_pending(max(acks.mark, self._log.extent.first_ordinal))
-        while ordinal < self._read_up_to and len(pending) < SLICE_ENTRIES:
-            pending.append(ordinal)
-            ordinal = acks.next_pending(ordinal + 1)
+        first = max(acks.mark, self._log.extent.first_ordinal)
+        pending = acks.pending_from(first, self._read_up_to, SLICE_ENTRIES)
         if not pending:
             return ()
         cached = self._log.read_each_cached(pending, SLICE_BYTES)

@@ -1,0 +1,36 @@
+"""Skips entries of a subscription whose oldest entries are spilled: they are acknowledged one by one.
+
+A seek would drop the side logs, and with them entries that were not to be skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anabranch.broker.serving.log_reader import FETCH_BYTES_MAX
+from anabranch.broker.serving.subscription import Subscription
+
+SLICE_ENTRIES = 1000
+
+
+async def skip_entries(subscription: Subscription, ordinals: Sequence[int]) -> None:
+    """Acknowledge these entries, durably; the consumers stay."""
+    subscription.cursor.acknowledge(ordinals)
+    subscription.reading.acknowledged(ordinals)
+    subscription.schedule()
+    subscription.check_end()
+    await subscription.cursor.flush()
+
+
+async def skip_older(subscription: Subscription, before_ms: int) -> None:
+    """Acknowledge the pending entries that were stored before that time, durably."""
+    log, acks, stored = subscription.backing.log, subscription.cursor.acks, subscription.log.extent
+    ordinal = acks.mark
+    while wanted := acks.pending_from(ordinal, stored.first_ordinal, SLICE_ENTRIES):
+        entries = await log.read_each(wanted, FETCH_BYTES_MAX)
+        await skip_entries(subscription, [one.ordinal for one in entries if one.timestamp_ms < before_ms])
+        ordinal = entries[-1].ordinal + 1 if entries else wanted[-1] + 1
+    ordinal, end = stored.first_ordinal, stored.ordinal_at_time(before_ms)
+    while wanted := acks.pending_from(ordinal, end, SLICE_ENTRIES):
+        await skip_entries(subscription, wanted)
+        ordinal = wanted[-1] + 1
