@@ -162,15 +162,15 @@ class AdminClient(HttpClient):
         self.call("POST", f"{_scalable(name)}/rebucket/{segment}", query=query)
 
     def quotas(self, of: str) -> dict[str, Json]:
-        """The quotas of a tenant, or the policies of a `tenant/namespace` that limit it."""
+        """The quotas of a tenant, of a `tenant/namespace`, or of a topic by its whole name."""
         if "/" not in of:
             return dict(self.call("GET", _path("tenants", of, "quotas")))
-        names = (*NAMESPACE_COUNTS, *NAMESPACE_RATES)
-        found = {name: self.call("GET", _path("namespaces", *parse_namespace(of), name)) for name in names}
+        names = NAMESPACE_RATES if "://" in of else (*NAMESPACE_COUNTS, *NAMESPACE_RATES)
+        found = {name: self.call("GET", f"{_limited(of)}/{name}") for name in names}
         return {name: value for name, value in found.items() if value}
 
     def set_quotas(self, of: str, quotas: Mapping[str, Json]) -> None:
-        """Change these quotas of a tenant or namespace; the others stay. None removes one."""
+        """Change these quotas of a tenant, namespace or topic; the others stay. None removes one."""
         if "/" not in of:
             kept = {**self.quotas(of), **quotas}
             self.call(
@@ -179,7 +179,7 @@ class AdminClient(HttpClient):
             return
         for name, value in quotas.items():
             method = "DELETE" if value is None else "POST"
-            self.call(method, _path("namespaces", *parse_namespace(of), name), body=value)
+            self.call(method, f"{_limited(of)}/{name}", body=value)
 
     def usage(self, tenant: str) -> dict[str, int]:
         """How much of its quotas a tenant uses now."""
@@ -228,6 +228,14 @@ def _path(resource: str, *parts: str) -> str:
 
 def _scalable(name: TopicName) -> str:
     return _path("scalable", name.tenant, name.namespace, name.local)
+
+
+def _limited(of: str) -> str:
+    if "://" not in of:
+        return _path("namespaces", *parse_namespace(of))
+    name = TopicName.parse(of)
+    resource = "persistent" if name.domain == "persistent" else "scalable"
+    return _path(resource, name.tenant, name.namespace, name.local)
 
 
 def _permissions(on: str | TopicName) -> str:

@@ -12,6 +12,7 @@ from anabranch.admin.calls import Call, route
 from anabranch.errors import InvalidConfigurationError, NotFoundError, TopicNotFoundError
 from anabranch.metadata.records import NamespaceRecord
 from anabranch.model.names import Domain, TopicName, validate_subscription
+from anabranch.model.quotas import topic_key, topic_rates, without_topic_rates
 from anabranch.rights import grants
 from anabranch.rights.callers import ROLE_CHARACTERS_MAX, is_role
 from anabranch.rights.grants import ACTIONS, NamespaceGrants, RoleActions
@@ -116,14 +117,15 @@ async def topic_exists(call: Call, name: TopicName) -> bool:
 
 
 async def forget_topic(call: Call, name: TopicName) -> None:
-    """End the grants on a deleted topic, so that the next topic of its name begins without any."""
+    """End grants on, and rates of, a deleted topic, so that the next topic of its name begins without any."""
     if await topic_exists(call, name):
         return
 
     def change(record: NamespaceRecord) -> NamespaceRecord:
-        policies = grants.without_topic(record.policies, name)
+        policies = without_topic_rates(grants.without_topic(record.policies, name), topic_key(name))
         before = grants.grants_of(name.namespace_name, record.policies)
         unchanged = before == grants.grants_of(name.namespace_name, policies)
+        unchanged = unchanged and topic_rates(record.policies) == topic_rates(policies)
         return record if unchanged else msgspec.structs.replace(record, policies=policies)
 
     with suppress(NotFoundError):

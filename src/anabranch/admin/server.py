@@ -24,6 +24,7 @@ from anabranch.admin import (
     scalable_subscriptions,
     segments,
     tenants,
+    topic_rates,
     topics,
 )
 from anabranch.admin.answers import reason
@@ -48,6 +49,7 @@ ROUTES = [
     *segments.ROUTES,
     *topics.ROUTES,
     *permissions.ROUTES,
+    *topic_rates.ROUTES,
     *quotas.ROUTES,
     *tenants.ROUTES,
     *brokers.ROUTES,

@@ -14,6 +14,7 @@ from anabranch.admin.topics import delete_topic, list_topics
 from anabranch.errors import InvalidConfigurationError, NotFoundError, TopicNotFoundError
 from anabranch.metadata.records import NamespaceRecord, TenantRecord
 from anabranch.model.names import validate_entity
+from anabranch.model.quotas import TOPIC_RATES
 from anabranch.rights.grants import SUBSCRIPTION_MODE, SUBSCRIPTION_MODES, grants_of
 
 RETENTION = "retention_policies"
@@ -108,7 +109,7 @@ async def get_namespace(call: Call) -> Any:
         "auth_policies": {"namespace_auth": {}, "destination_auth": {}, "subscription_auth_roles": {}},
         "replication_clusters": [call.broker.config.cluster],
         "bundles": {"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1},
-        **record.policies,
+        **{field: value for field, value in record.policies.items() if field != TOPIC_RATES},
     }
     if record.scalable_topic_auto_scale_policy is not None:
         shown["scalableTopicAutoScalePolicy"] = record.scalable_topic_auto_scale_policy

@@ -84,7 +84,10 @@ def parse_quota(of: str, text: str) -> tuple[str, Any]:
 
 
 def _check_name(of: str, name: str) -> None:
-    known = (*NAMESPACE_COUNTS, *NAMESPACE_RATES) if "/" in of else (*TENANT_COUNTS, *TENANT_RATES)
+    kind, known = "a tenant", [*TENANT_COUNTS, *TENANT_RATES]
+    if "://" in of:
+        kind, known = "a topic", [*NAMESPACE_RATES]
+    elif "/" in of:
+        kind, known = "a namespace", [*NAMESPACE_COUNTS, *NAMESPACE_RATES]
     if name not in known:
-        kind = "a namespace" if "/" in of else "a tenant"
         raise InvalidConfigurationError(f"{name!r} is no quota of {kind}; known are {', '.join(known)}")

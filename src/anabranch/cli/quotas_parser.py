@@ -13,10 +13,13 @@ quotas of a tenant:
 quotas of a namespace, as Pulsar names them:
   maxProducersPerTopic, maxConsumersPerTopic, maxConsumersPerSubscription, maxSubscriptionsPerTopic,
   maxTopicsPerNamespace, publishRate, dispatchRate, subscriptionDispatchRate
+quotas of a topic, instead of those of its namespace:
+  publishRate, dispatchRate, subscriptionDispatchRate
 
 A count of 0 is no limit. A rate is MESSAGES, or MESSAGES,BYTES, each second; -1 is no limit. Examples:
   anabranch quotas set acme maxConnections=200 publishRate=5000,10MiB
   anabranch quotas set acme/orders maxProducersPerTopic=10 dispatchRate=-1,1MiB
+  anabranch quotas set topic://acme/orders/paid publishRate=1000
 """
 
 
@@ -42,7 +45,9 @@ def _action(actions: Commands, name: str, about: str, epilog: str | None = None)
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     made.add_argument(
-        "of", metavar="TENANT[/NAMESPACE]", help="a tenant like acme, or a namespace like acme/orders"
+        "of",
+        metavar="TENANT[/NAMESPACE]",
+        help="a tenant like acme, a namespace like acme/orders, or a topic like topic://acme/orders/paid",
     )
     add_admin_options(made)
     made.set_defaults(run=_run, action=name)

@@ -7,10 +7,11 @@ hold beside those of its namespaces.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from anabranch.errors import InvalidConfigurationError
+from anabranch.model.names import TopicName
 from anabranch.model.token_bucket import Rate
 
 COUNT_MAX: Final = 2**31 - 1
@@ -32,6 +33,9 @@ NAMESPACE_RATES: Final = {
 }
 """Name in the path -> name in Pulsar's Policies, where the value is a map from clusters to rates."""
 
+TOPIC_RATES: Final = "topic_rates"
+"""Among the policies of a namespace: the rates of single topics, by topic and by name in the path."""
+
 TENANT_COUNTS: Final = (
     "maxConnections",
     "maxNamespaces",
@@ -42,6 +46,7 @@ TENANT_COUNTS: Final = (
 )
 TENANT_RATES: Final = ("publishRate", "dispatchRate")
 
+_RATE_PLACES: Final = ("publish", "dispatch", "subscription_dispatch")
 _PUBLISH: Final = {"publishThrottlingRateInMsg": -1, "publishThrottlingRateInByte": -1}
 _DISPATCH: Final = {
     "dispatchThrottlingRateInMsg": -1,
@@ -143,12 +148,58 @@ def namespace_quotas(policies: Mapping[str, Any], broker: NamespaceQuotas, clust
     for field in NAMESPACE_COUNTS.values():
         if _is_whole(policies.get(field), 0):
             found[field] = policies[field]
-    places = ("publish", "dispatch", "subscription_dispatch")
-    for place, (name, field) in zip(places, NAMESPACE_RATES.items(), strict=True):
+    for place, (name, field) in zip(_RATE_PLACES, NAMESPACE_RATES.items(), strict=True):
         by_cluster = policies.get(field)
         rate = _read_rate(name, by_cluster.get(cluster)) if isinstance(by_cluster, dict) else None
         found[place] = rate or found[place]
     return NamespaceQuotas(**found)
+
+
+def topic_key(name: TopicName) -> str:
+    """The key of a topic among the rates of its namespace: the same in all schemes, for all partitions."""
+    return name.partitioned_topic.local
+
+
+def topic_rates(policies: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The stored rates of single topics, by topic and by name in the path."""
+    stored = policies.get(TOPIC_RATES)
+    return {
+        topic: rates
+        for topic, rates in (stored.items() if isinstance(stored, dict) else ())
+        if isinstance(rates, dict)
+    }
+
+
+def rate_of_topic(policies: Mapping[str, Any], topic: str, name: str) -> Any:
+    """One rate of one topic as it is stored; None if the topic has none of its own."""
+    return topic_rates(policies).get(topic, {}).get(name)
+
+
+def with_topic_rate(
+    policies: Mapping[str, Any], topic: str, name: str, rate: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """The policies after one rate of a topic was set, or removed if it is None."""
+    of_topic = {other: kept for other, kept in topic_rates(policies).get(topic, {}).items() if other != name}
+    if rate is not None:
+        of_topic[name] = rate
+    found = without_topic_rates(policies, topic)
+    return {**found, TOPIC_RATES: {**topic_rates(found), topic: of_topic}} if of_topic else found
+
+
+def without_topic_rates(policies: Mapping[str, Any], topic: str) -> dict[str, Any]:
+    """The policies after all rates of a topic were removed."""
+    left = {other: rates for other, rates in topic_rates(policies).items() if other != topic}
+    found = {field: value for field, value in policies.items() if field != TOPIC_RATES}
+    return {**found, TOPIC_RATES: left} if left else found
+
+
+def topic_quotas(namespace: NamespaceQuotas, rates: Mapping[str, Any]) -> NamespaceQuotas:
+    """The limits of a topic with these stored rates; a rate without limits lifts that of the namespace."""
+    found: dict[str, Any] = {}
+    for place, name in zip(_RATE_PLACES, NAMESPACE_RATES, strict=True):
+        if name in rates:
+            found[place] = _read_rate(name, rates[name])
+    return replace(namespace, **found)
 
 
 def tenant_quotas(stored: Mapping[str, Any]) -> TenantQuotas:

@@ -182,6 +182,13 @@ _CLASSIC_SUB: Final = _CLASSIC_TOPIC + "/subscription/{subscription}"
 _SCALABLE_SUB: Final = _SCALABLE_TOPIC + "/subscriptions/{subscription}"
 _SEGMENT: Final = "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}"
 
+_RATES: Final = ("publishRate", "dispatchRate", "subscriptionDispatchRate")
+
+
+def _policies(of: str, line: TableLine, *names: str) -> dict[tuple[str, str], TableLine]:
+    return {(verb, f"{of}/{name}"): line for name in names for verb in ("GET", "POST", "DELETE")}
+
+
 CALLS: Final[dict[tuple[str, str], TableLine]] = {
     # Load balancers ask for these without credentials.
     ("GET", "/status.html"): OPEN,
@@ -221,9 +228,7 @@ CALLS: Final[dict[tuple[str, str], TableLine]] = {
     ("POST", _NAMESPACE + "/{policy}"): _ADMIN,
     ("PUT", _NAMESPACE + "/{policy}"): _ADMIN,
     ("DELETE", _NAMESPACE + "/{policy}"): _ADMIN,
-    ("GET", _NAMESPACE + "/scalableTopicAutoScalePolicy"): _ADMIN,
-    ("POST", _NAMESPACE + "/scalableTopicAutoScalePolicy"): _ADMIN,
-    ("DELETE", _NAMESPACE + "/scalableTopicAutoScalePolicy"): _ADMIN,
+    **_policies(_NAMESPACE, _ADMIN, "scalableTopicAutoScalePolicy"),
     ("GET", _CLASSIC): _NAMES,
     ("GET", _CLASSIC + "/partitioned"): _NAMES,
     ("PUT", _CLASSIC_TOPIC): _CLASSIC_ADMIN,
@@ -268,9 +273,8 @@ CALLS: Final[dict[tuple[str, str], TableLine]] = {
     ("GET", _SCALABLE_TOPIC + "/properties"): _SCALABLE_LOOK,
     ("PUT", _SCALABLE_TOPIC + "/properties"): _SCALABLE_ADMIN,
     ("DELETE", _SCALABLE_TOPIC + "/properties"): _SCALABLE_ADMIN,
-    ("GET", _SCALABLE_TOPIC + "/autoScalePolicy"): _SCALABLE_ADMIN,
-    ("POST", _SCALABLE_TOPIC + "/autoScalePolicy"): _SCALABLE_ADMIN,
-    ("DELETE", _SCALABLE_TOPIC + "/autoScalePolicy"): _SCALABLE_ADMIN,
+    **_policies(_CLASSIC_TOPIC, _CLASSIC_ADMIN, *_RATES),
+    **_policies(_SCALABLE_TOPIC, _SCALABLE_ADMIN, "autoScalePolicy", *_RATES),
     ("GET", _SCALABLE_TOPIC + "/permissions"): _SCALABLE_ADMIN,
     ("POST", _SCALABLE_TOPIC + "/permissions/{role}"): _SCALABLE_ADMIN,
     ("DELETE", _SCALABLE_TOPIC + "/permissions/{role}"): _SCALABLE_ADMIN,

@@ -126,3 +126,54 @@ async def test_the_namespaces_of_one_tenant_can_be_limited(brokers: Brokers) -> 
     assert refused.status == 412
     assert "maxNamespaces=1" in refused.json["reason"]
     assert (await admin.ask("PUT", "/admin/v2/namespaces/other/first")).status == 204
+
+
+TOPICS = {
+    "persistent": "/admin/v2/persistent/public/default/orders",
+    "scalable": "/admin/v2/scalable/public/default/orders",
+}
+
+
+@pytest.fixture(params=TOPICS)
+def topic(admin: Admin, request: pytest.FixtureRequest) -> str:
+    path = TOPICS[request.param]
+    assert admin("PUT", path).status == 204
+    return path
+
+
+@pytest.mark.parametrize("path", RATES)
+def test_a_rate_of_a_topic_is_set_shown_and_removed_as_in_pulsar(admin: Admin, topic: str, path: str) -> None:
+    _, rate = RATES[path]
+    assert admin("GET", f"{topic}/{path}").status == 204
+    assert admin("POST", f"{topic}/{path}", rate).status == 204
+    assert admin("GET", f"{topic}/{path}").json == rate
+    assert "topic_rates" not in admin("GET", NAMESPACE).json
+    assert admin("POST", f"{topic}/{path}", {"other": 1}).status == 412
+    assert admin("GET", f"{topic}/{path}").json == rate
+    assert admin("DELETE", f"{topic}/{path}").status == 204
+    assert admin("GET", f"{topic}/{path}").status == 204
+
+
+def test_the_rate_of_the_namespace_is_shown_as_applied_where_a_topic_has_none(
+    admin: Admin, topic: str
+) -> None:
+    other = PUBLISH | {"publishThrottlingRateInMsg": 99}
+    assert admin("POST", f"{NAMESPACE}/publishRate", other).status == 204
+    assert admin("GET", f"{topic}/publishRate").status == 204
+    assert admin("GET", f"{topic}/publishRate?applied=true").json == other
+    assert admin("POST", f"{topic}/publishRate", PUBLISH).status == 204
+    assert admin("GET", f"{topic}/publishRate?applied=true").json == PUBLISH
+    assert admin("GET", f"{NAMESPACE}/publishRate").json == other
+
+
+def test_a_topic_that_does_not_exist_has_no_rates(admin: Admin) -> None:
+    for path in TOPICS.values():
+        assert admin("GET", f"{path}/publishRate").status == 404
+        assert admin("POST", f"{path}/publishRate", PUBLISH).status == 404
+
+
+def test_a_deleted_topic_takes_its_rates_along(admin: Admin, topic: str) -> None:
+    assert admin("POST", f"{topic}/publishRate", PUBLISH).status == 204
+    assert admin("DELETE", topic).status == 204
+    assert admin("PUT", topic).status == 204
+    assert admin("GET", f"{topic}/publishRate").status == 204

@@ -16,6 +16,7 @@ def test_a_count_is_one_number() -> None:
 def test_a_rate_is_messages_and_bytes() -> None:
     messages, size = "publishThrottlingRateInMsg", "publishThrottlingRateInByte"
     assert parse_quota("acme", "publishRate=100") == ("publishRate", {messages: 100, size: -1})
+    assert parse_quota("topic://acme/a/b", "publishRate=7") == ("publishRate", {messages: 7, size: -1})
     assert parse_quota("acme", "publishRate=-1,2MiB") == ("publishRate", {messages: -1, size: 2**21})
     _, rate = parse_quota("acme/orders", "subscriptionDispatchRate=5,6")
     assert rate == {"dispatchThrottlingRateInMsg": 5, "dispatchThrottlingRateInByte": 6}
@@ -31,6 +32,7 @@ def test_a_rate_is_messages_and_bytes() -> None:
         ("acme", "maxProducersPerTopic=1"),
         ("acme", "subscriptionDispatchRate=1"),
         ("acme/orders", "maxProducers=1"),
+        ("topic://acme/orders/paid", "maxProducersPerTopic=1"),
     ],
 )
 def test_a_quota_that_makes_no_sense_is_refused(of: str, text: str) -> None:

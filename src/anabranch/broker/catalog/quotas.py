@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
-from typing import NoReturn
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
 
 from anabranch.broker.serving.throttles import Throttles
 from anabranch.config.broker import BrokerConfig
@@ -25,6 +25,9 @@ from anabranch.model.quotas import (
     TenantQuotas,
     namespace_quotas,
     tenant_quotas,
+    topic_key,
+    topic_quotas,
+    topic_rates,
 )
 from anabranch.transport.seldom import Seldom
 
@@ -40,12 +43,14 @@ class QuotaBook:
         self, config: BrokerConfig, topics: TopicStore, throttles: Throttles, wall_ms: Callable[[], int]
     ) -> None:
         self.throttles = throttles
-        throttles.of_namespace, throttles.of_tenant = self.of_namespace, self.of_tenant
+        throttles.of_topic, throttles.of_tenant = self.of_topic, self.of_tenant
         self.refusals: Counter[tuple[str, str]] = Counter()
         """By policy and tenant; the numbers only grow."""
         self._cluster = config.cluster
         self._default = config.namespace_quotas()
         self._namespaces: dict[str, NamespaceQuotas] = {}
+        self._topic_rates: dict[str, dict[str, dict[str, Any]]] = {}
+        """The rates of single topics, by namespace and topic."""
         self._tenants: dict[str, TenantQuotas] = {}
         self._records = topics.namespaces
         topics.room = TopicRoom(self._records, wall_ms, self.topic_limits, self.refuse)
@@ -56,6 +61,12 @@ class QuotaBook:
 
     def of_namespace(self, namespace: str) -> NamespaceQuotas:
         return self._namespaces.get(namespace, self._default)
+
+    def of_topic(self, name: TopicName) -> NamespaceQuotas:
+        """The limits of a topic: those of its namespace, with the rates that the topic has of its own."""
+        found = self.of_namespace(name.namespace_name)
+        rates = self._topic_rates.get(name.namespace_name, {}).get(topic_key(name))
+        return found if rates is None else topic_quotas(found, rates)
 
     def of_tenant(self, tenant: str) -> TenantQuotas:
         return self._tenants.get(tenant, NO_TENANT_QUOTAS)
@@ -137,11 +148,11 @@ class QuotaBook:
         for tenant in sorted({*tenants, *self._tenants}):
             self._set_tenant(tenant, tenants.get(tenant, NO_TENANT_QUOTAS))
         namespaces = {
-            "/".join(parts): self._resolve(records.decode(NamespaceRecord, value))
+            "/".join(parts): records.decode(NamespaceRecord, value).policies
             async for parts, value in self._records.walk(records.NAMESPACES)
         }
-        for namespace in sorted({*namespaces, *self._namespaces}):
-            self._set_namespace(namespace, namespaces.get(namespace, self._default))
+        for namespace in sorted({*namespaces, *self._namespaces, *self._topic_rates}):
+            self._set_namespace(namespace, namespaces.get(namespace, {}))
 
     async def _load_tenant(self, tenant: str) -> None:
         record = await self._records.read(TenantRecord, records.tenant_path(tenant))
@@ -150,10 +161,7 @@ class QuotaBook:
     async def _load_namespace(self, namespace: str) -> None:
         path = records.namespace_path(records.NAMESPACES, namespace)
         record = await self._records.read(NamespaceRecord, path)
-        self._set_namespace(namespace, self._default if record is None else self._resolve(record))
-
-    def _resolve(self, record: NamespaceRecord) -> NamespaceQuotas:
-        return namespace_quotas(record.policies, self._default, self._cluster)
+        self._set_namespace(namespace, {} if record is None else record.policies)
 
     def _set_tenant(self, tenant: str, quotas: TenantQuotas) -> None:
         if quotas != self.of_tenant(tenant):
@@ -162,9 +170,14 @@ class QuotaBook:
                 del self._tenants[tenant]
             self.throttles.tenant_changed(tenant)
 
-    def _set_namespace(self, namespace: str, quotas: NamespaceQuotas) -> None:
-        if quotas != self.of_namespace(namespace):
-            self._namespaces[namespace] = quotas
+    def _set_namespace(self, namespace: str, policies: Mapping[str, Any]) -> None:
+        quotas = namespace_quotas(policies, self._default, self._cluster)
+        rates = topic_rates(policies)
+        before = self.of_namespace(namespace), self._topic_rates.get(namespace, {})
+        if (quotas, rates) != before:
+            self._namespaces[namespace], self._topic_rates[namespace] = quotas, rates
             if quotas == self._default:
                 del self._namespaces[namespace]
+            if not rates:
+                del self._topic_rates[namespace]
             self.throttles.namespace_changed(namespace)

@@ -227,7 +227,7 @@ class Throttles:
     """All gates of this broker."""
 
     def __init__(self) -> None:
-        self.of_namespace: Callable[[str], NamespaceQuotas] = lambda namespace: NO_NAMESPACE_QUOTAS
+        self.of_topic: Callable[[TopicName], NamespaceQuotas] = lambda name: NO_NAMESPACE_QUOTAS
         self.of_tenant: Callable[[str], TenantQuotas] = lambda tenant: NO_TENANT_QUOTAS
         self.first_share: Callable[[], float] = lambda: 1.0
         """The share of a new gate, until the brokers have divided the rate by their loads."""
@@ -268,7 +268,7 @@ class Throttles:
 
     def _apply(self, topic: TopicThrottle) -> None:
         tenant = self._tenants.get(topic.name.tenant) or TenantGates(topic.name.tenant)
-        topic.apply(self.of_namespace(topic.name.namespace_name), tenant, self.first_share())
+        topic.apply(self.of_topic(topic.name), tenant, self.first_share())
 
 
 def _renewed(gate: G | None, rate: Rate | None, make: Callable[[Rate], G]) -> G | None:

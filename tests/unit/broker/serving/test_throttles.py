@@ -285,3 +285,49 @@ async def test_waiting_is_visible_in_stats_and_why_and_metrics(brokers: Brokers)
     labels = '{worker="0",policy="publishRate",of="topic://public/default/orders"}'
     assert f"anabranch_rate_held{labels} 1" in metrics
     assert f"anabranch_rate_holds_total{labels} 1" in metrics
+
+
+PERSISTENT = "/admin/v2/persistent/public/default"
+
+
+async def rate_of_topic(brokers: Brokers, topic: str, messages: int) -> None:
+    body = {"publishThrottlingRateInMsg": messages}
+    assert (await Admin(brokers).ask("POST", f"{PERSISTENT}/{topic}/publishRate", body)).status == 204
+    await settle()
+
+
+async def test_a_rate_of_a_topic_replaces_that_of_its_namespace(brokers: Brokers) -> None:
+    await set_rate(brokers, "publishRate", messages=10)
+    slow, free = await brokers.connect(), await brokers.connect()
+    await slow.producer("persistent://public/default/slow")
+    await free.producer("persistent://public/default/free")
+    await rate_of_topic(brokers, "slow", 50)
+    await rate_of_topic(brokers, "free", -1)
+    assert 400 <= await publish_for(slow, 10.0) <= 50 * 11 + 30
+    assert await publish_for(free, 10.0) > 1000
+    await brokers.restart()
+    slow = await brokers.connect()
+    await slow.producer("persistent://public/default/slow")
+    assert 400 <= await publish_for(slow, 10.0) <= 50 * 11 + 30
+
+
+async def test_each_partition_has_the_rate_of_its_topic(brokers: Brokers) -> None:
+    assert (await Admin(brokers).ask("PUT", f"{PERSISTENT}/parts/partitions", 2)).status == 204
+    await rate_of_topic(brokers, "parts", 50)
+    client = await brokers.connect()
+    await client.producer("persistent://public/default/parts-partition-1")
+    assert 400 <= await publish_for(client, 10.0) <= 50 * 11 + 30
+
+
+async def test_a_rate_of_delivery_of_a_topic_holds(brokers: Brokers) -> None:
+    client = await brokers.connect()
+    await client.producer()
+    await client.publish_all([b"x"] * 200)
+    body = {"dispatchThrottlingRateInMsg": 10}
+    topic = TOPIC.rpartition("/")[2]
+    for name in ("dispatchRate", "subscriptionDispatchRate"):
+        assert (await Admin(brokers).ask("POST", f"{PERSISTENT}/{topic}/{name}", body)).status == 204
+    await settle()
+    await client.subscribe()
+    await asyncio.sleep(5.0)
+    assert 40 <= len(client.has(Delivery)) <= 70
