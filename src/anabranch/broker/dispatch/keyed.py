@@ -199,14 +199,14 @@ class KeyedDispatch:
         return self._offer_head(slot)
 
     def stop_overdue(self) -> None:
-        """Stop the slots with overdue entries whose receiver is about to run out of permits.
+        """Stop the slots with overdue entries whose receiver will soon get no more messages.
 
-        A receiver that takes much and acknowledges rarely, but has permits, goes on: it may wait for later
-        entries of the slot before it acknowledges.
+        A receiver that takes much and acknowledges rarely goes on: it may wait for later entries of the slot
+        before it acknowledges.
         """
         for slot in self.overdue.keys() - self._stuck:
             holder = self._holders.get(slot)
-            if holder is not None and holder.permits <= holder.unacked:
+            if holder is not None and holder.short:
                 self._stuck.add(slot)
 
     def restore(self, slots: Iterable[tuple[int, int]], floor: int) -> None:

@@ -34,12 +34,10 @@ class LaneNote(msgspec.Struct, array_like=True, frozen=True):
     boundaries: tuple[int, ...] | None = None
     """Split points of the buckets if slots are buckets; None if they are hashes of keys."""
     slots: tuple[SlotNote, ...] = ()
-    spilled: bytes = b""
-    """Names the side log of lanes that left the log; only spilling understands it."""
 
     def encode(self) -> bytes:
         """The bytes for a cursor; none for a note that says nothing."""
-        return msgspec.msgpack.encode(self) if self.slots or self.spilled else b""
+        return msgspec.msgpack.encode(self) if self.slots else b""
 
 
 def decode_note(data: bytes) -> LaneNote:

@@ -60,7 +60,5 @@ class Outstanding:
 
     @property
     def next_ms(self) -> int | None:
-        """When the next entry may be overdue; None if no entry is outstanding."""
-        if not self._ages or not self.ordinals:
-            return None
-        return self._ages[0][0] + self._unacked_ms // STEPS
+        """When `expire` is to be called; None if no entry was delivered for long."""
+        return self._ages[0][0] + self._unacked_ms // STEPS if self._ages else None

@@ -27,6 +27,8 @@ class Receiver:
         self.priority = priority
         self.permits = 0
         """Messages the consumer still wants; negative after a batch that held more than it wanted."""
+        self.window = 0
+        """Most permits that it had at once."""
         self.unacked = 0
         self.unacked_max = unacked_max
         self.blocked = False
@@ -37,6 +39,16 @@ class Receiver:
     @property
     def ready(self) -> bool:
         return self.permits > 0 and not self.blocked and not self.retired and self.link.writable
+
+    def grant(self, permits: int) -> None:
+        """Let it have more messages."""
+        self.permits += permits
+        self.window = max(self.window, self.permits)
+
+    @property
+    def short(self) -> bool:
+        """Whether it takes so little, or acknowledges so little, that it will soon get no more messages."""
+        return self.permits <= self.window // 4 or self.unacked >= self.unacked_max // 2
 
     def charge(self, messages: int) -> None:
         """Count an entry with this many messages as delivered."""

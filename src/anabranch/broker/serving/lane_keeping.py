@@ -119,8 +119,7 @@ class LaneKeeper:
         self._floor = floor
         slots = tuple(_slot_note(dispatch, slot, since_ms) for slot, since_ms in listed.items())
         self._listed = len(slots)
-        spilled = decode_note(cursor.note).spilled
-        note = LaneNote(floor=floor, boundaries=self._boundaries, slots=slots, spilled=spilled).encode()
+        note = LaneNote(floor=floor, boundaries=self._boundaries, slots=slots).encode()
         if note != cursor.note:
             cursor.set_note(note)
 

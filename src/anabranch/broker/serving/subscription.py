@@ -197,7 +197,7 @@ class Subscription:
         self._roster, self.admitting, self._limits.gates = kept.roster, kept.admitting, kept.gates
 
     def flow(self, consumer: ServedConsumer, permits: int) -> None:
-        consumer.permits += permits
+        consumer.grant(permits)
         self.schedule()
 
     def schedule(self) -> None:

@@ -67,6 +67,19 @@ def test_an_entry_is_overdue_once_and_not_before_its_time() -> None:
     assert len(outstanding.overdue) == 198
 
 
+def test_entries_that_are_acknowledged_in_time_leave_nothing_behind() -> None:
+    outstanding = Outstanding(unacked_ms=1000)
+    for now_ms in range(0, 100_000, 100):
+        outstanding.add(now_ms, now_ms)
+        outstanding.remove(now_ms)
+        due_ms = outstanding.next_ms
+        assert due_ms is not None
+        assert due_ms >= now_ms - 100, "old times are forgotten although nothing is outstanding"
+        assert list(outstanding.expire(now_ms)) == []
+    assert list(outstanding.expire(200_000)) == []
+    assert outstanding.next_ms is None
+
+
 def test_entries_are_never_overdue_without_a_time() -> None:
     outstanding = Outstanding(unacked_ms=0)
     outstanding.add(1, 0)
