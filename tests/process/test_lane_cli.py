@@ -24,7 +24,8 @@ STUCK, FREE = "k0", "k3"
 
 @pytest.fixture
 def broker(make_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
-    return make_broker(lane_after_s=0.1, scalableTopicAutoScaleEnabled="false").start()
+    settings = {"lane_after_s": 0.1, "lane_relief": "false", "scalableTopicAutoScaleEnabled": "false"}
+    return make_broker(**settings).start()
 
 
 @pytest.fixture
