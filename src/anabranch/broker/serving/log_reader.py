@@ -206,7 +206,10 @@ class _Channel:
         except DamagedEntriesError as error:
             instead = reader.passed(error)
             if instead is None:
+                first = self._retry is None
                 self._stop_at_damage(ordinal, error)
+                if self._several and first:
+                    reader.ready()
                 return
             self.fetched = instead
         except (AnabranchError, OSError) as error:

@@ -11,6 +11,7 @@ import pytest
 from anabranch.broker.dispatch.lanes import LaneReason
 from anabranch.broker.serving.keyed_reading import KeyedReading
 from anabranch.broker.serving.subscription import Subscription
+from anabranch.errors import DamagedEntriesError
 from anabranch.ledger.memory import MemoryLog
 from anabranch.ledger.storage import Entry
 from anabranch.model.hashing import sticky_hash
@@ -345,4 +346,28 @@ async def test_at_a_bound_of_lanes_reading_stops_and_says_so(
     one.flow(100)
     await settle()
     assert len(take(one)) == 8
+    assert served(brokers).troubles == []
+
+
+async def test_a_damaged_entry_stops_its_lane_and_no_other(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    each, damaged = MemoryLog.read_each_cached, {0}
+
+    async def read_each(self: MemoryLog, ordinals: Sequence[int], size: int) -> Sequence[Entry]:
+        if ordinals[0] in damaged:
+            raise DamagedEntriesError("rotten", ordinals[0], ordinals[0] + 1)
+        return each(self, [ordinal for ordinal in ordinals if ordinal not in damaged], size)
+
+    one, _, publisher = await two(brokers)
+    await publisher.rounds(60, LOW[:2], size=100_000)
+    monkeypatch.setattr(MemoryLog, "read_each_cached", lambda *_: None)
+    monkeypatch.setattr(MemoryLog, "read_each", read_each)
+    one.flow(1000)
+    await settle()
+    assert by_key(take(one)) == {LOW[1]: list(range(60))}
+    assert "stops at" in served(brokers).troubles[0]
+    damaged.clear()
+    await asyncio.sleep(70)
+    assert by_key(take(one)) == {LOW[0]: list(range(60))}
     assert served(brokers).troubles == []
