@@ -330,6 +330,19 @@ async def test_a_lane_has_the_share_of_its_keys_in_the_traffic(brokers: Brokers)
     assert lane["trafficShare"] == pytest.approx(0.5, abs=0.1)
 
 
+async def test_a_lane_of_a_partitioned_topic_has_the_partition_in_its_name(brokers: Brokers) -> None:
+    admin = Admin(brokers)
+    parts = "/admin/v2/persistent/public/default/parts"
+    assert (await admin.ask("PUT", f"{parts}/partitions", 2)).status == 204
+    await stuck_key(brokers, topic="persistent://public/default/parts-partition-1")
+    (lane,) = await get(admin, f"{parts}/subscription/s/lanes")
+    assert lane["lane"] == f"1:{slot_of(STUCK)}"
+    assert (await get(admin, f"{parts}/subscription/s/lanes/{lane['lane']}"))["heldEntries"] == 5
+    (same,) = await get(admin, f"{parts}-partition-1/subscription/s/lanes")
+    assert same["lane"] == str(slot_of(STUCK))
+    assert (await admin.ask("POST", f"{parts}/subscription/s/lanes/0:1/skip")).status == 404
+
+
 SCALABLE = f"{ORDERS}/subscriptions/s/lanes"
 
 
