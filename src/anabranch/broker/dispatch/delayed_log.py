@@ -24,7 +24,7 @@ MEMORY_ENTRIES: Final = 2_000_000
 WINDOW_MS: Final = 600_000
 """How far ahead delayed entries are kept in memory when it holds many."""
 
-LEAD_MS: Final = 10_000
+LEAD_MS: Final = 30_000
 """How long before the time of its first entry a block is read."""
 
 NEVER_MS: Final = 2**63 - 1

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.context import ClientLink, Spawn
 from anabranch.broker.serving.log_reader import Counters
+from anabranch.broker.serving.pending_reading import PendingReading
 from anabranch.broker.serving.reading import Reading
 from anabranch.broker.serving.retries import Retry
-from anabranch.broker.serving.shared_reading import PendingReading
 from anabranch.errors import AnabranchError, DamagedEntriesError, NotAllowedError
 from anabranch.ledger.cursors import Cursor
 from anabranch.ledger.storage import Entry, ReadableLog, SegmentLog

@@ -19,8 +19,8 @@ from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.delayed_reading import deliver_at_ms
 from anabranch.broker.serving.lane_keeping import LaneKeeper
 from anabranch.broker.serving.look_aside import LookAside
+from anabranch.broker.serving.pending_reading import PendingReading
 from anabranch.broker.serving.reading import ReadPath
-from anabranch.broker.serving.shared_reading import PendingReading
 from anabranch.ledger.storage import Entry
 
 _log = logging.getLogger(__name__)

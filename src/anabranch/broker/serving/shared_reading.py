@@ -1,190 +1,26 @@
-"""Reading for several consumers at once: the holder of each entry, and the Shared type.
+"""Reading for Shared: any ready consumer gets the next run of entries.
 
-Entries that come back, because a client asked for them or went away, are delivered before new ones.
+Entries that come back, and those whose delivery time has come, are delivered before new ones.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
-from itertools import chain, islice
+from itertools import chain
 
-from anabranch.broker.dispatch.delays import Delays
 from anabranch.broker.dispatch.receivers import RoundRobin
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.delayed_reading import DelayedReading
-from anabranch.broker.serving.reading import WRITE_BYTES, Reading, ReadPath
-from anabranch.broker.serving.retries import AT_ONCE, Retry
+from anabranch.broker.serving.pending_reading import SLICE_ENTRIES, PendingReading
+from anabranch.broker.serving.reading import ReadPath
 from anabranch.ledger.storage import Entry
-from anabranch.protocol.hot_frames import encode_delivery
 
 RUN_ENTRIES = 20
-"""Entries that one Shared consumer gets before the turn goes to the next."""
+"""Entries that one consumer gets before the turn goes to the next."""
 
-SLICE_ENTRIES = 1000
-"""Entries that come back, or whose delivery time has come, which are taken in one turn."""
-
-
-class _Outgoing:
-    """Frames collected for several consumers during one turn."""
-
-    __slots__ = ("buffers", "entries", "messages", "size")
-
-    def __init__(self) -> None:
-        self.buffers: list[bytes] = []
-        self.entries = 0
-        self.messages = 0
-        self.size = 0
-
-
-class PendingReading(Reading):
-    """The base of Shared and Key_Shared, which both remember the consumer that holds each entry."""
-
-    def __init__(self, path: ReadPath) -> None:
-        super().__init__(path)
-        self._out: dict[int, tuple[ServedConsumer, int, int]] = {}
-        """By ordinal the consumer, the slot, and the messages that count as unacknowledged."""
-        self._returning: dict[int, bool] = {}
-        """Entries that `turn` takes back in slices before it delivers any; True if a client asked for it."""
-        self._redeliveries: dict[int, int] = {}
-        self._delayed = Delays()
-        self.blocked = False
-        """Whether too many messages are unacknowledged over all consumers."""
-        self._frames: dict[ServedConsumer, _Outgoing] = {}
-
-    @property
-    def wake_at_ms(self) -> int | None:
-        return self._delayed.next_ms
-
-    @property
-    def at_end(self) -> bool:
-        return super().at_end and not self._returning
-
-    def rewind(self) -> None:
-        super().rewind()
-        for consumer in self.consumers:
-            consumer.settle(consumer.unacked)
-            consumer.held.clear()
-        self._out.clear()
-        self._returning.clear()
-        self._delayed.clear()
-        self.unacked = 0
-        self.blocked = False
-
-    def acknowledged(self, ordinals: Iterable[int]) -> bool:
-        more = False
-        for ordinal in ordinals:
-            if self._redeliveries:
-                self._redeliveries.pop(ordinal, None)
-            held = self._out.pop(ordinal, None)
-            if held is not None:
-                del held[0].held[ordinal]
-                more |= self._release(*held)
-                more |= self._settled(ordinal, held[1])
-        return more
-
-    def acknowledged_part(self, ordinal: int, messages: int) -> bool:
-        held = self._out.get(ordinal)
-        if held is None:
-            return False
-        consumer, slot, before = held
-        self._out[ordinal] = (consumer, slot, before - messages)
-        return self._release(consumer, slot, messages)
-
-    def unacked_of(self, ordinal: int) -> int:
-        return self._out[ordinal][2] if ordinal in self._out else 0
-
-    def redeliver(self, consumer: ServedConsumer, ordinals: Iterable[int], retry: Retry = AT_ONCE) -> None:
-        held = consumer.held
-        self._return((ordinal for ordinal in ordinals if ordinal in held), asked=True)
-
-    def left(self, consumer: ServedConsumer) -> None:
-        super().left(consumer)
-        self._return(consumer.held, asked=False)
-
-    def _return(self, ordinals: Iterable[int], *, asked: bool) -> None:
-        returning = self._returning
-        fresh = sorted(ordinal for ordinal in ordinals if ordinal not in returning)
-        returning.update(dict.fromkeys(fresh, asked))
-
-    def _take_some_back(self) -> bool:
-        """Take back a slice of the entries that return; whether there are more."""
-        back = []
-        for ordinal in list(islice(self._returning, SLICE_ENTRIES)):
-            asked = self._returning.pop(ordinal)
-            # A consumer of the subscription may have acknowledged an entry meanwhile.
-            if ordinal in self._out:
-                back.append(ordinal)
-                if asked:
-                    self._redeliveries[ordinal] = self._redeliveries.get(ordinal, 0) + 1
-        self._requeue(back)
-        return bool(self._returning)
-
-    def _requeue(self, ordinals: Sequence[int]) -> None:
-        back = []
-        for ordinal in ordinals:
-            consumer, slot, messages = self._out.pop(ordinal)
-            del consumer.held[ordinal]
-            self._release(consumer, slot, messages)
-            back.append((ordinal, slot, messages))
-        self._take_back(back)
-
-    @abstractmethod
-    def _take_back(self, entries: Sequence[tuple[int, int, int]]) -> None:
-        """Deliver these entries, as (ordinal, slot, messages), again before later ones."""
-
-    @abstractmethod
-    def _due(self, ordinal: int, slot: int) -> None:
-        """Take note that the delivery time of an entry has come."""
-
-    def _settled(self, ordinal: int, slot: int) -> bool:
-        """Take note that an outstanding entry is acknowledged; whether more may be delivered."""
-        return False
-
-    def _release(self, consumer: ServedConsumer, _slot: int, messages: int) -> bool:
-        was_blocked = consumer.blocked or self.blocked
-        consumer.settle(messages)
-        self.unacked -= messages
-        if self.blocked and self.unacked <= self.path.unacked_max // 2:
-            self.blocked = False
-        return was_blocked
-
-    def _give(
-        self, consumer: ServedConsumer, entry: Entry, slot: int, messages: int, ack_set: tuple[int, ...]
-    ) -> None:
-        """Add an entry to the frames of this turn; the consumer is charged already."""
-        (ledger, number), ordinal, index, count, timestamp, data = entry
-        outgoing = self._frames.get(consumer)
-        if outgoing is None:
-            outgoing = self._frames[consumer] = _Outgoing()
-        stamp = (timestamp, index + count - 1) if consumer.link.wants_entry_metadata else None
-        times = self._redeliveries.get(ordinal, 0) if self._redeliveries else 0
-        outgoing.buffers += encode_delivery(
-            consumer.id, ledger, number, self.path.partition, times, ack_set, None, stamp, data
-        )
-        outgoing.entries += 1
-        outgoing.messages += messages
-        outgoing.size += len(data)
-        if outgoing.size >= WRITE_BYTES:
-            # Writing now shows whether the connection takes the next entry.
-            self._flush()
-        self._out[ordinal] = (consumer, slot, messages)
-        consumer.held[ordinal] = None
-        self.unacked += messages
-        if self.unacked >= self.path.unacked_max:
-            self.blocked = True
-
-    def _flush(self) -> None:
-        for consumer, outgoing in self._frames.items():
-            self._write(consumer, outgoing.buffers, outgoing.entries, outgoing.messages, outgoing.size)
-        self._frames.clear()
-
-    def _release_due(self) -> None:
-        """Take a slice of the entries whose time has come; the timer wakes at once for the others."""
-        if self._delayed:
-            for _, ordinal, slot in self._delayed.pop_due(self.path.clock.wall_ms(), SLICE_ENTRIES):
-                self._due(ordinal, slot)
+REPLAY_ENTRIES = 256
+"""Entries that come back which are read at once."""
 
 
 class SharedReading(PendingReading):
@@ -224,14 +60,16 @@ class SharedReading(PendingReading):
         heappush(self._replay, ordinal)
 
     def turn(self) -> bool:
-        if len(self._replay) < SLICE_ENTRIES:
+        if not self._replay:
+            # One slice goes out before the next, else the highest entries could wait for ever.
             self._come_due(self._later.pop_due(SLICE_ENTRIES))
         if self._returning and self._take_some_back():
             return True
         more = False
-        if not self._replay and (due := self._later.scan(self.next, self._out)) is not None:
-            self._come_due(due)
-            more = True
+        if len(self._replay) < SLICE_ENTRIES:
+            due = self._later.scan(self.next, self._out)
+            self._come_due(due or ())
+            more = due is not None
         if self._replay:
             more |= self._replay_turn()
         # Entries that come back go first, so new entries wait while those cannot be delivered.
@@ -246,21 +84,28 @@ class SharedReading(PendingReading):
             heappush(self._replay, ordinal)
 
     def _replay_turn(self) -> bool:
-        acks = self.path.cursor.acks
-        for _ in range(self.path.batch_entries):
-            if not self._replay or self.blocked:
-                return False
-            ordinal = self._replay[0]
-            if ordinal in acks or ordinal in self._out:
-                heappop(self._replay)
-                continue
-            entries = self.path.source.read(ordinal, 1)
-            consumer = self._turns.next() if entries else None
-            if not entries or not isinstance(consumer, ServedConsumer):
-                return False
-            heappop(self._replay)
-            self._hand(consumer, entries[0])
-        return bool(self._replay)
+        """Deliver the first entries that came back; whether another turn could deliver more."""
+        if self.blocked or not (wanted := self._next_replayed()):
+            return False
+        sent = 0
+        for entry in self.path.source.read_each(wanted) or ():
+            consumer = None if self.blocked else self._turns.next()
+            if entry.ordinal != wanted[sent] or not isinstance(consumer, ServedConsumer):
+                break
+            self._hand(consumer, entry)
+            sent += 1
+        for ordinal in wanted[sent:]:
+            heappush(self._replay, ordinal)
+        return sent > 0 and bool(self._replay)
+
+    def _next_replayed(self) -> list[int]:
+        """Take the first entries that came back and are pending; entries that stay away are pushed again."""
+        acks, wanted = self.path.cursor.acks, list[int]()
+        while self._replay and len(wanted) < REPLAY_ENTRIES:
+            ordinal = heappop(self._replay)
+            if ordinal not in acks and ordinal not in self._out and ordinal not in wanted[-1:]:
+                wanted.append(ordinal)
+        return wanted
 
     def _fresh_turn(self) -> bool:
         path = self.path

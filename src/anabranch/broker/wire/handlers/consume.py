@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 from anabranch.broker.serving.acknowledging import mark_delete, position_from
+from anabranch.broker.serving.pending_reading import PendingReading
 from anabranch.broker.serving.retries import retry_of
-from anabranch.broker.serving.shared_reading import PendingReading
 from anabranch.broker.serving.strategies import kind_name
 from anabranch.broker.serving.subscription import Subscription
 from anabranch.broker.wire.command_handler import CommandHandler, refuse_with
