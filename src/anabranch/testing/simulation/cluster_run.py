@@ -32,22 +32,24 @@ from anabranch.testing.sim_guard import GUARDED
 from anabranch.testing.simloop import SimLoop, SimulationError
 from anabranch.testing.simulation.clients import Clients, Senders
 from anabranch.testing.simulation.liars import Liars
-from anabranch.testing.simulation.readers import CHECKPOINT, QUEUE, STREAM, TOPIC, Readers
+from anabranch.testing.simulation.readers import CHECKPOINT, KEYED, QUEUE, STREAM, TOPIC, Readers
 from anabranch.testing.simulation.requests import Requests
 from anabranch.testing.simulation.roles import Roles, guard_of
-from anabranch.testing.simulation.shape import FAILPOINTS, OPERATIONS, SENDER, draw
+from anabranch.testing.simulation.shape import FAILPOINTS, OPERATIONS, SENDER, draw, draw_lanes
 from anabranch.testing.simulation.trouble import CLOCK_ERROR_MS, Trouble
 
 SOMETIMES = (
     *(f"died at {step}" for step in FAILPOINTS),
     *(f"{kind} asked for" for kind in OPERATIONS),
     *(f"link {kind}" for kind in ("reset", "cut", "hold", "swallow")),
-    *(f"consumer {event}" for event in ("evicted", "killed", "left", "paused")),
+    *(f"consumer {event}" for event in ("evicted", "hung", "killed", "left", "paused")),
     *(f"broker {event}" for event in ("paused", "stopped")),
     *(f"checkpoint {event}" for event in ("restored", "saved")),
+    *(f"key {event}" for event in ("paused", "stuck")),
     *(f"late subscription {event}" for event in ("deleted", "made")),
     *(f"lie {event}" for event in ("refused", "stored")),
     *(f"{role} lost its right" for role in ("reader", "sender")),
+    *(f"log {event}" for event in ("loaded again", "unloaded")),
     *(f"store given {event}" for event in ("back", "to another broker")),
     "bucket changed hands",
     "clock jumped",
@@ -68,8 +70,6 @@ SOMETIMES = (
     "holder fenced",
     "intruder refused",
     "lease lost",
-    "log loaded again",
-    "log unloaded",
     "paused broker was ended",
     "process killed",
     "reconnected",
@@ -161,7 +161,7 @@ class ClusterRun:
         cluster = self.cluster
         settings = WitnessSettings(
             topic=TOPIC,
-            ordered=frozenset([STREAM]),
+            ordered=frozenset([STREAM, KEYED]),
             # A role that loses its right loses its place at once.
             grace_s=0.0 if self.shape.revocations else grace_s,
             log_of=cluster.log_of,
@@ -179,8 +179,7 @@ class ClusterRun:
         await cluster.in_broker(lambda broker: broker.controllers.create_topic(TOPIC, shape.segments))
         for subscription in self.readers.subscriptions:
             await cluster.with_controller(TOPIC, partial(_subscribe, subscription))
-        counts = {STREAM: shape.consumers, QUEUE: shape.queue_consumers, CHECKPOINT: shape.checkpoints}
-        for kind, wanted in counts.items():
+        for kind, wanted in self.readers.wanted.items():
             for number in range(wanted):
                 self.clients.start_consumer(kind, f"{kind}-{number}")
         self.senders.start()
@@ -217,6 +216,7 @@ class ClusterRun:
             bucket_budget=rng.choice((1, 4, 8)),
             damaged_entries="skip",
             disk_reserve_bytes=1000,
+            **draw_lanes(self.loop.random("lanes")),
             **(GUARDED if self.shape.guarded else {}),
         )
 

@@ -32,6 +32,8 @@ TOPIC = TopicName("topic", "public", "default", "orders")
 
 STREAM = "stream"
 QUEUE = "queue"
+KEYED = "keyed"
+"""A queue whose keys keep their order."""
 CHECKPOINT = "checkpoint"
 """Not a subscription: the deliveries up to the last checkpoint, and those after it."""
 
@@ -47,7 +49,15 @@ class Readers:
         """Whether all readers are to close."""
         self.leaving: set[SimProcess] = set()
         """Processes whose reader is to close."""
-        self.kinds = [STREAM] + [QUEUE] * bool(shape.queue_consumers) + [CHECKPOINT] * shape.checkpoints
+        wanted = {
+            STREAM: shape.consumers,
+            QUEUE: shape.queue_consumers,
+            KEYED: shape.keyed_consumers,
+            CHECKPOINT: shape.checkpoints,
+        }
+        self.wanted = {kind: count for kind, count in wanted.items() if count}
+        """The number of readers of each kind."""
+        self.kinds = list(self.wanted)
         self.missing: dict[str, dict[str, None]] = {kind: {} for kind in self.kinds}
         """Confirmed messages that have not been received yet."""
         self._received: dict[str, set[str]] = {kind: set() for kind in self.kinds}
@@ -83,7 +93,12 @@ class Readers:
 
     async def read(self, kind: str, process: SimProcess, rng: random.Random) -> None:
         """Read until `over`."""
-        reader = {STREAM: self._stream, QUEUE: self._queue, CHECKPOINT: self._checkpoint}[kind]
+        reader = {
+            STREAM: self._stream,
+            QUEUE: self._queue,
+            KEYED: self._keyed,
+            CHECKPOINT: self._checkpoint,
+        }[kind]
         while self._goes_on(process):
             try:
                 await reader(process, rng)
@@ -113,8 +128,7 @@ class Readers:
                 handed += self._note(STREAM, messages, process.name)
                 if not messages:
                     continue
-                if rng.random() < 0.3:
-                    await asyncio.sleep(rng.uniform(0, 0.1))
+                await self._think(rng)
                 try:
                     await consumer.acknowledge_cumulative(messages[-1])
                 except (ConsumerBusyError, OperationTimeoutError):
@@ -124,6 +138,14 @@ class Readers:
                 if self._shape.ack_receipts:
                     self._history.acknowledge(STREAM, handed)
                     handed.clear()
+
+    async def _think(self, rng: random.Random) -> None:
+        """Take some time before an acknowledgement, now and then a long time."""
+        if rng.random() < self._shape.stuck:
+            self._counts["consumer hung"] += 1
+            await asyncio.sleep(rng.uniform(0.5, 5.0))
+        elif rng.random() < 0.3:
+            await asyncio.sleep(rng.uniform(0, 0.1))
 
     async def _queue(self, process: SimProcess, rng: random.Random) -> None:
         """Acknowledge in any order, so that cursors have holes, and reject some messages."""
@@ -147,12 +169,50 @@ class Readers:
                 with suppress(OperationTimeoutError):
                     await consumer.acknowledge(message for message, _ in noted[given_back:])
                     acknowledged += (uid for _, uid in noted[given_back:])
-                if acknowledged and (self._shape.ack_receipts or rng.random() < 0.1):
-                    # Without an answer in time the acknowledgements go on, and a later call confirms them.
-                    with suppress(OperationTimeoutError):
-                        await consumer.flush_acks()
-                        self._history.acknowledge(QUEUE, acknowledged)
-                        acknowledged.clear()
+                await self._confirm(QUEUE, consumer, acknowledged, rng)
+
+    async def _confirm(
+        self, kind: str, consumer: AsyncQueueConsumer[bytes], acknowledged: list[str], rng: random.Random
+    ) -> None:
+        """Confirm acknowledgements, always or now and then, and note them in the history."""
+        if acknowledged and (self._shape.ack_receipts or rng.random() < 0.1):
+            # Without an answer in time the acknowledgements go on, and a later call confirms them.
+            with suppress(OperationTimeoutError):
+                await consumer.flush_acks()
+                self._history.acknowledge(kind, acknowledged)
+                acknowledged.clear()
+
+    async def _keyed(self, process: SimProcess, rng: random.Random) -> None:
+        """Finish the messages of each key in order, while some keys are stuck and some messages rejected."""
+        loop, acknowledged = self._cluster.loop, list[str]()
+        stuck: dict[str, tuple[float, list[Message[bytes]]]] = {}
+        async with self._cluster.client(process, READER) as client:
+            consumer: AsyncQueueConsumer[bytes] = await persist(
+                lambda: client.subscribe_queue(str(TOPIC), KEYED, order="key", **self._options(process, rng))
+            )
+            while self._goes_on(process):
+                messages = await consumer.receive_many(rng.randrange(1, 30), timeout=0.5)
+                self._note(KEYED, messages, process.name)
+                finished: list[Message[bytes]] = []
+                for message in messages:
+                    key = message.key or ""
+                    if key in stuck:
+                        stuck[key][1].append(message)
+                    elif rng.random() < self._shape.stuck:
+                        self._counts["key stuck"] += 1
+                        stuck[key] = loop.time() + rng.uniform(0.2, 5.0), [message]
+                    elif rng.random() < 0.05:
+                        self._counts["key paused"] += 1
+                        await consumer.negative_acknowledge(message, delay=rng.uniform(0, 0.5))
+                    else:
+                        finished.append(message)
+                for key in [key for key, (until_s, _) in stuck.items() if until_s <= loop.time()]:
+                    finished += stuck.pop(key)[1]
+                await self._think(rng)
+                with suppress(OperationTimeoutError):
+                    await consumer.acknowledge(finished)
+                    acknowledged += (bytes(message.value).decode() for message in finished)
+                await self._confirm(KEYED, consumer, acknowledged, rng)
 
     async def _checkpoint(self, process: SimProcess, rng: random.Random) -> None:
         """Read from the last checkpoint on and save one at random points; sometimes close and restore."""

@@ -57,6 +57,9 @@ class Shape:
     producers: int
     consumers: int
     queue_consumers: int
+    keyed_consumers: int
+    stuck: float
+    """How probable it is that a message makes its key stuck, or its consumer hang, for a while."""
     checkpoints: bool
     keys: int
     messages: int
@@ -128,8 +131,7 @@ def draw(rng: random.Random, step: str | None) -> Shape:
         lease_s=rng.choice((0.5, 1.0, 3.0)),
         segments=rng.choice((1, 1, 2, 3)),
         producers=rng.choice((1, 2, 3)),
-        consumers=rng.choice((1, 2, 2, 4)),
-        queue_consumers=rng.choice((0, 0, 0, 1, 2)),
+        **_draw_readers(rng),
         checkpoints=checkpoints,
         keys=rng.choice((1, 5, 20)),
         messages=rng.randrange(30, 150),
@@ -173,6 +175,26 @@ def draw(rng: random.Random, step: str | None) -> Shape:
         busy_s=rng.uniform(0.3, 3.0),
         **_draw_strangers(rng),
     )
+
+
+def draw_lanes(rng: random.Random) -> dict[str, Any]:
+    """Draw settings of lanes so small that a run meets the limits."""
+    return {
+        "keyed_dispatch": rng.choice(("lanes", "lanes", "lanes", "window")),
+        "lane_unacked_s": rng.choice((0.0, 0.3, 30.0)),
+        "lane_max": rng.choice((1, 3, 50_000)),
+        "lane_retained_bytes": rng.choice((0, 500, 2**30)),
+        "lane_spill": rng.random() < 0.8,
+    }
+
+
+def _draw_readers(rng: random.Random) -> dict[str, Any]:
+    return {
+        "consumers": rng.choice((1, 2, 2, 4)),
+        "queue_consumers": rng.choice((0, 0, 0, 1, 2)),
+        "keyed_consumers": rng.choice((0, 0, 1, 2, 3)),
+        "stuck": rng.choice((0.0, 0.02, 0.1)),
+    }
 
 
 def _draw_strangers(rng: random.Random) -> dict[str, Any]:
