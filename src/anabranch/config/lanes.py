@@ -36,6 +36,11 @@ class LaneConfig:
     lane_relief: bool = setting(
         True, "Whether other keys of a consumer that is busy with one key go to consumers with room."
     )
+    lane_note_entries: int = setting(
+        10_000,
+        "About how many delivered messages a restart reads again before it goes on beside the lanes.",
+        low=1,
+    )
     lane_retained_bytes: int = setting(
         2**30,
         "Bytes that the lanes of a subscription may keep in the log; beyond it, they move to a side log.",

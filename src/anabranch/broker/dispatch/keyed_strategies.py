@@ -27,6 +27,10 @@ class KeyedStrategy(Protocol):
         """Whether the slots with lanes are remembered when the subscription stops."""
 
     @property
+    def note_entries(self) -> int:
+        """Entries that a restart may read again; a note of the lanes is renewed when it would be more."""
+
+    @property
     def relieves(self) -> bool:
         """Whether other slots of a busy consumer go to consumers with room."""
 
@@ -47,6 +51,7 @@ class ByLanes:
     unacked_ms: int = 30_000
     lasts: bool = True
     relieves: bool = True
+    note_entries: int = 10_000
 
     def room(self, lanes: Lanes) -> int:
         return 0 if self.bound(lanes) else 2**31
@@ -68,6 +73,7 @@ class ByWindow:
     unacked_ms: int = 0
     lasts: bool = False
     relieves: bool = False
+    note_entries: int = 0
 
     def room(self, lanes: Lanes) -> int:
         return WINDOW_ENTRIES - lanes.held
@@ -84,5 +90,10 @@ def keyed_strategy(config: LaneConfig) -> KeyedStrategy:
         return ByWindow(after_ms)
     unacked_ms = round(1000 * config.lane_unacked_s)
     return ByLanes(
-        config.lane_max, config.lane_memory_bytes, after_ms, unacked_ms, relieves=config.lane_relief
+        config.lane_max,
+        config.lane_memory_bytes,
+        after_ms,
+        unacked_ms,
+        relieves=config.lane_relief,
+        note_entries=config.lane_note_entries,
     )

@@ -64,10 +64,17 @@ class SlotHolds:
         return None
 
     def pop_due(self, now_ms: int) -> list[int]:
-        """End the holds whose time has come; returns their slots."""
+        """End the holds whose time has come; returns their slots.
+
+        A hold that began later than now ends too: the clock was set back, and the pause would take longer
+        than its caller wanted.
+        """
         due: list[int] = []
-        while (end_ms := self.next_end_ms) is not None and end_ms <= now_ms:
-            slot = heappop(self._ends)[1]
+        while (end_ms := self.next_end_ms) is not None:
+            slot = self._ends[0][1]
+            if self._holds[slot].since_ms <= now_ms < end_ms:
+                break
+            heappop(self._ends)
             del self._holds[slot]
             due.append(slot)
         return due

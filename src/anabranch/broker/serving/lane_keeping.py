@@ -16,9 +16,6 @@ from anabranch.broker.dispatch.slot_holds import Hold
 from anabranch.broker.serving.reading import ReadPath
 from anabranch.ledger.storage import Entry
 
-NOTE_ENTRIES = 10_000
-"""Entries that a restart may read again; a note is renewed when it would be more."""
-
 NOTE_MS = 1000
 """Least time between two notes; longer with many lanes."""
 
@@ -94,7 +91,7 @@ class LaneKeeper:
         if not len(dispatch.lanes) and not len(dispatch.holds) and not dispatch.overdue:
             return self._listed > 0
         behind = next_ordinal - max(self._floor, self._path.cursor.acks.mark)
-        return self._changed or behind >= NOTE_ENTRIES
+        return self._changed or behind >= self._path.keyed.note_entries
 
     def turn(self, next_ordinal: int, outstanding: Iterable[tuple[int, int]]) -> None:
         """Write a note if one is due; `outstanding` are (ordinal, slot), ascending."""

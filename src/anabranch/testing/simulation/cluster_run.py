@@ -35,7 +35,7 @@ from anabranch.testing.simulation.liars import Liars
 from anabranch.testing.simulation.readers import CHECKPOINT, KEYED, QUEUE, STREAM, TOPIC, Readers
 from anabranch.testing.simulation.requests import Requests
 from anabranch.testing.simulation.roles import Roles, guard_of
-from anabranch.testing.simulation.shape import FAILPOINTS, OPERATIONS, SENDER, draw, draw_lanes
+from anabranch.testing.simulation.shape import FAILPOINTS, OPERATIONS, SENDER, SPILL_STEPS, draw, draw_lanes
 from anabranch.testing.simulation.trouble import CLOCK_ERROR_MS, Trouble
 
 SOMETIMES = (
@@ -45,19 +45,18 @@ SOMETIMES = (
     *(f"consumer {event}" for event in ("evicted", "hung", "killed", "left", "paused")),
     *(f"broker {event}" for event in ("paused", "stopped")),
     *(f"checkpoint {event}" for event in ("restored", "saved")),
+    *(f"disk {event}" for event in ("error", "filled", "full")),
     *(f"key {event}" for event in ("paused", "stuck")),
     *(f"late subscription {event}" for event in ("deleted", "made")),
     *(f"lie {event}" for event in ("refused", "stored")),
     *(f"{role} lost its right" for role in ("reader", "sender")),
     *(f"log {event}" for event in ("loaded again", "unloaded")),
+    *(f"spill.{step}" for step in SPILL_STEPS),
     *(f"store given {event}" for event in ("back", "to another broker")),
     "bucket changed hands",
     "clock jumped",
     "delivered again",
     "delivery taken back",
-    "disk error",
-    "disk filled",
-    "disk full",
     "read failed",
     "record damaged",
     "ended after a disk error",

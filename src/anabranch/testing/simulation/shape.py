@@ -22,6 +22,8 @@ SENDER, READER = "sender", "reader"
 
 FAILPOINTS = tuple(f"{kind}.{step}" for kind in OPERATIONS for step in STEPS)
 
+SPILL_STEPS = ("copied", "synced", "acknowledged", "drained", "deleted")
+
 OTHER_STEPS = (
     *(
         f"subscription.{kind}.{step}"
@@ -29,6 +31,7 @@ OTHER_STEPS = (
         for step in ("recorded", "applied")
     ),
     "prune.committed",
+    *(f"spill.{step}" for step in SPILL_STEPS),
 )
 """Steps at which a broker may die besides those of layout changes."""
 
@@ -183,6 +186,7 @@ def draw_lanes(rng: random.Random) -> dict[str, Any]:
         "keyed_dispatch": rng.choice(("lanes", "lanes", "lanes", "window")),
         "lane_unacked_s": rng.choice((0.0, 0.3, 30.0)),
         "lane_max": rng.choice((1, 3, 50_000)),
+        "lane_note_entries": rng.choice((1, 10, 10_000)),
         "lane_retained_bytes": rng.choice((0, 500, 2**30)),
         "lane_spill": rng.random() < 0.8,
     }
