@@ -41,6 +41,8 @@ INSIDE = {
     "has_messages_of",
     "left",
     "park",
+    "end_run",
+    "end_runs",
 }
 """Methods that segments and connections call on the asyncio side, or the blocking side itself calls there."""
 

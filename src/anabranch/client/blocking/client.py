@@ -118,6 +118,7 @@ class Client(Handle):
 async def _close(twin: AsyncClient, producers: Iterable[Producer[Any]], limit_s: float) -> None:
     deadline = Deadline(limit_s)
     try:
+        await twin.end_runs(deadline)
         # The messages of callers go to their twins before the twins close.
         await close_all(producers, deadline)
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, Unpack
 
@@ -16,7 +17,9 @@ from anabranch.client.consume.bulk_reading import BulkReading
 from anabranch.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
 from anabranch.client.consume.keyed_queue_consumer import KeyedQueueConsumer
 from anabranch.client.consume.queue_consumer import AsyncQueueConsumer
+from anabranch.client.consume.runnable import RunnableConsumer
 from anabranch.client.consume.stream_consumer import AsyncStreamConsumer
+from anabranch.client.net.closing import Deadline
 from anabranch.client.options import (
     ConsumerArguments,
     DeadLetter,
@@ -179,6 +182,17 @@ class ConsumerOpening(BulkReading):
         self._consumers[consumer] = None
         await consumer.open()
         return consumer
+
+    async def end_runs(self, deadline: Deadline) -> None:
+        """End the runs of all consumers; their handlers may still use producers."""
+        consumers = [each for each in self._consumers if isinstance(each, RunnableConsumer)]
+        await asyncio.gather(*(consumer.end_run(deadline) for consumer in consumers))
+
+    async def _close(self, deadline: Deadline) -> None:
+        try:
+            await self.end_runs(deadline)
+        finally:
+            await super()._close(deadline)
 
     async def _open_dead_letters(self, topic: str, subscription: str | None) -> AsyncProducer[bytes]:
         raise NotImplementedError

@@ -199,7 +199,7 @@ class AsyncQueueConsumer(RunnableConsumer[T]):
     def finished(self, message: Message[T]) -> None:
         entry: Received = message._entry
         source = self.sources.get(entry.source.segment_id)
-        if source is not None:
+        if source is not None and not self._closed:
             self._acknowledge_bits(source, entry.position, 1 << message._index, entry.whole)
             self._schedule_acks()
 

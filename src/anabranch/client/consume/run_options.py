@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Literal, Protocol, TypedDict, TypeVar
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Protocol, TypedDict, TypeVar
 
 from anabranch.aio import Backoff
+from anabranch.client.decide.key_lines import KeyLines
 from anabranch.client.message import Message
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.options import DeadLetter, Seconds, one_of, positive, refuse_unknown, seconds
@@ -112,6 +113,27 @@ class RunStatistics:
     """Keys whose first message waits for its next attempt."""
     keys_ready: int
     """Keys that wait only because `concurrency` handlers run."""
+
+
+@dataclass(slots=True)
+class RunCounts:
+    """The events of one run so far, under the names of RunStatistics."""
+
+    handled: int = 0
+    failed: int = 0
+    timed_out: int = 0
+    dead_letters: int = 0
+    parked: int = 0
+
+    def statistics(self, lines: KeyLines[Any], waiting_bytes: int) -> RunStatistics:
+        return RunStatistics(
+            **asdict(self),
+            in_flight=lines.running,
+            waiting=lines.held - lines.running,
+            waiting_bytes=waiting_bytes,
+            keys_paused=lines.paused,
+            keys_ready=lines.ready,
+        )
 
 
 def checked_run(

@@ -82,11 +82,14 @@ class RunnableConsumer(Inbox[T]):
 
     async def _stop_and_close(self, deadline: Deadline) -> None:
         try:
-            if self._running is not None:
-                # Acknowledgements need time of the same deadline.
-                await self._running.stop(deadline, deadline.left_s - min(deadline.left_s / 2, FLUSH_S))
+            await self.end_run(deadline)
         finally:
             await self._close(deadline)
+
+    async def end_run(self, deadline: Deadline) -> None:
+        """End the run, if there is one; acknowledgements get the last part of the time."""
+        if self._running is not None:
+            await self._running.stop(deadline, deadline.left_s - min(deadline.left_s / 2, FLUSH_S))
 
     async def _flush_quietly(self) -> None:
         """Confirm the acknowledgements at the end of a run; they stay noted if that fails."""

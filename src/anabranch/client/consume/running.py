@@ -14,7 +14,15 @@ from typing import Any, Generic, TypeVar
 
 from anabranch.aio import TaskRegistry
 from anabranch.client.consume.alarm import Alarm
-from anabranch.client.consume.run_options import Handler, Home, RunOptions, RunStatistics, stop_given
+from anabranch.client.consume.attempts import HandlerAttempts
+from anabranch.client.consume.run_options import (
+    Handler,
+    Home,
+    RunCounts,
+    RunOptions,
+    RunStatistics,
+    stop_given,
+)
 from anabranch.client.decide.failures import Fate, after_failure, asked_pause_s
 from anabranch.client.decide.key_lines import KeyLine, KeyLines
 from anabranch.client.message import Message, again, ordering_key
@@ -36,7 +44,6 @@ class Running(Generic[T]):
 
     def __init__(self, home: Home[T], handler: Handler[T], options: RunOptions) -> None:
         self._home = home
-        self._handler = handler
         self._options = options
         self._loop = asyncio.get_running_loop()
         self._lines: KeyLines[Message[T]] = KeyLines(options.concurrency)
@@ -52,7 +59,10 @@ class Running(Generic[T]):
         self._ended = asyncio.Event()
         self._cut_short: list[Message[T]] = []
         """Messages whose handlers were cancelled when the run ended."""
-        self._handled = self._failures = self._timeouts = self._dead_letters = self._parked = 0
+        self._fault: BaseException | None = None
+        """An exception of a handler that is not an error, such as SystemExit; it ends the run."""
+        self._counts = RunCounts()
+        self._attempts = HandlerAttempts(handler, options.timeout_s, self._counts)
 
     @property
     def held(self) -> int:
@@ -61,19 +71,7 @@ class Running(Generic[T]):
 
     @property
     def statistics(self) -> RunStatistics:
-        lines = self._lines
-        return RunStatistics(
-            handled=self._handled,
-            failed=self._failures,
-            timed_out=self._timeouts,
-            dead_letters=self._dead_letters,
-            parked=self._parked,
-            in_flight=lines.running,
-            waiting=lines.held - lines.running,
-            waiting_bytes=self._bytes,
-            keys_paused=lines.paused,
-            keys_ready=lines.ready,
-        )
+        return self._counts.statistics(self._lines, self._bytes)
 
     async def run(self) -> None:
         """Handle messages until the run is stopped; raises the error that keeps the consumer from reading."""
@@ -88,9 +86,13 @@ class Running(Generic[T]):
         finally:
             try:
                 await tasks.stop()
-                await self._wind_down()
             finally:
-                self._ended.set()
+                try:
+                    await self._wind_down()
+                finally:
+                    self._ended.set()
+        if self._fault is not None:
+            raise self._fault
         if not feeding.cancelled() and (error := feeding.exception()) is not None:
             raise error
 
@@ -105,8 +107,7 @@ class Running(Generic[T]):
             # A handler closes the consumer and would wait for itself.
             return
         if not await deadline.allow(self._ended.wait(), handlers_s):
-            for task in self._at_work:
-                task.cancel()
+            self._cut()
             await deadline.allow(self._ended.wait(), CANCELLED_S)
 
     def withdraw(self, unwanted: Callable[[Message[T]], bool]) -> list[Message[T]]:
@@ -171,10 +172,11 @@ class Running(Generic[T]):
     async def _work(self, line: KeyLine[Message[T]] | None) -> None:
         """Handle the first message of a line, then those of any line, as long as lines are ready."""
         start, stopping, at_work = self._lines.start, self._stopping.is_set, self._at_work
+        attempt = self._attempts.make
         task: Any = asyncio.current_task()
         while line is not None:
             at_work[task] = line
-            error = await self._attempt(line.first)
+            error = await attempt(line.first)
             if error is None:
                 self._finish(line)
             else:
@@ -183,40 +185,24 @@ class Running(Generic[T]):
 
     def _worker_ended(self, task: asyncio.Task[Any]) -> None:
         line = self._at_work.pop(task)
-        if task.cancelled() or task.exception() is not None:
+        fault = None if task.cancelled() else task.exception()
+        self._fault = self._fault or fault
+        if task.cancelled() or fault is not None:
+            # No later message of the key may start in this run.
+            self._stopping.set()
             self._cut_short.append(line.first)
             self._leave(line)
-
-    async def _attempt(self, message: Message[T]) -> BaseException | None:
-        """Run the handler; return its error, also if the handler cancelled itself."""
-        timeout_s = self._options.timeout_s
-        try:
-            if timeout_s is None:
-                await self._handler(message)
-            else:
-                async with asyncio.timeout(timeout_s) as limit:
-                    await self._handler(message)
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            return error
-        except Exception as error:
-            if timeout_s is not None and limit.expired():
-                self._timeouts += 1
-            return error
-        return None
 
     def _finish(self, line: KeyLine[Message[T]]) -> None:
         message = line.first
         self._lines.finish(line)
         self._release(message)
-        self._handled += 1
+        self._counts.handled += 1
         self._home.finished(message)
 
     async def _failed(self, line: KeyLine[Message[T]], error: BaseException) -> None:
         home, message = self._home, line.first
-        self._failures += 1
+        self._counts.failed += 1
         redeliveries = message.redelivery_count
         fate = after_failure(redeliveries, home.dead_letter)
         if fate is Fate.SKIP and await self._bury(message, error):
@@ -224,7 +210,7 @@ class Running(Generic[T]):
             return
         if fate is Fate.PARK:
             log.error("%s: the key of %r is parked: %s", home.topic, message, in_words(error))
-            self._parked += 1
+            self._counts.parked += 1
             if home.park(message, in_words(error)):
                 self._leave(line)
             else:
@@ -254,7 +240,7 @@ class Running(Generic[T]):
         except AnabranchError as problem:
             log.warning("%s: %r cannot become a dead letter: %s", self._home.topic, message, problem)
             return False
-        self._dead_letters += 1
+        self._counts.dead_letters += 1
         return True
 
     def _leave(self, line: KeyLine[Message[T]]) -> None:
@@ -283,11 +269,16 @@ class Running(Generic[T]):
             if others:
                 await asyncio.wait(others, timeout=self._options.grace_s)
         finally:
-            for task in list(self._at_work):
-                task.cancel()
+            self._cut()
             if self._at_work:
                 await asyncio.wait(list(self._at_work), timeout=CANCELLED_S)
             self._hand_back()
+
+    def _cut(self) -> None:
+        """Cancel the handlers."""
+        self._attempts.cancelled = True
+        for task in self._at_work:
+            task.cancel()
 
     def _hand_back(self) -> None:
         left = [*self._cut_short, *self.withdraw(lambda message: True)]

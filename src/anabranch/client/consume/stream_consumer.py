@@ -191,6 +191,8 @@ class AsyncStreamConsumer(RunnableConsumer[T]):
     def finished(self, message: Message[T]) -> None:
         entry: Received = message._entry
         entry.finished |= 1 << message._index
+        if self._closed:
+            return
         if self._ack_alarm.at == math.inf or self._running is None or not self._running.held:
             self._schedule_acks()
 

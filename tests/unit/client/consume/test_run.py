@@ -297,3 +297,75 @@ async def test_a_seek_during_a_run_repeats_messages_in_order(brokers: Brokers) -
             numbers = handlers.starts[f"key-{key}"]
             assert numbers[:5] == list(range(key, 20, 4))
             assert numbers[5:] == list(range(key, 40, 4)), "from the beginning, without those that waited"
+
+
+async def test_a_handler_that_cancels_its_task_has_failed(brokers: Brokers) -> None:
+    await publish(brokers, 4, keys=1)
+    attempts: list[int] = []
+
+    async def handle(message: Message[bytes]) -> None:
+        attempts.append(int(message.value))
+        if attempts == [0, 1]:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.sleep(0)
+
+    async with brokers.client() as client:
+        consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
+        statistics = await consumer.run(handle, retry=Backoff(1, 1), stop=5)
+        assert (attempts, statistics.handled, statistics.failed) == ([0, 1, 1, 2, 3], 4, 1)
+
+
+async def test_an_exception_that_is_no_error_ends_the_run_and_loses_nothing(brokers: Brokers) -> None:
+    await publish(brokers, 4, keys=1)
+    attempts: list[int] = []
+
+    class StopNowError(BaseException):
+        pass
+
+    async def handle(message: Message[bytes]) -> None:
+        attempts.append(int(message.value))
+        if attempts == [0, 1]:
+            raise StopNowError
+
+    async with brokers.client() as client:
+        consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
+        with pytest.raises(StopNowError):
+            await consumer.run(handle)
+        await consumer.run(handle, stop=5)
+        assert attempts == [0, 1, 1, 2, 3]
+
+
+async def test_a_closed_client_lets_handlers_finish_their_sends(brokers: Brokers) -> None:
+    await publish(brokers, 4, keys=4)
+    client = brokers.client()
+    producer = await client.create_producer("topic://public/default/results")
+    consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
+
+    async def handle(message: Message[bytes]) -> None:
+        await asyncio.sleep(2)
+        await producer.send(message.value)
+
+    run = asyncio.ensure_future(consumer.run(handle))
+    await asyncio.sleep(1)
+    await client.close()
+    assert (await run).handled == 4
+
+
+async def test_a_cancelled_run_waits_for_its_handlers_once(brokers: Brokers) -> None:
+    await publish(brokers, 4, keys=1)
+    handlers = Handlers(sleep_s=20.0)
+    async with brokers.client() as client:
+        consumer = await client.subscribe_queue(TOPIC, "q", initial_position="earliest", order="key")
+        run = asyncio.ensure_future(consumer.run(handlers))
+        await asyncio.sleep(1)
+        run.cancel()
+        await asyncio.sleep(1)
+        assert not run.done(), "the handler may finish"
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+        assert brokers.loop.time() < 10
+        again = await consumer.receive_many(10, timeout=1)
+        assert [int(message.value) for message in again] == [0, 1, 2, 3]
