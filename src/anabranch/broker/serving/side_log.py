@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pyroaring import BitMap64
 
 from anabranch.broker.dispatch.spilled import SpillOrigin, decode_copy, encode_copy
 from anabranch.errors import DamagedEntriesError
-from anabranch.ledger.storage import Entry, SegmentLog
+from anabranch.ledger.storage import AppendDone, Entry, SegmentLog
 
 CURSOR = "lanes"
 
@@ -34,17 +34,11 @@ class SideLog:
         """Copies that are not acknowledged."""
         return self.cursor.acks.pending_count(self.log.extent.next_ordinal)
 
-    def append(
-        self, entry: Entry, timestamp_ms: int, done: Callable[[int, BaseException | None], None]
-    ) -> None:
-        """Queue a copy; originals come in ascending order. `done` gets the copy's own ordinal or an error."""
+    def append(self, entry: Entry, timestamp_ms: int, done: AppendDone) -> None:
+        """Queue a copy; originals come in ascending order. `done` gets the copy or an error."""
         origin = SpillOrigin(entry.position, entry.ordinal, entry.index, entry.count, entry.timestamp_ms)
-
-        def stored(place: Entry | None, error: BaseException | None) -> None:
-            done(-1 if place is None else place.ordinal, error)
-
         count = entry.ordinal + 1 - self._copied
-        self.log.append(encode_copy(origin, entry.data), count, timestamp_ms, stored)
+        self.log.append(encode_copy(origin, entry.data), count, timestamp_ms, done)
         self._copied = entry.ordinal + 1
 
     def ordinal(self, original: int) -> int | None:
@@ -54,7 +48,8 @@ class SideLog:
         if not extent.first_index <= index < extent.next_index:
             return None
         found = extent.ordinal_of_index(index)
-        return found if self._originals(found, found + 1) == [original] else None
+        is_copy = extent.index_of(found) + extent.count_of(found) == index + 1
+        return found if is_copy else None
 
     def acknowledge(self, originals: Iterable[int]) -> None:
         """Acknowledge the copies of these originals, as far as there are any."""

@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from functools import partial
 
 from anabranch.broker.dispatch.spilled import Retained, spill_is_done, spill_is_due
 from anabranch.broker.serving.context import SubscriptionContext
+from anabranch.broker.serving.copy_batch import CopyBatch
 from anabranch.broker.serving.side_log import SideLog
-from anabranch.broker.serving.spilling_cursor import Copy, SpillingCursor
+from anabranch.broker.serving.spilling_cursor import SpillingCursor
 from anabranch.errors import AlreadyClosedError, AnabranchError, TopicNotFoundError, in_words
 from anabranch.ledger.storage import Entry
 from anabranch.model.names import TopicName
@@ -29,8 +29,9 @@ LOOK_S = 1.0
 RETRY_S = 10.0
 """Time after which a spill that failed is tried again."""
 
-SLICE_ENTRIES = 500
+SLICE_ENTRIES = 250
 SLICE_BYTES = 2**20
+"""Entries that are read and copied in one turn of the event loop."""
 
 
 class Spilling:
@@ -46,6 +47,8 @@ class Spilling:
         self._limit_bytes = context.broker.limits.spill_bytes
         self._timer: asyncio.TimerHandle | None = None
         self._current: SideLog | None = None
+        self._failed_sides: list[SideLog] = []
+        """Side logs with copies of entries that are pending in the log, because a spill failed."""
         self._garbage: list[str] = []
         self._spilling = self._deleting = False
         self.spilled_entries = self.spilled_bytes = 0
@@ -77,12 +80,12 @@ class Spilling:
             self._spilling = True
             self._broker.spawn(self._spill())
 
-    def _retained(self) -> Retained:
-        """The entries from the first pending one on that no other cursor keeps."""
+    def _retained(self, copied: int = 0) -> Retained:
+        """The entries from the first pending one on, and from `copied` on, that no other cursor keeps."""
         own, extent = self._cursor.main, self._log.extent
         others = (cursor.acks.mark for cursor in self._log.cursors.values() if cursor is not own)
         end = min([self._read_up_to, *others])
-        first = max(own.acks.mark, extent.first_ordinal)
+        first = max(own.acks.mark, extent.first_ordinal, copied)
         if end <= first:
             return Retained(0, 0, 0)
         pending = own.acks.pending_count(end) - own.acks.pending_count(first)
@@ -90,16 +93,15 @@ class Spilling:
 
     async def _spill(self) -> None:
         moves = self._cursor.moves
-        assert self._limit_bytes is not None
+        for side in self._failed_sides:
+            self._cursor.void_copies(side)
+        self._failed_sides.clear()
         try:
             with self._use.call():
-                while moves == self._cursor.moves:
-                    if spill_is_done(self._retained(), self._limit_bytes):
-                        break
-                    if not await self._spill_slice(moves):
-                        break
-                    # Deliveries of other slots go on between two slices.
-                    await asyncio.sleep(0)
+                while moves == self._cursor.moves and await self._spill_batch(moves):
+                    pass
+                await self._cursor.flush()
+            await self._broker.failpoints.reach("spill.acknowledged")
             self.trouble = None
         except (AlreadyClosedError, TopicNotFoundError):
             return
@@ -113,39 +115,48 @@ class Spilling:
 
     def _failed(self, error: Exception) -> None:
         # The places of copies that were not stored are not used again, so the side log takes no more.
-        self._current = None
+        if self._current is not None:
+            self._failed_sides.append(self._current)
+            self._current = None
         trouble = f"lanes cannot be spilled and are tried again: {in_words(error.__cause__ or error)}"
         if trouble != self.trouble:
             _log.warning("%s: subscription %s: %s", self._log.name, self._cursor.name, trouble)
         self.trouble = trouble
 
-    async def _spill_slice(self, moves: int) -> bool:
-        """Copy, sync and acknowledge a slice; False if there is nothing to copy or the cursor was moved."""
+    async def _spill_batch(self, moves: int) -> bool:
+        """Copy, sync and acknowledge some entries; False if there was none, or the cursor was moved."""
         cursor, reach = self._cursor, self._broker.failpoints.reach
-        entries = await self._oldest()
-        if not entries or moves != cursor.moves:
-            return False
-        side = await self._side_for(entries[0], moves)
-        if side is None:
-            return False
-        copying = self._copy(side, entries)
+        first = max(cursor.main.acks.mark, self._log.extent.first_ordinal)
+        side: SideLog | None = None
+        batch = CopyBatch(self._broker.clock.wall_ms())
+        while not batch.full and not self._is_done(first):
+            entries = await self._oldest(first)
+            if entries and side is None and moves == cursor.moves:
+                side = await self._side_for(entries[0], moves)
+            if side is None or not entries or moves != cursor.moves:
+                break
+            batch.add(side, entries)
+            first = entries[-1].ordinal + 1
+            # Deliveries of other slots go on between two slices.
+            await asyncio.sleep(0)
         await reach("spill.copied")
-        copies = await copying
+        copies = await batch.durable()
         await reach("spill.synced")
-        if moves != cursor.moves:
+        if side is None or moves != cursor.moves:
             return False
+        # The acknowledgements are durable with the next batch, or with the end of the spill.
         cursor.take_copies(side, copies)
-        await cursor.flush()
-        await reach("spill.acknowledged")
-        self.spilled_entries += len(entries)
-        self.spilled_bytes += sum(len(entry.data) for entry in entries)
+        self.spilled_entries += len(copies)
+        self.spilled_bytes += batch.size_bytes
         return True
 
-    async def _oldest(self) -> Sequence[Entry]:
-        """The first pending entries of the log."""
-        acks = self._cursor.main.acks
-        first = max(acks.mark, self._log.extent.first_ordinal)
-        pending = acks.pending_from(first, self._read_up_to, SLICE_ENTRIES)
+    def _is_done(self, first: int) -> bool:
+        assert self._limit_bytes is not None
+        return spill_is_done(self._retained(first), self._limit_bytes)
+
+    async def _oldest(self, first: int) -> Sequence[Entry]:
+        """The first pending entries of the log from `first` on."""
+        pending = self._cursor.main.acks.pending_from(first, self._read_up_to, SLICE_ENTRIES)
         if not pending:
             return ()
         cached = self._log.read_each_cached(pending, SLICE_BYTES)
@@ -171,24 +182,6 @@ class Spilling:
         cursor.fill(self._current)
         return self._current
 
-    def _copy(self, side: SideLog, entries: Sequence[Entry]) -> asyncio.Future[list[Copy]]:
-        """Queue copies; the future is done when all of them are durable, or one failed."""
-        copies: list[Copy] = []
-        durable: asyncio.Future[list[Copy]] = asyncio.get_running_loop().create_future()
-
-        def done(entry: Entry, at: int, error: BaseException | None) -> None:
-            copies.append(Copy(entry, at))
-            if not durable.done():
-                if error is not None:
-                    durable.set_exception(error)
-                elif len(copies) == len(entries):
-                    durable.set_result(copies)
-
-        now_ms = self._broker.clock.wall_ms()
-        for entry in entries:
-            side.append(entry, now_ms, partial(done, entry))
-        return durable
-
     def _dropped(self, sides: Sequence[SideLog]) -> None:
         self._garbage += [side.log.name for side in sides]
         self._delete_garbage()
@@ -207,6 +200,9 @@ class Spilling:
                 while self._garbage:
                     await self._sides.delete(self._garbage.pop())
                     await self._broker.failpoints.reach("spill.deleted")
+        except AlreadyClosedError:
+            # The next owner of the store deletes it.
+            return
         except (AnabranchError, OSError) as error:
             _log.warning("%s: a side log is not deleted yet: %s", self._log.name, in_words(error))
         finally:

@@ -8,7 +8,6 @@ log, because a crash may come between the copy and the acknowledgement in the lo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 
 from pyroaring import BitMap64
 
@@ -16,13 +15,6 @@ from anabranch.broker.dispatch.spilled import OldLedgers, SideRecord, SpillNote,
 from anabranch.broker.serving.side_log import SideLog
 from anabranch.ledger.cursors import Cursor, DurableCursor
 from anabranch.ledger.storage import Entry, SegmentLog
-
-
-class Copy(NamedTuple):
-    """An entry, and the ordinal of its durable copy in the side log."""
-
-    entry: Entry
-    at: int
 
 
 class SpillingCursor(Cursor):
@@ -53,16 +45,20 @@ class SpillingCursor(Cursor):
     def _take_over(self) -> None:
         spilled = BitMap64()
         for side in self.sides:
-            pending = side.pending_originals()
-            twice = pending.copy()
-            self.main.acks.keep_pending(twice)
-            side.acknowledge(twice)
-            spilled |= pending - twice
+            spilled |= self.void_copies(side)
         self.acks.reopen(spilled)
         for side in self.sides:
             for original, bits in side.parts():
                 if original in spilled:
                     self.acks.acknowledge_part(original, bits, bits.bit_length() + 1)
+
+    def void_copies(self, side: SideLog) -> BitMap64:
+        """Acknowledge the copies of entries that are pending in the log; returns the other pending ones."""
+        pending = side.pending_originals()
+        twice = pending.copy()
+        self.main.acks.keep_pending(twice)
+        side.acknowledge(twice)
+        return pending - twice
 
     @property
     def note(self) -> bytes:
@@ -176,8 +172,8 @@ class SpillingCursor(Cursor):
             self._write_note()
         self._drop_drained()
 
-    def take_copies(self, side: SideLog, copies: Sequence[Copy]) -> None:
-        """Acknowledge entries in the log whose copies are durable; one commit makes all of it durable."""
+    def take_copies(self, side: SideLog, copies: Sequence[tuple[Entry, int]]) -> None:
+        """Acknowledge entries in the log whose copies, at these ordinals, are durable; all in one commit."""
         gone: list[int] = []
         spilled: list[int] = []
         news = False

@@ -10,8 +10,12 @@ import random
 
 import pytest
 
-from anabranch.broker.serving import spilling
+from anabranch.broker.serving import copy_batch, spilling
 from anabranch.broker.serving.side_log import CURSOR
+from anabranch.errors import StorageFullError
+from anabranch.ledger.file_log import FileLog
+from anabranch.ledger.storage import AppendDone
+from anabranch.model.side_logs import is_side_log
 from anabranch.testing.simloop import SimLoop
 from tests.harness.spilling import STEPS, SpillingStore, sides, with_hot_key
 
@@ -20,6 +24,7 @@ from tests.harness.spilling import STEPS, SpillingStore, sides, with_hot_key
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """A spill takes several slices, so that a crash finds some of them done."""
     monkeypatch.setattr(spilling, "SLICE_ENTRIES", 3)
+    monkeypatch.setattr(copy_batch, "BATCH_ENTRIES", 6)
 
 
 @pytest.fixture
@@ -200,6 +205,43 @@ async def test_a_crash_at_any_step_loses_and_repeats_nothing(loop: SimLoop, step
         await store.check()
 
     await store.run(later)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_spill_that_fails_is_tried_again_and_loses_nothing(
+    store: SpillingStore, monkeypatch: pytest.MonkeyPatch, at_once: bool
+) -> None:
+    honest, room = FileLog.append, 8
+
+    def append(self: FileLog, data: bytes, count: int, timestamp_ms: int, done: AppendDone) -> None:
+        nonlocal room
+        room -= is_side_log(self.name)
+        if room < 0 and is_side_log(self.name):
+            if at_once:
+                raise StorageFullError("no room")
+            asyncio.get_running_loop().call_soon(done, None, StorageFullError("no room"))
+        else:
+            honest(self, data, count, timestamp_ms, done)
+
+    async def work() -> None:
+        nonlocal room
+        await with_hot_key(store)
+        monkeypatch.setattr(FileLog, "append", append)
+        await store.spill()
+        assert "lanes cannot be spilled" in store.backing.troubles[0]
+        await store.check()
+        room = 1000
+        await asyncio.sleep(20)
+        assert store.backing.troubles == []
+        await store.trim()
+        await store.check()
+        await store.acknowledge(list(store.pending))
+        await store.spill()
+        assert sides(store) == []
+
+    await store.run(work)
+    await store.crash(machine=True)
+    await store.run(store.check)
 
 
 async def step_of(store: SpillingStore, rng: random.Random) -> None:
