@@ -194,3 +194,24 @@ async def test_a_consumer_takes_no_more_when_too_many_messages_wait(brokers: Bro
         await consumer.acknowledge(found)
         assert of_key(found, 0)[:501] == [0, *range(2, 502)]
         assert len(found) == 521
+
+
+async def test_a_subscription_may_change_from_no_order_to_key_order_and_back(brokers: Brokers) -> None:
+    await publish(brokers, 40)
+    async with brokers.client() as client:
+        handled: list[int] = []
+        for order in ("none", "key", "none"):
+            consumer = await client.subscribe_queue(
+                TOPIC,
+                "q",
+                initial_position="earliest",
+                order=order,  # type: ignore[arg-type]
+                receiver_queue_size=10,
+            )
+            messages = await consumer.receive_many(10, timeout=5)
+            handled += numbers(messages)
+            await consumer.acknowledge(messages)
+            await consumer.close()
+        consumer = await client.subscribe_queue(TOPIC, "q", order="key")
+        handled += numbers(await drain(consumer))
+        assert sorted(handled) == list(range(40))
