@@ -9,8 +9,9 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from anabranch.controller.decide import groups
-from anabranch.controller.decide.groups import RegistrationRequest, has_cursors, open_for
+from anabranch.controller.decide.groups import has_cursors, open_for
 from anabranch.controller.decide.operation import segment_name
+from anabranch.controller.decide.registration_request import RegistrationRequest
 from anabranch.controller.lifecycle import Migration
 from anabranch.controller.ports.leader import Membership, TopicLeader
 from anabranch.controller.service import NO_PROPERTIES, ControllerService

@@ -43,7 +43,7 @@ class Objects:
         earliest = {"initial_position": "earliest", "ack_receipts": True}
         self.stream: Any = self.client.subscribe_stream("orders", "s", **earliest)  # type: ignore[arg-type]
         self.queue: Any = self.client.subscribe_queue("orders", "q", **earliest)  # type: ignore[arg-type]
-        self.checkpoints = self.client.create_checkpoint_consumer("orders")
+        self.checkpoints = self.client.create_checkpoint_consumer("orders", group="g")
         self.streamed = self.stream.receive(timeout=PATIENCE_S)
         self.queued = self.queue.receive(timeout=PATIENCE_S)
 
@@ -70,6 +70,7 @@ class Objects:
             "QueueConsumer.acknowledge": lambda: queue.acknowledge(self.queued),
             "QueueConsumer.flush_acks": lambda: queue.flush_acks(),
             "QueueConsumer.run": lambda: queue.run(lambda message: None, stop=1),
+            "CheckpointConsumer.commit": lambda: self.checkpoints.commit(),
             "CheckpointConsumer.receive": lambda: self.checkpoints.receive(timeout=1),
             "CheckpointConsumer.receive_many": lambda: self.checkpoints.receive_many(1, timeout=1),
         }

@@ -10,6 +10,7 @@ import time
 
 from anabranch.data.directory import METADATA_FILE
 from anabranch.metadata import records
+from anabranch.metadata.broker_record import BrokerRecord
 from anabranch.metadata.sqlite import SqliteStore
 from anabranch.testing.process import BrokerProcess
 
@@ -22,7 +23,7 @@ async def port_of(broker: BrokerProcess, number: int) -> int:
     found = await store.get(records.broker_path(number))
     await store.close()
     assert found is not None
-    return int(records.decode(records.BrokerRecord, found.value).url.rsplit(":", 1)[1])
+    return int(records.decode(BrokerRecord, found.value).url.rsplit(":", 1)[1])
 
 
 def hung_up_after_s(port: int) -> float:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from anabranch.controller.decide.groups import RegistrationRequest
+from anabranch.controller.decide.registration_request import RegistrationRequest
 from anabranch.controller.ports.leader import Membership
 from anabranch.errors import AnabranchError, ConnectError
 from anabranch.metadata.records import InitialPosition

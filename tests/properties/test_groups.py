@@ -6,9 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.controller.decide import groups
-from anabranch.controller.decide.groups import (
-    RegistrationRequest,
-)
+from anabranch.controller.decide.registration_request import RegistrationRequest
 from anabranch.metadata.records import SubscriptionRecord
 from anabranch.model.drains import union
 from anabranch.model.hashing import bucket_ranges

@@ -23,14 +23,14 @@ from anabranch.broker.serving.served_log import ServedLog
 from anabranch.broker.wire.handlers import layout_watch
 from anabranch.broker.wire.handlers.register import AssignmentPush
 from anabranch.client.consume.bad_entries import BadEntryRecord
-from anabranch.client.decide.ordering import ReadPositions
+from anabranch.client.decide.read_positions import ReadPositions
 from anabranch.client.net import registration
 from anabranch.client.net.layout_watch import TopicLayout, look_up_layout
 from anabranch.client.options import Batching
 from anabranch.client.produce.routes import SegmentRoutes
 from anabranch.client.produce.segment_producer import SegmentProducer
 from anabranch.controller.decide import groups
-from anabranch.controller.decide.groups import RegistrationRequest
+from anabranch.controller.decide.registration_request import RegistrationRequest
 from anabranch.controller.ports.leader import Push
 from anabranch.controller.topic import leadership
 from anabranch.controller.topic.leadership import ControllerSettings

@@ -55,7 +55,7 @@ from anabranch.controller.service import ControllerService
 from anabranch.controller.topic.controller import TopicController
 from anabranch.controller.topic.leadership import ControllerContext, ControllerSettings
 from anabranch.errors import AnabranchError, PersistenceError
-from anabranch.metadata.records import BrokerRecord
+from anabranch.metadata.broker_record import BrokerRecord
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import TopicName
 from anabranch.transport.door import Listener

@@ -118,6 +118,8 @@ class TopicRecord(Record, frozen=True, kw_only=True, rename="camel"):
 class AssignedRecord(Record, frozen=True, kw_only=True, rename="camel"):
     segment_id: int
     shared: bool = False
+    buckets: tuple[RangeRecord, ...] = ()
+    """In a checkpoint group: the open slots of a shared segment that the member reads."""
 
 
 class ConsumerRecord(Record, frozen=True, kw_only=True, rename="camel"):
@@ -131,6 +133,10 @@ class ConsumerRecord(Record, frozen=True, kw_only=True, rename="camel"):
     """Whether the client can only read whole segments, not buckets."""
     finished: tuple[int, ...] | None = None
     """In a checkpoint group: sealed segments read to the end; None if the client does not report them."""
+    partly_finished: dict[int, tuple[RangeRecord, ...]] = {}
+    """In a checkpoint group: slots read to the end, of sealed segments that are read in part."""
+    leaving: dict[int, tuple[RangeRecord, ...]] = {}
+    """In a checkpoint group: slots that the member reads no further, and may still commit."""
     instance: int | None = None
     """Distinguishes consumers of one name; None if the client sends no instance."""
     principal: str = ""
@@ -169,6 +175,10 @@ class SubscriptionRecord(Record, frozen=True, kw_only=True, rename="camel"):
     term: int = 0
     created_at_ms: int = 0
     unfinished: UnfinishedRecord | None = None
+    commits: bool = False
+    """In a checkpoint group: whether a member has committed positions; members share segments then."""
+    positions: bytes = b""
+    """In a checkpoint group: a checkpoint with the positions that members committed, and their starts."""
 
 
 class LineageRecord(Record, frozen=True, kw_only=True, rename="camel"):
@@ -195,27 +205,6 @@ class ClassicTopicRecord(Record, frozen=True, kw_only=True, rename="camel"):
 
     def store(self, partition: int = 0) -> int:
         return self.stores[partition] if partition < len(self.stores) else 0
-
-
-class BrokerRecord(Record, frozen=True, kw_only=True, rename="camel"):
-    """A live broker, stored until its lease runs out; `generation` numbers the starts of all brokers."""
-
-    id: int
-    url: str
-    """The address of this broker alone. Each address is empty without such a port."""
-    http_url: str
-    generation: int
-    url_tls: str = ""
-    http_url_tls: str = ""
-
-    @property
-    def web_url(self) -> str:
-        """An address of the admin API, the plain one first."""
-        return self.http_url or self.http_url_tls
-
-    def peer_url(self, *, tls: bool) -> str:
-        """The address for calls of other brokers; over TLS if they want it, or without a plain port."""
-        return self.url_tls if self.url_tls and (tls or not self.url) else self.url
 
 
 class StoreRecord(Record, frozen=True, kw_only=True, rename="camel"):

@@ -41,7 +41,10 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class AssignedSegment:
-    """A segment to read; with bucket ranges, consumers share the segment by these buckets."""
+    """A segment to read; with bucket ranges, consumers share the segment by these buckets.
+
+    A member of a stream group gets all buckets, a member of a checkpoint group those that it reads itself.
+    """
 
     segment_id: int
     range: HashRange
@@ -57,6 +60,12 @@ class Assignment:
     generation: int
     """Rises with every change of the segments; UNCOUNTED from a broker that does not count generations."""
     segments: tuple[AssignedSegment, ...] = ()
+    positions: bytes = b""
+    """In a checkpoint group: a checkpoint with all positions of the group, in bytes."""
+    leaving: tuple[tuple[int, tuple[HashRange, ...]], ...] = ()
+    """In a checkpoint group: slots to read no further; another member gets them after the next commit."""
+    awaits: bool = False
+    """In a checkpoint group: whether other members have to commit before slots can move."""
 
     def replaces(self, other: Assignment | None) -> bool:
         """Whether this assignment may follow `other`; without generations the layout epoch decides."""

@@ -54,6 +54,22 @@ def intersection(one: Ranges, other: Ranges) -> Ranges:
     return tuple(found)
 
 
+def difference(one: Ranges, other: Ranges) -> Ranges:
+    """The slots of the first set that are not in the second."""
+    found = []
+    for part in one:
+        start = part.start
+        for cut in other:
+            if cut.end < start or cut.start > part.end:
+                continue
+            if cut.start > start:
+                found.append(HashRange(start, cut.start - 1))
+            start = cut.end + 1
+        if start <= part.end:
+            found.append(HashRange(start, part.end))
+    return tuple(found)
+
+
 def covers(ranges: Ranges, part: HashRange) -> bool:
     """Whether every slot of `part` is in the set."""
     return any(found.start <= part.start and part.end <= found.end for found in ranges)

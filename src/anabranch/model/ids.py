@@ -8,13 +8,14 @@ not know the wire.
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar, dataclass_transform
 
 from anabranch.errors import InvalidConfigurationError
 
 _U64_MASK = 2**64 - 1
-_INT = struct.Struct(">i")
+INT = struct.Struct(">i")
 LONG = struct.Struct(">q")
 _I64_MAX = 2**63 - 1
 _T = TypeVar("_T")
@@ -104,14 +105,14 @@ class MessageId:
 
     def to_bytes(self) -> bytes:
         """The byte form of a V5 client: segment, classic id, vector, topic, cross-topic vector."""
-        pieces = [LONG.pack(self.segment), _sized(self.classic_bytes()), vector_bytes(self.vector)]
-        pieces.append(_INT.pack(-1) if self.topic is None else _sized(self.topic.encode()))
+        pieces = [LONG.pack(self.segment), sized(self.classic_bytes()), vector_bytes(self.vector)]
+        pieces.append(INT.pack(-1) if self.topic is None else sized(self.topic.encode()))
         if self.cross is None:
-            pieces.append(_INT.pack(-1))
+            pieces.append(INT.pack(-1))
         else:
-            pieces.append(_INT.pack(len(self.cross)))
+            pieces.append(INT.pack(len(self.cross)))
             for topic, vector in self.cross:
-                pieces += (_sized(topic.encode()), vector_bytes(vector))
+                pieces += (sized(topic.encode()), vector_bytes(vector))
         return b"".join(pieces)
 
     @staticmethod
@@ -124,17 +125,22 @@ class MessageId:
 
     def classic_bytes(self) -> bytes:
         """The classic id (protobuf MessageIdData), without segment, vector and topic."""
-        pieces = [b"\x08", _varint(self.ledger), b"\x10", _varint(self.entry)]
+        pieces = [b"\x08", varint_bytes(self.ledger), b"\x10", varint_bytes(self.entry)]
         if self.partition >= 0:
-            pieces += (b"\x18", _varint(self.partition))
+            pieces += (b"\x18", varint_bytes(self.partition))
         if self.batch_index >= 0:
-            pieces += (b"\x20", _varint(self.batch_index))
-        pieces += (b"\x30", _varint(max(0, self.batch_size)))
+            pieces += (b"\x20", varint_bytes(self.batch_index))
+        pieces += (b"\x30", varint_bytes(max(0, self.batch_size)))
         if self.first_chunk is not None:
-            chunk = b"\x08" + _varint(self.first_chunk.ledger) + b"\x10" + _varint(self.first_chunk.entry)
-            pieces += (b"\x3a", _varint(len(chunk)), chunk)
+            chunk = (
+                b"\x08"
+                + varint_bytes(self.first_chunk.ledger)
+                + b"\x10"
+                + varint_bytes(self.first_chunk.entry)
+            )
+            pieces += (b"\x3a", varint_bytes(len(chunk)), chunk)
         if self.next_index >= 0:
-            pieces += (_NEXT_INDEX_TAG, _varint(self.next_index))
+            pieces += (_NEXT_INDEX_TAG, varint_bytes(self.next_index))
         return b"".join(pieces)
 
 
@@ -162,7 +168,7 @@ class ByteReader:
         return self.data[self.offset - length : self.offset]
 
     def int32(self) -> int:
-        number: int = _INT.unpack(self.take(4))[0]
+        number: int = INT.unpack(self.take(4))[0]
         return number
 
     def int64(self) -> int:
@@ -191,7 +197,7 @@ class ByteReader:
 
 def _read_message_id(reader: ByteReader) -> MessageId:
     segment = reader.int64()
-    classic = _read_classic(reader.take(reader.int32()), segment)
+    classic = read_classic(reader.take(reader.int32()), segment)
     vector = read_vector(reader) if reader.left else ()
     topic: str | None = None
     cross: tuple[tuple[str, Vector], ...] | None = None
@@ -211,27 +217,16 @@ def read_vector(reader: ByteReader) -> Vector:
     found = []
     for _ in range(reader.expect(reader.int32(), 12)):
         segment = reader.int64()
-        found.append((segment, _read_classic(reader.take(reader.int32()), segment)))
+        found.append((segment, read_classic(reader.take(reader.int32()), segment)))
     return tuple(found)
 
 
-def _read_classic(data: bytes, segment: int) -> MessageId:
+def read_classic(data: bytes, segment: int, own: Mapping[int, list[bytes]] | None = None) -> MessageId:
+    """The classic id in `data`; the contents of Anabranch's own fields are added to `own`."""
     fields: dict[int, int] = {}
-    first_chunk: Position | None = None
-    reader = ByteReader(data)
-    while reader.left:
-        tag = reader.varint()
-        number, wire_type = tag >> 3, tag & 7
-        if wire_type == 0:
-            fields[number] = reader.varint()
-        elif wire_type == 2:
-            inner = reader.take(reader.varint())
-            if number == 7:
-                first_chunk = _read_classic(inner, segment).position
-        elif wire_type in (1, 5):
-            reader.take(8 if wire_type == 1 else 4)
-        else:
-            raise BadBytes(f"wire type {wire_type}")
+    chunks: list[bytes] = []
+    read_fields(ByteReader(data), fields, {7: chunks, **(own or {})})
+    first_chunk = read_classic(chunks[-1], segment).position if chunks else None
     if 1 not in fields or 2 not in fields:
         raise BadBytes("ledger or entry is missing")
     return MessageId(
@@ -246,18 +241,35 @@ def _read_classic(data: bytes, segment: int) -> MessageId:
     )
 
 
+def read_fields(reader: ByteReader, numbers: dict[int, int], contents: Mapping[int, list[bytes]]) -> None:
+    """Read a protobuf message: all plain numbers, and the contents of the fields that are asked for."""
+    while reader.left:
+        tag = reader.varint()
+        number, wire_type = tag >> 3, tag & 7
+        if wire_type == 0:
+            numbers[number] = reader.varint()
+        elif wire_type == 2:
+            inner = reader.take(reader.varint())
+            if number in contents:
+                contents[number].append(inner)
+        elif wire_type in (1, 5):
+            reader.take(8 if wire_type == 1 else 4)
+        else:
+            raise BadBytes(f"wire type {wire_type}")
+
+
 def vector_bytes(vector: Vector) -> bytes:
-    pieces = [_INT.pack(len(vector))]
+    pieces = [INT.pack(len(vector))]
     for segment, id_ in vector:
-        pieces += (LONG.pack(segment), _sized(id_.classic_bytes()))
+        pieces += (LONG.pack(segment), sized(id_.classic_bytes()))
     return b"".join(pieces)
 
 
-def _sized(data: bytes) -> bytes:
-    return _INT.pack(len(data)) + data
+def sized(data: bytes) -> bytes:
+    return INT.pack(len(data)) + data
 
 
-def _varint(number: int) -> bytes:
+def varint_bytes(number: int) -> bytes:
     number &= _U64_MASK
     if number < 0x80:
         return bytes((number,))
@@ -275,4 +287,4 @@ def _signed(number: int) -> int:
 
 _NEXT_INDEX = 1001
 """Anabranch's own field of the classic id; other clients skip it."""
-_NEXT_INDEX_TAG = _varint(_NEXT_INDEX << 3)
+_NEXT_INDEX_TAG = varint_bytes(_NEXT_INDEX << 3)

@@ -98,13 +98,13 @@ class Observed:
     rates: Mapping[int, SegmentRates] = field(default_factory=dict)
     """By segment id; the load of a missing segment is unknown, not zero."""
     stream_consumers: int = 0
-    """The highest number of consumers of one stream subscription that shares segments by buckets, including
-    consumers in their grace period."""
+    """The highest number of members of one group that shares segments by buckets, including members in their
+    grace period: a stream subscription, or a checkpoint group that commits."""
     history: LoadHistory = NO_HISTORY
     now_s: float = 0.0
     checkpoint_consumers: int = 0
-    """The highest number of members of a group that cannot share a segment: a checkpoint group, or a stream
-    subscription with a client that does not know buckets."""
+    """The highest number of members of a group that cannot share a segment: a checkpoint group that does not
+    commit, or a group with a client that does not know buckets."""
 
     @property
     def consumers(self) -> int:

@@ -124,6 +124,7 @@ LIMITS: Final[dict[str, Limit]] = {
     "CommandRedeliverUnacknowledgedMessages.park": _REASON,
     "CommandScalableTopicLookup.topic": _TOPIC,
     "CommandScalableTopicSubscribe.consumer_name": _NAME,
+    "CommandScalableTopicSubscribe.positions": Size(2**20),
     "CommandScalableTopicSubscribe.subscription": _NAME,
     "CommandScalableTopicSubscribe.topic": _TOPIC,
     "CommandSubscribe.consumer_name": _NAME,
@@ -137,6 +138,7 @@ LIMITS: Final[dict[str, Limit]] = {
     "CommandWatchTopicList.namespace": _NAMESPACE,
     "CommandWatchTopicList.topics_hash": _WORD,
     "CommandWatchTopicList.topics_pattern": _TOPIC,
+    "FinishedSegments.parts": Count(65_536),
     "FinishedSegments.segment_ids": Count(65_536),
     "KeyLongValue.key": Size(PROPERTY_KEY_BYTES_MAX),
     "KeySharedMeta.hashRanges": Count(HASH_RANGES_MAX),
@@ -145,6 +147,7 @@ LIMITS: Final[dict[str, Limit]] = {
     # A key-value schema keeps the definitions of its two halves in its properties.
     "Schema.properties": Pairs(value=64 * 2**10),
     "Schema.schema_data": Size(SCHEMA_BYTES_MAX),
+    "SegmentSlots.ranges": Count(HASH_RANGES_MAX),
     "Subscription.subscription": _NAME,
     "Subscription.topic": _TOPIC,
 }

@@ -165,6 +165,7 @@ OPENED_CALLS: dict[type, dict[str, list[Callable[[Opened], Awaitable[Any]]]]] = 
     AsyncCheckpointConsumer: {
         "receive": [lambda opened: opened.checkpoints.receive(timeout=1)],
         "receive_many": [lambda opened: opened.checkpoints.receive_many(10, timeout=1)],
+        "commit": [lambda opened: opened.checkpoints.commit()],
         "close": [lambda opened: opened.checkpoints.close()],
     },
     SegmentReader: {"read": [read_twice], "close": [lambda opened: opened.reader.close()]},

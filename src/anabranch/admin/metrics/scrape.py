@@ -21,7 +21,7 @@ from anabranch.admin.metrics.topics import collect_topics
 from anabranch.broker.broker import Broker
 from anabranch.broker.cluster.remote_calls import Port
 from anabranch.errors import AnabranchError, NotFoundError
-from anabranch.metadata.records import BrokerRecord
+from anabranch.metadata.broker_record import BrokerRecord
 
 TARGET: Final = "metrics"
 

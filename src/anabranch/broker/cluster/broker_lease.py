@@ -15,7 +15,7 @@ from anabranch.aio import Backoff, TaskRegistry
 from anabranch.broker.cluster.directory import Directory
 from anabranch.errors import AnabranchError
 from anabranch.metadata import records
-from anabranch.metadata.records import BrokerRecord
+from anabranch.metadata.broker_record import BrokerRecord
 from anabranch.metadata.store import MetadataStore
 
 _logger = logging.getLogger(__name__)

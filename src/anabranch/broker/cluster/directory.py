@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping
 from anabranch.aio import TaskRegistry
 from anabranch.errors import MetadataError
 from anabranch.metadata import records
-from anabranch.metadata.records import BrokerRecord, StoreRecord
+from anabranch.metadata.broker_record import BrokerRecord
+from anabranch.metadata.records import StoreRecord
 from anabranch.metadata.store import MetadataStore
 
 _logger = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from anabranch.metadata.records import BrokerRecord
+from anabranch.metadata.broker_record import BrokerRecord
 from anabranch.transport.door import Door, Listener
 from anabranch.transport.pump import Pump
 

@@ -26,7 +26,7 @@ from anabranch.errors import (
     ConnectError,
     OperationTimeoutError,
 )
-from anabranch.metadata.records import BrokerRecord
+from anabranch.metadata.broker_record import BrokerRecord
 from anabranch.transport.dialing import dial
 from anabranch.transport.tls import TLS_SCHEME
 

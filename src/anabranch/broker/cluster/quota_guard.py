@@ -27,7 +27,7 @@ from anabranch.broker.serving.producer import ServedProducer
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.broker.serving.usage import Usage, UsingConsumer, topic_of
 from anabranch.errors import ConsumerBusyError, ProducerBusyError
-from anabranch.metadata.records import BrokerRecord
+from anabranch.metadata.broker_record import BrokerRecord
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import TopicName
 

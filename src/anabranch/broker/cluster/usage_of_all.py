@@ -15,7 +15,7 @@ from anabranch.broker.cluster.remote_calls import Port
 from anabranch.broker.serving.usage import TenantUse, TopicUse, Usage, merged, merged_tenant
 from anabranch.errors import AnabranchError
 from anabranch.metadata import records
-from anabranch.metadata.records import BrokerRecord
+from anabranch.metadata.broker_record import BrokerRecord
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import TopicName, encode_part
 

@@ -107,3 +107,13 @@ class CheckpointConsumer(Consumer[AsyncCheckpointConsumer[V], V]):
         except AlreadyClosedError:
             # The client is closed, and nothing moves the position any more.
             return self._twin.checkpoint_before(waiting)
+
+    def commit(self, checkpoint: Checkpoint | None = None, timeout: Seconds | None = None) -> None:
+        """Tell the group that this checkpoint, or the current one, is stored by the application.
+
+        A member that gets a bucket of this one goes on at the last committed position. From the first commit
+        on, members share segments by buckets. Raises ConsumerBusyError, and commits nothing, if another
+        member got a bucket meanwhile: it receives what this one received since its last commit.
+        """
+        given = self.checkpoint() if checkpoint is None else checkpoint
+        self._run("commit", lambda: self._twin.commit(given, timeout))

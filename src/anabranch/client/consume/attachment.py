@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from random import Random
 
 from anabranch.aio import Backoff
 from anabranch.client.net.layout_watch import TopicLayout
@@ -97,6 +98,30 @@ class Attachment:
             command.start_message_id.ledgerId = floor.ledger & (2**64 - 1)
             command.start_message_id.entryId = floor.entry & (2**64 - 1)
         return command
+
+
+def reader_attachment(
+    consumer_name: str,
+    rng: Random,
+    properties: Mapping[str, str],
+    start: Callable[[], MessageId],
+    *,
+    paused: bool,
+) -> Attachment:
+    """How a consumer that keeps its position itself subscribes, each time under another name.
+
+    The former attachment of the consumer to the same segment may not have ended yet.
+    """
+    subscription = f"reader-{rng.getrandbits(40):010x}"
+    return Attachment(
+        subscription,
+        pb.CommandSubscribe.Exclusive,
+        consumer_name,
+        durable=False,
+        properties=properties,
+        start=start,
+        paused=paused,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,7 @@
 """The checkpoint consumer: all segments in key order, with positions that only the application keeps.
 
 The broker has no cursor for it. The consumer reads a segment when all its ancestors are read to their end.
-The members of a group share the segments and report finished ones to the leader, which then assigns their
-children. No member knows the positions of another, so each begins a segment where its own start says.
+The members of a group share segments, and buckets of a segment (`group_member.py`).
 """
 
 from __future__ import annotations
@@ -10,28 +9,35 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
-from anabranch.aio import is_transient
-from anabranch.client.consume.attachment import Attachment, CheckpointOptions, address_in
+from anabranch.client.consume.attachment import CheckpointOptions, address_in, reader_attachment
+from anabranch.client.consume.group_member import GroupMember
 from anabranch.client.consume.inbox import Inbox
 from anabranch.client.consume.segment_consumer import SegmentConsumer
-from anabranch.client.decide.ordering import ReadPositions, readable
+from anabranch.client.consume.segment_ends import last_message
+from anabranch.client.decide.member_positions import MemberPositions
 from anabranch.client.decide.permits import Permits
+from anabranch.client.decide.read_positions import ReadPositions
 from anabranch.client.message import Message, Received
 from anabranch.client.net.closing import Deadline, farewell
-from anabranch.client.net.connection_pool import RECONNECT, ConnectionPool
+from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.layout_watch import LayoutWatch, TopicLayout
-from anabranch.client.net.registration import Registration, RegistrationOptions
-from anabranch.client.options import log
+from anabranch.client.options import Seconds, log
 from anabranch.client.schema import Codec
-from anabranch.errors import AlreadyClosedError, AnabranchError, DataLossError, TopicNotFoundError
+from anabranch.errors import (
+    AlreadyClosedError,
+    AnabranchError,
+    DataLossError,
+    InvalidConfigurationError,
+    TopicNotFoundError,
+)
 from anabranch.model.assignment import Assignment
 from anabranch.model.checkpoint import Checkpoint
 from anabranch.model.ids import LATEST, MessageId
 from anabranch.model.layout import Segment
 from anabranch.protocol.gaps import is_gap
-from anabranch.protocol.pb import pulsar_pb2 as pb
 
 T = TypeVar("T")
 
@@ -42,30 +48,16 @@ class AsyncCheckpointConsumer(Inbox[T]):
     def __init__(self, pool: ConnectionPool, schema: Codec[T], options: CheckpointOptions) -> None:
         name = options.name or f"anabranch-checkpoint-{pool.rng.getrandbits(40):010x}"
         super().__init__(pool, schema, name, options.receiver_queue_size, options.bad_entries)
-        self._options = options
-        self._attachment = Attachment(
-            f"reader-{pool.rng.getrandbits(40):010x}",
-            pb.CommandSubscribe.Exclusive,
-            self.name,
-            durable=False,
-            properties=options.properties,
-        )
-        self._read = ReadPositions(options.start)
+        self._options = replace(options, name=name)
         self._pins: dict[SegmentConsumer, asyncio.Task[None]] = {}
         """Tasks that replace the start LATEST of a segment by its last message."""
         self._watch = LayoutWatch(pool, options.topic, self._layout_changed, gone=self.role_refused)
         self._layout: TopicLayout | None = None
-        self._registration: Registration | None = None
-        self._mine: frozenset[int] | None = None
-        """In a group: the segments assigned to this member; None outside a group."""
-        self._ever_mine: dict[int, None] = {}
+        self._read = ReadPositions(options.start)
+        self._member: GroupMember | None = None
         if options.group is not None:
-            self._mine = frozenset()
-            latest = pb.CommandSubscribe.Latest
-            request = RegistrationOptions(
-                options.topic, options.group, name, pb.CHECKPOINT, latest, lambda: self._read.finished
-            )
-            self._registration = Registration(pool, request, self._assigned, self._refused)
+            self._read = read = MemberPositions(options.start)
+            self._member = GroupMember(pool, self._options, read, self._assigned, self._refused)
 
     async def open(self) -> None:
         """Look the topic up and find the position of every segment."""
@@ -73,8 +65,8 @@ class AsyncCheckpointConsumer(Inbox[T]):
             self._layout = layout = await self._watch.open(self.tasks, deadline.left_s)
             for id_ in self._read.begin(layout.layout):
                 self._lose(f"segment {id_} was removed before this checkpoint came to its end")
-            if self._registration is not None:
-                await self._registration.open(self.tasks, deadline.left_s)
+            if self._member is not None:
+                await self._member.registration.open(self.tasks, deadline.left_s)
             self._open_readable()
             await self._first_answers(deadline, self._opened)
             if self._failure is not None:
@@ -101,22 +93,37 @@ class AsyncCheckpointConsumer(Inbox[T]):
 
         In a group it has the segments that this member has read or need not read; see `Checkpoint.merge`.
         """
-        known = None if self._mine is None else {**self._ever_mine, **self._read.finished}
+        known = None if self._member is None else self._member.known
         return self._read.checkpoint(self._entry, len(self._run), known)
 
     def checkpoint_before(self, waiting: Sequence[Message[T]]) -> Checkpoint:
         """As `checkpoint`, as if these messages, the last ones handed out, had not been handed out."""
         return self._read.before(self.checkpoint(), waiting)
 
+    async def commit(self, checkpoint: Checkpoint | None = None, timeout: Seconds | None = None) -> None:
+        """Tell the group that this checkpoint, or the current one, is stored by the application.
+
+        A member that gets a bucket of this one goes on at the last committed position. From the first commit
+        on, members share segments by buckets. Raises ConsumerBusyError, and commits nothing, if another
+        member got a bucket meanwhile: it receives what this one received since its last commit.
+        """
+        if self._closed:
+            raise AlreadyClosedError("the consumer is closed")
+        if self._member is None:
+            raise InvalidConfigurationError("only members of a group commit")
+        await self._member.commit(checkpoint or self.checkpoint(), self._limit_s(timeout))
+
     async def _close(self, deadline: Deadline) -> None:
         """Stop reading; the last checkpoint can still be taken."""
-        self._read.positions = dict(self.checkpoint().positions)
-        self._entry = None
+        if self._entry is not None:
+            self.dropped(self._entry.source)  # type: ignore[arg-type]
+            self._keep_position()
         self._end_waiting()
         self._watch.close()
         answers = [source.hang_up() for source in self.sources.values()]
-        if self._registration is not None:
-            answers.append(self._registration.hang_up())
+        if self._member is not None:
+            self._member.close()
+            answers.append(self._member.registration.hang_up())
         try:
             await farewell(answers, deadline)
         finally:
@@ -127,23 +134,22 @@ class AsyncCheckpointConsumer(Inbox[T]):
     def _assigned(self, assignment: Assignment) -> None:
         if self._closed:
             return
-        self._mine = frozenset(segment.segment_id for segment in assignment.segments)
-        self._ever_mine.update(dict.fromkeys(sorted(self._mine)))
-        for id_, source in list(self.sources.items()):
-            if id_ not in self._mine:
+        assert self._member is not None
+        for id_ in self._member.changed(assignment):
+            source = self.sources.pop(id_, None)
+            if source is not None:
                 source.release()
                 self._keep_position()
-                del self.sources[id_]
                 self._read.ends.pop(id_, None)
                 self.tasks.start(source.close(), f"leave {source.topic}")
-        if self._layout is not None:
-            self._open_readable()
+        self._member.take(assignment)
+        self._open_readable()
+        self._member.report_starts()
 
     def _layout_changed(self, layout: TopicLayout) -> None:
         self._keep_position()
         for id_ in self._read.unread(layout.layout):
-            if self._mine is None or id_ in self._mine:
-                self._lose(f"segment {id_} was removed before it was read to its end")
+            self._lose(f"segment {id_} was removed before it was read to its end")
         if self._failure is not None:
             return
         self._layout = layout
@@ -157,11 +163,10 @@ class AsyncCheckpointConsumer(Inbox[T]):
 
     def _open_readable(self) -> None:
         """Subscribe to segments that may be read now, and ask for the end of sealed ones."""
-        layout, mine = self._layout, self._mine
-        assert layout is not None
-        # In a group the leader waits for the segments that other members read.
-        others = () if mine is None else tuple(id_ for id_ in layout.layout.segments if id_ not in mine)
-        for segment in readable(layout.layout, (*self._read.finished, *others)):
+        layout = self._layout
+        if layout is None:
+            return
+        for segment in self._read.readable(layout.layout):
             source = self.sources.get(segment.id)
             if source is None:
                 source = self.sources[segment.id] = self._attach(layout, segment)
@@ -173,7 +178,8 @@ class AsyncCheckpointConsumer(Inbox[T]):
         # A segment that begins at its end sends nothing until the end is known: otherwise messages before
         # and after the end could not be distinguished.
         at_the_end = self._read.positions[segment.id].position == LATEST
-        attachment = replace(self._attachment, start=lambda: self._start_of(segment.id), paused=at_the_end)
+        start, properties = partial(self._start_of, segment.id), self._options.properties
+        attachment = reader_attachment(self.name, self.pool.rng, properties, start, paused=at_the_end)
         permits = Permits(self._queue_size, grows=self._grows)
         source = SegmentConsumer(self, address_in(layout, segment), attachment, permits)
         if at_the_end:
@@ -195,34 +201,20 @@ class AsyncCheckpointConsumer(Inbox[T]):
     async def _pin(self, source: SegmentConsumer) -> None:
         """Replace the position LATEST by the last message now, so that a checkpoint misses no later one."""
         try:
-            last = await self._last_message(source)
+            last = await last_message(source, self._reads)
         except AlreadyClosedError:
             self._pins.pop(source, None)
             return
-        source.floor = self._read.positions[source.segment_id] = last
+        source.floor = last
+        self._read.pin(source.segment_id, last)
         self._pins.pop(source, None)
         source.resume()
-
-    async def _last_message(self, source: SegmentConsumer) -> MessageId:
-        """Ask until the broker answers; raises AlreadyClosedError when the segment is not read any more."""
-        failures = 0
-        while True:
-            last: MessageId | None = None
-            try:
-                last = await source.last_message()
-            except AnabranchError as error:
-                if not is_transient(error):
-                    raise
-            if not self._reads(source):
-                raise AlreadyClosedError(f"this consumer does not read {source.topic} any more")
-            if last is not None:
-                return last
-            await asyncio.sleep(RECONNECT.delay(failures, self.pool.rng))
-            failures += 1
+        if self._member is not None:
+            self._member.report_starts()
 
     async def _find_end(self, source: SegmentConsumer) -> None:
         try:
-            self._read.ends[source.segment_id] = await self._last_message(source)
+            self._read.ends[source.segment_id] = await last_message(source, self._reads)
         except AnabranchError as error:
             log.debug("%s: its end was not found: %s", source.topic, error)
             return
@@ -239,8 +231,8 @@ class AsyncCheckpointConsumer(Inbox[T]):
     def _finish(self, source: SegmentConsumer) -> None:
         self._read.finish(source.segment_id)
         del self.sources[source.segment_id]
-        if self._registration is not None:
-            self._registration.report_finished()
+        if self._member is not None:
+            self._member.report_finished()
         self.tasks.start(source.close(), f"leave {source.topic}")
         if not self._closed:
             self._open_readable()
@@ -268,13 +260,20 @@ class AsyncCheckpointConsumer(Inbox[T]):
             self._read.cover(entry)
             self._finish_if_read(entry.source)  # type: ignore[arg-type]
 
+    def _wants(self, entry: Received) -> bool:
+        wanted = self._read.wants(entry)
+        if not wanted and self._is_gapless(entry):
+            self._pass_over(entry)
+        return wanted
+
     def _accept(self, entry: Received) -> bool:
-        removed = self._read.missing_before(entry)
-        if removed:
+        return self._is_gapless(entry) and self._read.accept(entry)
+
+    def _is_gapless(self, entry: Received) -> bool:
+        """Report messages that were removed before an entry; False if that ends the consumer."""
+        if removed := self._read.missing_before(entry):
             self._lose(f"{removed} messages of segment {entry.source.segment_id} were removed before reading")
-            if self._failure is not None:
-                return False
-        return self._read.accept(entry)
+        return self._failure is None
 
     def _lose(self, what: str) -> None:
         """Report that messages which should be read are gone for good."""

@@ -157,8 +157,9 @@ class Inbox(LeavingConsumer, Generic[T]):
             self._asked |= asked
             if source.entries:
                 self._line.append(source)
-            problem = entry.problem()
-            if problem is not None:
+            if not self._wants(entry):
+                continue
+            if (problem := entry.problem()) is not None:
                 self._bad.add(entry, problem, self.topic, self._number)
                 self._pass_over(entry)
                 if self._bad.to_raise is not None:
@@ -170,15 +171,18 @@ class Inbox(LeavingConsumer, Generic[T]):
                     return True
         return False
 
+    def _wants(self, entry: Received) -> bool:
+        """Whether an entry is decoded at all; False after covering one that other members read."""
+        return True
+
     def _pass_over(self, entry: Received) -> None:
         """Cover an entry that is not handed out; unless the policy is to fail, see to its acknowledgement."""
 
     def _start_run(self, entry: Received) -> None:
         entry.first_number = self._number + 1
-        indexes = entry.wanted_indexes()
+        indexes, self._entry = entry.wanted_indexes(), entry
         count = len(indexes)
         self._number += count
-        self._entry = entry
         numbers = range(self._number, self._number - count, -1)
         self._run = list(map(Message, repeat(entry, count), reversed(indexes), numbers))
 

@@ -7,8 +7,8 @@ consumer's share. It ends when another consumer has the name, or the subscriptio
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TypeGuard
 
 from anabranch.aio import TaskRegistry, is_transient
@@ -20,13 +20,16 @@ from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.layout_watch import look_up_layout
 from anabranch.client.net.reconnector import Reconnector
 from anabranch.errors import (
+    AlreadyClosedError,
     AnabranchError,
     ConsumerBusyError,
     LayoutError,
     RemoteProtocolError,
     SubscriptionNotFoundError,
+    UnsupportedFeatureError,
 )
 from anabranch.model.assignment import UNCOUNTED, AssignedSegment, Assignment
+from anabranch.model.drains import Ranges
 from anabranch.model.names import TopicName
 from anabranch.model.ranges import HashRange
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -46,13 +49,37 @@ def assignment_from_wire(wire: pb.ScalableConsumerAssignment) -> Assignment:
             )
             for segment in wire.segments
         )
+        leaving = tuple(
+            (part.segment_id, tuple(HashRange(slots.start, slots.end) for slots in part.ranges))
+            for part in wire.leaving
+        )
     except LayoutError as error:
         raise RemoteProtocolError(f"the broker sent an impossible assignment: {error}") from error
     ids = {segment.segment_id for segment in segments}
     if len(ids) < len(segments) or max(ids, default=0) > ID_MAX:
         raise RemoteProtocolError("the broker assigned a segment twice, or one with an impossible id")
     generation = wire.generation if wire.HasField("generation") else UNCOUNTED
-    return Assignment(wire.layout_epoch, generation, segments)
+    return Assignment(wire.layout_epoch, generation, segments, wire.positions, leaving, wire.awaits)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupReport:
+    """How far a member of a checkpoint group has read."""
+
+    finished: Iterable[int] = ()
+    """The segments that it has read to their end."""
+    parts: Mapping[int, Ranges] = field(default_factory=dict)
+    """The slots that it has read to the end, of segments that it has read in part."""
+    positions: bytes = b""
+    """A checkpoint of what it has committed, and of its starts."""
+    generation: int = UNCOUNTED
+    """Of the assignment that the positions belong to."""
+    commits: bool = False
+    """Whether the application commits positions."""
+    releases: bool = False
+    """Whether the positions cover all that it read of the slots that leave it."""
+    claims: int | None = None
+    """The generation since which it waits for slots of other members; None while it may wait on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +91,8 @@ class RegistrationOptions:
     consumer_name: str
     kind: pb.ScalableConsumerType.ValueType
     initial_position: pb.CommandSubscribe.InitialPosition.ValueType
-    finished: Callable[[], Iterable[int]] | None = None
-    """In a checkpoint group: returns the segments that this consumer has read to their end."""
+    report: Callable[[], GroupReport] | None = None
+    """In a checkpoint group: returns how far this consumer has read."""
 
 
 class Registration:
@@ -95,6 +122,8 @@ class Registration:
         self._connection: BrokerConnection | None = None
         self._broker_is_ours = False
         self._consumer_id = 0
+        self._unreported: dict[asyncio.Future[None], None] = {}
+        """Calls that wait for a registration that begins after them."""
         name = f"registration with {request.topic}"
         self._reconnector = Reconnector(name, pool.rng, self._register, self._failed)
 
@@ -126,14 +155,27 @@ class Registration:
         self._connection = None
         self._reconnector.handle(ReconnectEvent.LOST)
 
-    def report_finished(self) -> None:
-        """Register again with the segments that are finished now; other members may wait for them."""
+    def report_soon(self) -> None:
+        """Register again with a new report; other members may wait for it."""
         if self._broker_is_ours:
             self._reconnector.handle(ReconnectEvent.LOST)
+
+    async def report(self) -> None:
+        """Register again with a new report, and return when the leader has answered it."""
+        if not self._broker_is_ours:
+            raise UnsupportedFeatureError("this broker keeps no positions of checkpoint groups")
+        answered = asyncio.get_running_loop().create_future()
+        self._unreported[answered] = None
+        self.report_soon()
+        try:
+            await answered
+        finally:
+            self._unreported.pop(answered, None)
 
     def hang_up(self) -> asyncio.Future[object] | None:
         """Give the share back; return the answer to come, if the broker understands the command."""
         self._reconnector.handle(ReconnectEvent.ENDED)
+        self._fail_reports(AlreadyClosedError("the consumer was closed"))
         connection, self._connection = self._connection, None
         if connection is None:
             return None
@@ -143,8 +185,14 @@ class Registration:
     def _failed(self, error: Exception) -> bool:
         if not self._is_final(error):
             return False
+        self._fail_reports(error)
         self._refused(error)
         return True
+
+    def _fail_reports(self, error: AnabranchError) -> None:
+        for answered in self._unreported:
+            if not answered.done():
+                answered.set_exception(error)
 
     def _is_final(self, error: BaseException) -> TypeGuard[AnabranchError]:
         if is_refused_role(error):
@@ -156,7 +204,7 @@ class Registration:
         self._reconnector.handle(ReconnectEvent.BEGUN)
         connection, self._connection = self._connection, None
         consumer_id = self._consumer_id
-        # A consumer that is still registered reports more finished segments on the same connection.
+        # A consumer that is still registered sends its new report on the same connection.
         if connection is None:
             # A topic that was found once and is missing now was deleted on purpose.
             layout = await look_up_layout(self._pool, self._request.topic, create=self._found is None)
@@ -170,6 +218,7 @@ class Registration:
         connection.registrations[consumer_id] = self
         # The answer replaces any assignment: a topic that was created again has lower generations.
         self._current = None
+        reported = list(self._unreported)
         try:
             reply = await connection.request(
                 self._command(consumer_id),
@@ -185,6 +234,9 @@ class Registration:
         self._consumer_id = consumer_id
         self.opened_in = reply.incarnation if reply.HasField("incarnation") else None
         self.updated(reply.assignment)
+        for answered in reported:
+            if not answered.done():
+                answered.set_result(None)
 
     def _command(self, consumer_id: int) -> pb.CommandScalableTopicSubscribe:
         request = self._request
@@ -199,8 +251,19 @@ class Registration:
             instance=self._instance,
             opened_in=self.opened_in,
         )
-        if request.finished is not None:
-            command.finished.CopyFrom(pb.FinishedSegments(segment_ids=request.finished()))
+        if request.report is not None:
+            report = request.report()
+            command.finished.CopyFrom(pb.FinishedSegments(segment_ids=report.finished))
+            for id_, slots in report.parts.items():
+                part = command.finished.parts.add(segment_id=id_)
+                for range_ in slots:
+                    part.ranges.add(start=range_.start, end=range_.end)
+            command.positions = report.positions
+            command.commits, command.releases = report.commits, report.releases
+            if report.claims is not None:
+                command.claims = report.claims
+            if report.generation != UNCOUNTED:
+                command.positions_generation = report.generation
         return command
 
     def _unsubscribe(self, connection: BrokerConnection, consumer_id: int) -> asyncio.Future[object] | None:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 
 import msgspec
 
+from anabranch.controller.decide import checkpoint_groups
 from anabranch.controller.decide.operation import segment_name
+from anabranch.controller.decide.registration_request import PLAIN_REQUEST, RegistrationRequest
 from anabranch.metadata.records import (
     AssignedRecord,
     ConsumerRecord,
-    InitialPosition,
     RangeRecord,
-    SubscriptionKind,
     SubscriptionRecord,
 )
 from anabranch.model.assignment import Assigned, AssignedSegment, Assignment, assign
@@ -22,43 +21,8 @@ from anabranch.model.hashing import bucket_ranges
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.model.ranges import HashRange
-from anabranch.rights.names import is_foreign
 
 Load = Mapping[int, float]
-
-
-@dataclass(frozen=True, slots=True)
-class RegistrationRequest:
-    """A registering consumer, as it describes itself."""
-
-    kind: SubscriptionKind = "STREAM"
-    start: InitialPosition | None = None
-    """The position of a new subscription; without one, the first consumer with a position gives it one."""
-    whole: bool = False
-    """Whether its client reads only whole segments, not buckets."""
-    finished: tuple[int, ...] | None = None
-    """In a checkpoint group: the segments it has read to the end; None if its client does not report them."""
-    address: str = ""
-    instance: int | None = None
-    """Distinguishes it from other consumers of its name; None if its client sends none."""
-    attempt: int = 0
-    """Rises each time the same instance registers on another connection."""
-    opened_in: int | None = None
-    """The incarnation of the topic in which it opened the subscription, which is not recreated there."""
-    principal: str = ""
-    """The role that the consumer's name belongs to; empty without authentication."""
-
-    def returns(self, former: RegistrationRequest) -> bool:
-        """Whether the consumer of the `former` request has come back with this one, and not the reverse."""
-        same = self.instance is not None and self.instance == former.instance
-        return same and self.attempt >= former.attempt
-
-    def is_foreign_to(self, former: RegistrationRequest) -> bool:
-        """Whether the name of the `former` request belongs to another role."""
-        return is_foreign(former.principal, self.principal)
-
-
-PLAIN_REQUEST = RegistrationRequest()
 
 
 def join(
@@ -69,18 +33,37 @@ def join(
     request: RegistrationRequest = PLAIN_REQUEST,
 ) -> SubscriptionRecord:
     """The group with one more consumer, or with a new description of a member."""
+    before, by_buckets = record, True
+    if record.type == "CHECKPOINT":
+        by_buckets = request.positions is not None
+        record = checkpoint_groups.reported(record, name, request)
     known = record.consumers.get(name, ConsumerRecord())
     member = msgspec.structs.replace(
         known,
-        whole=request.whole,
-        finished=request.finished,
+        whole=request.whole or not by_buckets,
+        finished=_believed(record, name, request),
+        partly_finished=request.partly_finished,
         instance=request.instance,
         principal=request.principal,
     )
-    if record.consumers.get(name) == member:
+    if record is before and record.consumers.get(name) == member:
         return record
     joined = {**record.consumers, name: member}
     return reassign(msgspec.structs.replace(record, consumers=joined), layout, load)
+
+
+def _believed(record: SubscriptionRecord, name: str, request: RegistrationRequest) -> tuple[int, ...] | None:
+    """The finished segments of a request, without those that other members still read.
+
+    The start of a new member may exclude a segment that the others have not finished.
+    """
+    if record.type != "CHECKPOINT" or request.finished is None:
+        return request.finished
+    known = record.consumers.get(name)
+    held = {a.segment_id for n, other in record.consumers.items() if n != name for a in other.segments}
+    if known is not None:
+        held -= {a.segment_id for a in known.segments}.union(known.finished or ())
+    return tuple(id_ for id_ in request.finished if id_ not in held)
 
 
 def leave(record: SubscriptionRecord, layout: Layout, name: str, load: Load) -> SubscriptionRecord:
@@ -90,6 +73,8 @@ def leave(record: SubscriptionRecord, layout: Layout, name: str, load: Load) -> 
     left = {other: held for other, held in record.consumers.items() if other != name}
     # The generation rises even if no member is left, because owners of segments order rosters by it.
     without = msgspec.structs.replace(record, consumers=left, generation=record.generation + 1)
+    if not left:
+        without = checkpoint_groups.begin_anew(without)
     return reassign(without, layout, load, _held(record))
 
 
@@ -150,23 +135,37 @@ def reassign(
     parts = {id_: ranges for id_, ranges in record.partly_drained.items() if id_ in layout.segments}
     if (drained, parts) != (record.drained, record.partly_drained):
         record = msgspec.structs.replace(record, drained=drained, partly_drained=parts)
-    held = _held(record)
-    given = _assign(record, layout, held if before is None else before, load)
+    if record.type == "CHECKPOINT":
+        record = checkpoint_groups.keep_listed(record, layout)
+    assigned = _assign(record, layout, _held(record) if before is None else before, load)
+    given = _stored(record, layout, assigned)
     generation = record.generation + 1
     consumers = {
         name: consumer
-        if consumer.generation and given[name] == held[name]
+        if consumer.generation and given[name] == (consumer.segments, consumer.leaving)
         else msgspec.structs.replace(
             consumer,
             generation=generation,
             joined=consumer.joined or generation,
-            segments=tuple(AssignedRecord(segment_id=a.segment, shared=a.shared) for a in given[name]),
+            segments=given[name][0],
+            leaving=given[name][1],
         )
         for name, consumer in record.consumers.items()
     }
     if consumers == record.consumers:
         return record
     return msgspec.structs.replace(record, consumers=consumers, generation=generation)
+
+
+def _stored(
+    record: SubscriptionRecord, layout: Layout, given: Mapping[str, tuple[Assigned, ...]]
+) -> Mapping[str, checkpoint_groups.Share]:
+    if record.type == "CHECKPOINT":
+        return checkpoint_groups.with_buckets(record, layout, given)
+    return {
+        name: (tuple(AssignedRecord(segment_id=a.segment, shared=a.shared) for a in held), {})
+        for name, held in given.items()
+    }
 
 
 def _held(record: SubscriptionRecord) -> dict[str, tuple[Assigned, ...]]:
@@ -178,7 +177,10 @@ def _held(record: SubscriptionRecord) -> dict[str, tuple[Assigned, ...]]:
 
 def shares(record: SubscriptionRecord) -> bool:
     """Whether members may share segments by buckets: if the clients of all members can."""
-    return record.type == "STREAM" and not any(consumer.whole for consumer in record.consumers.values())
+    if record.type == "QUEUE" or any(consumer.whole for consumer in record.consumers.values()):
+        return False
+    # Without committed positions, a bucket that moves would be read again from its start.
+    return record.type == "STREAM" or record.commits
 
 
 def members_max(records: Iterable[SubscriptionRecord], *, sharing: bool) -> int:
@@ -193,37 +195,13 @@ def _assign(
     if record.type != "CHECKPOINT":
         drained, parts = frozenset(record.drained), drained_parts(record)
         return assign(layout, names, drained, before, load, share=shares(record), parts=parts)
-    # A checkpoint group keeps its own positions, so only its members know which segments they finished. After
-    # a member left, the segments it finished have to be read again.
-    finished = finished_by_group(record)
-    if finished is not None:
-        return assign(layout, names, finished, before, load, share=False)
-    # If a member does not report them, the group gets the whole DAG, and each member orders its own segments.
-    unlinked = {id_: replace(segment, parents=(), children=()) for id_, segment in layout.segments.items()}
-    flat = Layout(layout.epoch, layout.next_id, unlinked)
-    return assign(flat, names, frozenset(), _with_heirs(layout, before), load, share=False)
+    return checkpoint_groups.assign_to_members(record, layout, before, load, share=shares(record))
 
 
 def finished_by_group(record: SubscriptionRecord) -> frozenset[int] | None:
     """The segments that the members of a checkpoint group have finished; None if a member does not report."""
-    reports = [consumer.finished for consumer in record.consumers.values()]
-    if any(finished is None for finished in reports):
-        return None
-    return frozenset(id_ for finished in reports for id_ in finished or ())
-
-
-def _with_heirs(
-    layout: Layout, before: Mapping[str, tuple[Assigned, ...]]
-) -> Mapping[str, tuple[Assigned, ...]]:
-    """Assign the children of a consumer's segments to it too, so that it is preferred for them."""
-    readers = {held.segment: name for name, given in before.items() for held in given}
-    inherited: dict[str, tuple[Assigned, ...]] = dict(before)
-    for id_ in sorted(layout.segments):
-        reader = next((readers[p] for p in layout.segments[id_].parents if p in readers), None)
-        if id_ not in readers and reader is not None:
-            readers[id_] = reader
-            inherited[reader] = (*inherited[reader], Assigned(id_))
-    return inherited
+    done = checkpoint_groups.progress(record)
+    return None if done is None else done.finished
 
 
 def assignment(record: SubscriptionRecord, layout: Layout, topic: TopicName, name: str) -> Assignment:
@@ -234,12 +212,18 @@ def assignment(record: SubscriptionRecord, layout: Layout, topic: TopicName, nam
     segments = []
     for held in consumer.segments:
         segment = layout.segments.get(held.segment_id)
-        if segment is not None:
-            shared = bucket_ranges(segment.bucket_splits) if held.shared else ()
-            segments.append(
-                AssignedSegment(segment.id, segment.range, str(segment_name(topic, segment)), shared)
-            )
-    return Assignment(layout.epoch, consumer.generation, tuple(segments))
+        if segment is None:
+            continue
+        shared = bucket_ranges(segment.bucket_splits) if held.shared else ()
+        if record.type == "CHECKPOINT" and held.shared:
+            # The owner of the segment does not know the group, so the member has to know its own buckets.
+            shared = checkpoint_groups.ranges_of(held.buckets)
+            if not shared:
+                continue
+        segments.append(AssignedSegment(segment.id, segment.range, str(segment_name(topic, segment)), shared))
+    leaving = tuple((id_, checkpoint_groups.ranges_of(slots)) for id_, slots in consumer.leaving.items())
+    awaits = any(other.leaving for of, other in record.consumers.items() if of != name)
+    return Assignment(layout.epoch, consumer.generation, tuple(segments), record.positions, leaving, awaits)
 
 
 def has_cursors(record: SubscriptionRecord) -> bool:
@@ -249,7 +233,12 @@ def has_cursors(record: SubscriptionRecord) -> bool:
 
 def open_parts(record: SubscriptionRecord) -> Parts:
     """The drained slots that open parts of children; none while a member reads only whole segments."""
-    return drained_parts(record) if shares(record) else NO_PARTS
+    if not shares(record):
+        return NO_PARTS
+    if record.type == "CHECKPOINT":
+        done = checkpoint_groups.progress(record)
+        return NO_PARTS if done is None else done.parts
+    return drained_parts(record)
 
 
 def slots_of(record: SubscriptionRecord, layout: Layout) -> dict[int, Ranges]:
@@ -271,7 +260,7 @@ def open_for(
 def open_by_buckets(record: SubscriptionRecord, layout: Layout) -> dict[int, Ranges]:
     """The segments that members read by buckets, each with the buckets that are open."""
     given = {held.segment_id for c in record.consumers.values() for held in c.segments if held.shared}
-    if not given:
+    if not given or record.type != "STREAM":
         return {}
     slots = slots_of(record, layout)
     return {id_: open_buckets(layout.segments[id_], slots[id_]) for id_ in sorted(given) if id_ in slots}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from anabranch.controller.decide.groups import PLAIN_REQUEST, RegistrationRequest
+from anabranch.controller.decide.registration_request import PLAIN_REQUEST, RegistrationRequest
 from anabranch.errors import ConsumerBusyError
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from anabranch.controller.decide.admission import Admission, AttachRequest
-from anabranch.controller.decide.groups import PLAIN_REQUEST, RegistrationRequest
 from anabranch.controller.decide.operation import LayoutVersion
+from anabranch.controller.decide.registration_request import PLAIN_REQUEST, RegistrationRequest
 from anabranch.controller.ports.segments import Aim, Drained
 from anabranch.controller.ports.verbs import ends_session, opens_session
 from anabranch.metadata.records import InitialPosition, PolicyFields, SubscriptionKind

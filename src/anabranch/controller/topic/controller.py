@@ -16,8 +16,8 @@ import msgspec
 from anabranch.aio import weakly
 from anabranch.controller.decide import operation
 from anabranch.controller.decide.admission import Admission, AttachRequest
-from anabranch.controller.decide.groups import PLAIN_REQUEST, RegistrationRequest
 from anabranch.controller.decide.operation import LayoutVersion, RequestedChange
+from anabranch.controller.decide.registration_request import PLAIN_REQUEST, RegistrationRequest
 from anabranch.controller.layout_watches import LayoutWatches
 from anabranch.controller.ports.leader import Membership, Push
 from anabranch.controller.ports.segments import Aim, Drained

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Protocol, runtime_checkable
 
-from anabranch.controller.decide.groups import RegistrationRequest
 from anabranch.controller.decide.name_holds import (
     CancelTimer,
     ConnectionLost,
@@ -18,6 +17,7 @@ from anabranch.controller.decide.name_holds import (
     NameHolds,
     StartTimer,
 )
+from anabranch.controller.decide.registration_request import RegistrationRequest
 from anabranch.controller.ports.leader import Push
 from anabranch.controller.topic.leadership import ControllerSettings, GraceOver, Notify
 from anabranch.metadata.records import ConsumerRecord

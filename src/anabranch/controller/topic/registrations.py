@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anabranch.controller.decide import groups
-from anabranch.controller.decide.groups import RegistrationRequest
+from anabranch.controller.decide.registration_request import RegistrationRequest
 from anabranch.controller.ports.leader import Membership, Push
 from anabranch.controller.topic.leadership import Happened, Leadership, Notify
 from anabranch.controller.topic.members import Members
@@ -37,8 +37,9 @@ class Registrations:
 
         record = self._subscriptions.records[sub]
         if joined(record) is not record:
-            await self._subscriptions.save(sub, joined)
-            self._notify(Happened.MEMBERS_CHANGED)
+            saved = await self._subscriptions.save(sub, joined)
+            if saved.consumers != record.consumers:
+                self._notify(Happened.MEMBERS_CHANGED)
         token = self._members.join(sub, name, push, request)
         record = self._subscriptions.records[sub]
         assignment = groups.assignment(record, self._lead.layout, self._lead.name, name)

@@ -2911,21 +2911,35 @@ class ScalableConsumerAssignment(_message.Message):
     LAYOUT_EPOCH_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
+    POSITIONS_FIELD_NUMBER: _builtins.int
+    LEAVING_FIELD_NUMBER: _builtins.int
+    AWAITS_FIELD_NUMBER: _builtins.int
     layout_epoch: _builtins.int
     generation: _builtins.int
     """Grows with every assignment of the subscription, also when the layout stays."""
+    positions: _builtins.bytes
+    """In a checkpoint group: a checkpoint with all positions of the group."""
+    awaits: _builtins.bool
+    """Whether slots may be on their way to this member from members that have to commit first."""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___ScalableAssignedSegment]: ...
+    @_builtins.property
+    def leaving(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentSlots]:
+        """Slots that the member reads no further. They move on when it has committed what it read of them."""
+
     def __init__(
         self,
         *,
         layout_epoch: _builtins.int | None = ...,
         segments: _abc.Iterable[Global___ScalableAssignedSegment] | None = ...,
         generation: _builtins.int | None = ...,
+        positions: _builtins.bytes | None = ...,
+        leaving: _abc.Iterable[Global___SegmentSlots] | None = ...,
+        awaits: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "layout_epoch", b"layout_epoch"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["awaits", b"awaits", "generation", b"generation", "layout_epoch", b"layout_epoch", "positions", b"positions"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "layout_epoch", b"layout_epoch", "segments", b"segments"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["awaits", b"awaits", "generation", b"generation", "layout_epoch", b"layout_epoch", "leaving", b"leaving", "positions", b"positions", "segments", b"segments"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2947,6 +2961,11 @@ class CommandScalableTopicSubscribe(_message.Message):
     FINISHED_FIELD_NUMBER: _builtins.int
     INSTANCE_FIELD_NUMBER: _builtins.int
     OPENED_IN_FIELD_NUMBER: _builtins.int
+    POSITIONS_FIELD_NUMBER: _builtins.int
+    POSITIONS_GENERATION_FIELD_NUMBER: _builtins.int
+    COMMITS_FIELD_NUMBER: _builtins.int
+    RELEASES_FIELD_NUMBER: _builtins.int
+    CLAIMS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     topic: _builtins.str
     subscription: _builtins.str
@@ -2961,6 +2980,18 @@ class CommandScalableTopicSubscribe(_message.Message):
     """
     opened_in: _builtins.int
     """The incarnation of the topic in which the consumer has opened the subscription: there it is not made again."""
+    positions: _builtins.bytes
+    """In a checkpoint group: a checkpoint with the positions that the member has committed, and its starts. Its
+    presence says that the member reads by buckets.
+    """
+    positions_generation: _builtins.int
+    """The generation of the assignment that `positions` belong to."""
+    commits: _builtins.bool
+    """Whether the application of the member commits positions. The group shares segments by buckets then."""
+    releases: _builtins.bool
+    """Whether the positions cover all that the member read of the slots that leave it."""
+    claims: _builtins.int
+    """The member has waited long enough for slots that others leave since this generation."""
     @_builtins.property
     def finished(self) -> Global___FinishedSegments:
         """In a checkpoint group: what a member has read to its end. It registers again when that grows."""
@@ -2978,10 +3009,15 @@ class CommandScalableTopicSubscribe(_message.Message):
         finished: Global___FinishedSegments | None = ...,
         instance: _builtins.int | None = ...,
         opened_in: _builtins.int | None = ...,
+        positions: _builtins.bytes | None = ...,
+        positions_generation: _builtins.int | None = ...,
+        commits: _builtins.bool | None = ...,
+        releases: _builtins.bool | None = ...,
+        claims: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "consumer_name", b"consumer_name", "consumer_type", b"consumer_type", "finished", b"finished", "initial_position", b"initial_position", "instance", b"instance", "opened_in", b"opened_in", "request_id", b"request_id", "subscription", b"subscription", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["claims", b"claims", "commits", b"commits", "consumer_id", b"consumer_id", "consumer_name", b"consumer_name", "consumer_type", b"consumer_type", "finished", b"finished", "initial_position", b"initial_position", "instance", b"instance", "opened_in", b"opened_in", "positions", b"positions", "positions_generation", b"positions_generation", "releases", b"releases", "request_id", b"request_id", "subscription", b"subscription", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "consumer_name", b"consumer_name", "consumer_type", b"consumer_type", "finished", b"finished", "initial_position", b"initial_position", "instance", b"instance", "opened_in", b"opened_in", "request_id", b"request_id", "subscription", b"subscription", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claims", b"claims", "commits", b"commits", "consumer_id", b"consumer_id", "consumer_name", b"consumer_name", "consumer_type", b"consumer_type", "finished", b"finished", "initial_position", b"initial_position", "instance", b"instance", "opened_in", b"opened_in", "positions", b"positions", "positions_generation", b"positions_generation", "releases", b"releases", "request_id", b"request_id", "subscription", b"subscription", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2992,20 +3028,49 @@ class FinishedSegments(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SEGMENT_IDS_FIELD_NUMBER: _builtins.int
+    PARTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def segment_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentSlots]:
+        """Segments of which some buckets are read to the end."""
+
     def __init__(
         self,
         *,
         segment_ids: _abc.Iterable[_builtins.int] | None = ...,
+        parts: _abc.Iterable[Global___SegmentSlots] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["segment_ids", b"segment_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["parts", b"parts", "segment_ids", b"segment_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FinishedSegments: _TypeAlias = FinishedSegments  # noqa: Y015
+
+@_typing.final
+class SegmentSlots(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEGMENT_ID_FIELD_NUMBER: _builtins.int
+    RANGES_FIELD_NUMBER: _builtins.int
+    segment_id: _builtins.int
+    @_builtins.property
+    def ranges(self) -> _containers.RepeatedCompositeFieldContainer[Global___IntRange]: ...
+    def __init__(
+        self,
+        *,
+        segment_id: _builtins.int | None = ...,
+        ranges: _abc.Iterable[Global___IntRange] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["segment_id", b"segment_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ranges", b"ranges", "segment_id", b"segment_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SegmentSlots: _TypeAlias = SegmentSlots  # noqa: Y015
 
 @_typing.final
 class CommandScalableTopicSubscribeResponse(_message.Message):

@@ -9,8 +9,9 @@ import pytest
 from anabranch.broker.cluster.directory import RETRY_S, Directory
 from anabranch.errors import MetadataError
 from anabranch.metadata import records
+from anabranch.metadata.broker_record import BrokerRecord
 from anabranch.metadata.memory import MemoryStore, MemoryTree
-from anabranch.metadata.records import BrokerRecord, StoreRecord
+from anabranch.metadata.records import StoreRecord
 from tests.fakes.metadata import FailingStore
 
 

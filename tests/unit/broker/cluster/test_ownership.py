@@ -13,8 +13,9 @@ from anabranch.broker.cluster.directory import Directory
 from anabranch.broker.cluster.ownership import Ownership, OwnershipOptions
 from anabranch.errors import CorruptDataError, HeldError, MetadataError, MissingDataError
 from anabranch.metadata import records
+from anabranch.metadata.broker_record import BrokerRecord
 from anabranch.metadata.memory import MemoryStore, MemoryTree
-from anabranch.metadata.records import BrokerRecord, StoreRecord
+from anabranch.metadata.records import StoreRecord
 from tests.fakes.metadata import FailingStore
 
 PATIENCE_S = 5.0

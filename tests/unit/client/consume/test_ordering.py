@@ -5,7 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from anabranch.client.decide.ordering import ReadPositions, place
+from anabranch.client.decide.ordering import place
+from anabranch.client.decide.read_positions import ReadPositions
 from anabranch.model.checkpoint import Checkpoint
 from anabranch.model.layout import Layout
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anabranch.controller.decide import groups
-from anabranch.controller.decide.groups import RegistrationRequest
+from anabranch.controller.decide.registration_request import RegistrationRequest
 from anabranch.controller.decide.retention import prunable
 from anabranch.controller.topic.reports import waiting
 from anabranch.metadata.namespaces import Retention

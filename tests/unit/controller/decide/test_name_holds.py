@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.controller.decide.groups import PLAIN_REQUEST
 from anabranch.controller.decide.name_holds import (
     CancelTimer,
     ConnectionLost,
@@ -14,6 +13,7 @@ from anabranch.controller.decide.name_holds import (
     NameHolds,
     StartTimer,
 )
+from anabranch.controller.decide.registration_request import PLAIN_REQUEST
 from anabranch.errors import ConsumerBusyError
 
 

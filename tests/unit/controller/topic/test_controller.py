@@ -12,7 +12,7 @@ import pytest
 
 from anabranch.clock import SystemClock
 from anabranch.controller.decide.admission import AttachRequest
-from anabranch.controller.decide.groups import RegistrationRequest
+from anabranch.controller.decide.registration_request import RegistrationRequest
 from anabranch.controller.ports.leader import TopicLeader
 from anabranch.controller.ports.segments import Aim, Drained
 from anabranch.controller.service import ControllerService

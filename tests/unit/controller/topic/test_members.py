@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from anabranch.controller.decide.groups import RegistrationRequest
+from anabranch.controller.decide.registration_request import RegistrationRequest
 from anabranch.controller.ports.leader import Membership
 from anabranch.controller.topic.members import RETURN_S
 from anabranch.errors import ConsumerBusyError

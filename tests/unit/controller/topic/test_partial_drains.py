@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.controller.decide.groups import RegistrationRequest
+from anabranch.controller.decide.registration_request import RegistrationRequest
 from anabranch.controller.topic.controller import TopicController
 from anabranch.errors import ServiceNotReadyError
 from anabranch.model.drains import Ranges

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from anabranch.controller.decide.groups import RegistrationRequest
+from anabranch.controller.decide.registration_request import RegistrationRequest
 from anabranch.controller.ports.segments import SegmentLoad
 from anabranch.controller.topic.controller import TopicController
 from anabranch.controller.topic.leadership import ControllerSettings

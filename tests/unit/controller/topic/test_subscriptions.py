@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from anabranch.controller.decide.groups import RegistrationRequest
+from anabranch.controller.decide.registration_request import RegistrationRequest
 from anabranch.errors import (
     ConflictError,
     ConsumerBusyError,

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
-from anabranch.metadata.records import BrokerRecord
+from anabranch.metadata.broker_record import BrokerRecord
 from anabranch.model.hashing import key_hash
 
 

@@ -11,7 +11,7 @@ from anabranch.broker.wire.command_handler import CommandHandler, refuse_with
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.services import Services
 from anabranch.errors import LimitExceededError, NotAllowedError, ServiceNotReadyError, TopicNotFoundError
-from anabranch.metadata.records import BrokerRecord
+from anabranch.metadata.broker_record import BrokerRecord
 from anabranch.model.names import TopicName, parse_namespace
 from anabranch.protocol.pb import pulsar_pb2 as pb
 

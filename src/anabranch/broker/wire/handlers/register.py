@@ -9,12 +9,15 @@ from anabranch.broker.wire.command_handler import CommandHandler, refuse_with
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.java_m1 import understands_ends
 from anabranch.broker.wire.services import Services
-from anabranch.controller.decide.groups import RegistrationRequest
+from anabranch.controller.decide.registration_request import RegistrationRequest
 from anabranch.controller.ports.leader import TopicLeader
 from anabranch.errors import ConsumerNotFoundError, NotAllowedError, ServiceNotReadyError, TopicNotFoundError
-from anabranch.metadata.records import InitialPosition
+from anabranch.metadata.records import InitialPosition, RangeRecord
 from anabranch.model.assignment import Assignment
+from anabranch.model.checkpoint import Checkpoint
+from anabranch.model.drains import union
 from anabranch.model.names import TopicName, validate_client_name, validate_subscription
+from anabranch.model.ranges import HashRange
 from anabranch.protocol.commands import NO_ID
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
@@ -117,6 +120,12 @@ def _request(connection: ServerConnection, command: pb.CommandScalableTopicSubsc
         start=_start(command),
         whole=connection.is_java_m1,
         finished=_finished(command),
+        partly_finished=_partly_finished(command),
+        positions=_positions(command),
+        generation=command.positions_generation if command.HasField("positions_generation") else -1,
+        commits=command.commits,
+        releases=command.releases,
+        claims=command.claims if command.HasField("claims") else None,
         address=connection.address,
         instance=command.instance if command.HasField("instance") else None,
         attempt=command.consumer_id,
@@ -149,6 +158,23 @@ def _finished(command: pb.CommandScalableTopicSubscribe) -> tuple[int, ...] | No
     return tuple(sorted(set(command.finished.segment_ids)))
 
 
+def _partly_finished(command: pb.CommandScalableTopicSubscribe) -> dict[int, tuple[RangeRecord, ...]]:
+    found = {}
+    for part in command.finished.parts:
+        slots = union(HashRange(range_.start, range_.end) for range_ in part.ranges)
+        found[part.segment_id] = tuple(RangeRecord(start=s.start, end=s.end) for s in slots)
+    return dict(sorted(found.items()))
+
+
+def _positions(command: pb.CommandScalableTopicSubscribe) -> bytes | None:
+    """The reported positions, checked; None from a client that knows no buckets of checkpoint groups."""
+    if command.consumer_type != pb.CHECKPOINT or not command.HasField("positions"):
+        return None
+    if command.positions:
+        Checkpoint.from_bytes(command.positions)
+    return command.positions
+
+
 async def leave(connection: ServerConnection, command: pb.CommandScalableTopicUnsubscribe) -> None:
     """Remove a consumer for good; its segments go to the other members at once."""
     connection.openings.cancel("registration", command.consumer_id)
@@ -169,6 +195,12 @@ def to_wire(assignment: Assignment) -> pb.ScalableConsumerAssignment:
     return pb.ScalableConsumerAssignment(
         layout_epoch=assignment.epoch,
         generation=assignment.generation,
+        positions=assignment.positions or None,
+        leaving=[
+            pb.SegmentSlots(segment_id=id_, ranges=[pb.IntRange(start=r.start, end=r.end) for r in slots])
+            for id_, slots in assignment.leaving
+        ],
+        awaits=assignment.awaits or None,
         segments=[
             pb.ScalableAssignedSegment(
                 segment_id=segment.segment_id,
