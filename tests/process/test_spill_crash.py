@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from functools import partial
 from itertools import chain, repeat
+from pathlib import Path
+from urllib.request import urlopen
 
+import pytest
+
+from anabranch.cli.main import main
+from anabranch.data.backup import back_up
+from anabranch.data.restore import restore
 from anabranch.testing.process import BrokerProcess
 from tests.harness.hot_keys import HotConsumer, HotPublisher, half, keys_of_half, until
 
@@ -23,6 +31,7 @@ class Spills:
     def __init__(self, broker: BrokerProcess) -> None:
         self.broker = broker
         self._numbers: dict[str, int] = {}
+        """The next number of each key."""
         self._seen: dict[str, int] = {}
 
     async def start(self, failpoints: str = "") -> None:
@@ -44,6 +53,20 @@ class Spills:
 
     async def publish(self) -> None:
         await self.publisher.publish(chain.from_iterable(repeat(LOW + HIGH, ROUNDS)))
+
+    async def spilled(self) -> None:
+        """Wait until lanes are spilled."""
+
+        def seen() -> bool:
+            with urlopen(f"{self.broker.http_url}/metrics") as answer:
+                text = answer.read().decode()
+            return re.search(r"^anabranch_lane_spilled_bytes{[^}]*} [1-9]", text, re.MULTILINE) is not None
+
+        for _ in range(100):
+            if await asyncio.to_thread(seen):
+                return
+            await asyncio.sleep(0.1)
+        raise AssertionError("no lane was spilled")
 
     async def die(self, *consumers: HotConsumer) -> None:
         """Take deliveries until the broker is killed."""
@@ -90,9 +113,31 @@ async def test_a_kill_while_a_side_log_is_deleted_brings_nothing_back(make_broke
         await spills.publish()
         stuck, healthy = await spills.consumers()
         await healthy.take_until(partial(healthy.has, spills.publisher.numbers, HIGH), 20)
-        await asyncio.sleep(2.5)
+        await spills.spilled()
         stuck.flow(10_000)
         await spills.die(stuck, healthy)
     await spills.start()
     await spills.publish()
+    await spills.take_all()
+
+
+async def test_a_backup_and_the_tools_for_stores_know_spilled_entries(
+    make_broker: MakeBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spills = Spills(make_broker(lane_retained_bytes=0))
+    await spills.start()
+    await spills.publish()
+    _, healthy = await spills.consumers()
+    await healthy.take_until(lambda: healthy.has(spills.publisher.numbers, HIGH), 20)
+    await spills.spilled()
+    await asyncio.to_thread(back_up, spills.broker.data, tmp_path / "backup")
+    spills.broker.stop()
+    copy = make_broker("copy", lane_retained_bytes=0)
+    await asyncio.to_thread(restore, tmp_path / "backup", copy.data)
+    for data in (spills.broker.data, copy.data):
+        assert await asyncio.to_thread(main, ["store", "check", "--data", str(data)]) == 0
+        assert await asyncio.to_thread(main, ["store", "show", "--data", str(data)]) == 0
+        assert re.search(r"spill://\S+: [1-9][0-9]* spilled entries of \S+ sub", capsys.readouterr().out)
+    spills.broker = copy
+    await spills.start()
     await spills.take_all()
