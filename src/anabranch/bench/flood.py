@@ -18,9 +18,10 @@ from anabranch import AsyncClient
 from anabranch.admin.client import AdminClient
 from anabranch.bench.results import Row, percentile_ms
 from anabranch.client.produce.producer import AsyncProducer
+from anabranch.model.names import TopicName
 from anabranch.testing.process import BrokerProcess
 
-FLOODED = "topic://public/default/flooded"
+FLOODED = TopicName.parse("topic://public/default/flooded")
 ASIDE = "topic://public/default/aside"
 VALUES = [b"x" * 100] * 1000
 KEYS = [f"key-{n}" for n in range(1000)]
@@ -49,7 +50,7 @@ async def measure(url: str, count: int) -> Flood:
         consumer = await client.subscribe_queue(ASIDE, "aside", initial_position="earliest")
         aside = await client.create_producer(ASIDE)
         await aside.send_many(VALUES[:1] * count)
-        producer = await client.create_producer(FLOODED, send_timeout=0)
+        producer = await client.create_producer(str(FLOODED), send_timeout=0)
         flood = asyncio.ensure_future(_flood(producer, found))
         await asyncio.sleep(FILL_S)
         began = time.perf_counter()

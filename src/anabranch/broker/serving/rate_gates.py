@@ -163,9 +163,9 @@ class RateGate:
 
 
 class PublishGate(RateGate):
-    """A rate of publishing: connections are not read while they wait, as in Pulsar."""
+    """A rate of publishing: producers get no credit, and connections of other clients are not read."""
 
-    waiters = "connections"
+    waiters = "producers or connections"
 
     def charge(self, link: PublishingLink, messages: int, size: int) -> None:
         """Count an entry; stop reading from its connection if that was more than the rate allows."""

@@ -81,11 +81,7 @@ class ProducerCredit:
 
     def begin(self, link: LinkCredit) -> None:
         """Use this connection from now on, whose broker has set no limit for the producer yet."""
-        self.end()
         self.link = link
-
-    def end(self) -> None:
-        """Count nothing and know no limit any more, because the registration is gone."""
         self.used_bytes = self.used_messages = 0
         self.bytes_max = self.messages_max = math.inf
         self._late.clear()

@@ -196,7 +196,6 @@ class SegmentSender:
         if connection is not None:
             connection.on_writable.pop(self._writable, None)
         self.credit.link.forget(self._take_turn)
-        self.credit.end()
         if self._waits_for_credit:
             self._end_wait()
         self.unsent.extendleft(reversed(self.sent))

@@ -79,6 +79,9 @@ async def test_a_connection_is_read_while_its_producer_waits_for_a_rate(brokers:
     assert brokers.loop.time() - began < 0.05
     totals = brokers[0].quotas.book.throttles.credits
     assert totals.waiting == 1
+    metrics = (await Admin(brokers).ask("GET", "/metrics")).body.decode()
+    assert 'anabranch_producers_without_credit{worker="0"} 1.0' in metrics
+    assert 'anabranch_producer_credit_waits_total{worker="0"} 1.0' in metrics
     assert await credit(client) == (100, None)
     assert 8.0 < brokers.loop.time() - began < 10.0
     assert totals.waiting == 0

@@ -276,7 +276,8 @@ async def test_waiting_is_visible_in_stats_and_why_and_metrics(brokers: Brokers)
     client.publish(b"x", 1)
     await client.receipt()
     await asyncio.sleep(0.1)
-    admin, waits = Admin(brokers), "1 connections wait for publishRate of topic://public/default/orders"
+    admin = Admin(brokers)
+    waits = "1 producers or connections wait for publishRate of topic://public/default/orders"
     why = (await admin.ask("GET", "/admin/v2/scalable/public/default/orders/why")).json
     assert any(waits in text for text in why["troubles"].values()), why
     stats = await admin.ask("GET", "/admin/v2/scalable/public/default/orders/segments/0/stats")
