@@ -110,3 +110,22 @@ async def test_keys_return_when_their_consumer_has_room_again(brokers: Brokers) 
     await publish(free, 1)
     await settle()
     assert moved <= set(by_key(busy))
+
+
+async def test_a_stream_consumer_takes_buckets_of_a_busy_one(brokers: Brokers) -> None:
+    topic = "topic://public/default/orders"
+    async with brokers.client() as client:
+        consumers = [
+            await client.subscribe_stream(topic, "s", name=name, receiver_queue_size=size)
+            for name, size in (("a", 1), ("b", 1000))
+        ]
+        async with await client.create_producer(topic) as producer:
+            for key in KEYS:
+                await producer.send(b"0", key=key)
+        await asyncio.sleep(3)
+        mine = {message.key for message in await consumers[1].receive_many(100, timeout=1)}
+        assert mine < set(KEYS)
+        relieved = await consumers[1].receive_many(100, timeout=60)
+        assert relieved, "a bucket of the busy consumer came"
+        assert not mine & {message.key for message in relieved}
+        await consumers[1].acknowledge_cumulative(relieved[-1])
