@@ -205,7 +205,7 @@ async def test_a_subscription_may_change_from_no_order_to_key_order_and_back(bro
                 TOPIC,
                 "q",
                 initial_position="earliest",
-                order=order,  # type: ignore[arg-type]
+                order=order,
                 receiver_queue_size=10,
             )
             messages = await consumer.receive_many(10, timeout=5)
