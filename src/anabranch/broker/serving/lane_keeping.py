@@ -96,10 +96,11 @@ class LaneKeeper:
     def turn(self, next_ordinal: int, outstanding: Iterable[tuple[int, int]]) -> None:
         """Write a note if one is due; `outstanding` are (ordinal, slot), ascending."""
         if self._due(next_ordinal):
-            now_ms = self._path.clock.wall_ms()
-            if now_ms >= self._next_ms:
+            now_ms, wait_ms = self._path.clock.wall_ms(), NOTE_MS + self._listed // 4
+            # A clock that was set back must not stop the notes.
+            if not 0 < self._next_ms - now_ms <= wait_ms:
                 self.write(next_ordinal, outstanding)
-                self._next_ms = now_ms + NOTE_MS + self._listed // 4
+                self._next_ms = now_ms + wait_ms
 
     def write(self, next_ordinal: int, outstanding: Iterable[tuple[int, int]]) -> None:
         """Write a note of the lanes as they are."""
