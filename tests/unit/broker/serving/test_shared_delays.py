@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
+import pytest
+
+from anabranch.broker.dispatch.delayed_log import DelayedLog
+from anabranch.broker.serving import delayed_reading
+from anabranch.model.names import TopicName
 from anabranch.protocol.commands import Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.harness.cluster import Brokers
-from tests.harness.wire import WireClient, settle, values_of
+from tests.harness.wire import TOPIC, WireClient, settle, values_of
 
 NOW_MS = 1_700_000_000_000
 SHARED = pb.CommandSubscribe.Shared
@@ -56,3 +62,28 @@ async def test_delays_go_on_when_the_last_consumer_leaves_and_when_the_broker_re
     assert values_of(client.has(Delivery)) == [b"c"]
     await asyncio.sleep(30)
     assert values_of(client.has(Delivery)) == [b"c", b"a"]
+
+
+async def test_a_restart_delivers_others_before_it_reads_entries_that_are_due_much_later(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = partial(DelayedLog, block_bits=2)
+    monkeypatch.setattr(delayed_reading, "DelayedLog", small)
+    client = await brokers.connect()
+    await client.producer()
+    await client.subscribe(kind=SHARED)
+    later = [(b"%d" % number, 600 + number) for number in range(40)]
+    await publish(client, *later)
+    await asyncio.sleep(5)
+    client.publish(b"now", len(later))
+    await client.deliveries(1)
+    await asyncio.sleep(5)
+    await brokers.restart()
+    client = await brokers.connect()
+    await client.subscribe(kind=SHARED)
+    await asyncio.sleep(5)
+    assert values_of(client.has(Delivery)) == [b"now"]
+    subscription = brokers[0].logs.require(TopicName.parse(TOPIC)).subscriptions["sub"]
+    assert subscription.counters.entries_read < 10
+    await asyncio.sleep(700)
+    assert values_of(client.has(Delivery))[1:] == [value for value, _ in later]
