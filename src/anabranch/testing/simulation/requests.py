@@ -24,9 +24,11 @@ from anabranch.errors import (
     TopicNotFoundError,
 )
 from anabranch.metadata.records import InitialPosition, SubscriptionKind
-from anabranch.model.hashing import equal_bucket_splits, key_hash
+from anabranch.model.hashing import key_hash
 from anabranch.model.layout import Router
 from anabranch.model.names import TopicName
+from anabranch.model.ranges import FULL, HashRange
+from anabranch.model.weights import Cells, balanced_bucket_splits, balanced_points
 from anabranch.testing.cluster import Cluster
 from anabranch.testing.judges.witness import Witness
 from anabranch.testing.simulation.readers import STREAM, TOPIC
@@ -111,12 +113,20 @@ class Requests:
             segment = Router(self.witness.layout).segment_for(key_hash(key))
         if kind == "split":
             parts = self._rng.randrange(2, 5)
-            await controller.split(segment.id, [part.start for part in segment.range.parts(parts)[1:]])
+            points = balanced_points(segment.range, self._load_of(segment.range), parts)
+            await controller.split(segment.id, points)
         elif kind == "merge":
             run = active[chosen : chosen + self._rng.randrange(2, 4)]
             await controller.merge([one.id for one in run])
         else:
-            await controller.rebucket(segment.id, equal_bucket_splits(segment.bucket_count % 8 + 1))
+            buckets = segment.bucket_count % 8 + 1
+            splits = balanced_bucket_splits(self._load_of(FULL), buckets)
+            await controller.rebucket(segment.id, splits)
+
+    def _load_of(self, whole: HashRange) -> Cells:
+        """An even load, or one with a hot slot."""
+        hot = self._rng.randrange(whole.start, whole.end + 1)
+        return [(whole, 1.0), (HashRange(hot, hot), self._rng.choice((0.0, 0.0, 1.0, 20.0)))]
 
     async def _stored_key(self) -> str:
         """A key with stored messages: only its segment has ids that children inherit."""
