@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 
+from anabranch.broker.dispatch.keyed_strategies import ByLanes, ByWindow, keyed_strategy
 from anabranch.broker.dispatch.lane_notes import LaneNote, SlotNote, decode_note
 from anabranch.broker.dispatch.lanes import LANE_BYTES, LaneReason, Lanes
 from anabranch.broker.dispatch.outstanding import Outstanding
 from anabranch.broker.dispatch.slot_holds import Hold, SlotHolds
+from anabranch.config.broker import BrokerConfig
 
 
 def test_entries_leave_a_lane_in_order_however_they_came() -> None:
@@ -98,3 +100,27 @@ def test_bytes_that_are_no_note_say_nothing() -> None:
     for data in (b"", b"\xff" * 9, note[:-1], b"delays1\n" + note, note.replace(b"busy", b"lazy")):
         assert decode_note(data) == LaneNote()
     assert LaneNote(floor=12).encode() == b""
+
+
+def test_each_strategy_stops_at_its_own_bound() -> None:
+    lanes = Lanes()
+    by_lanes, by_memory = ByLanes(lanes_max=3), ByLanes(memory_bytes_max=4 * LANE_BYTES)
+    for slot in range(5):
+        assert (by_lanes.bound(lanes) is None) == (slot < 3)
+        assert (by_memory.bound(lanes) is None) == (slot < 4)
+        lanes.add(slot, slot, 0, 0)
+    assert by_lanes.room(lanes) == by_memory.room(lanes) == 0
+    assert "lane_memory_bytes" in str(by_memory.bound(lanes))
+    window = ByWindow()
+    assert window.room(lanes) == 9995
+    for ordinal in range(5, 10_000):
+        lanes.add(0, ordinal, 0, 0)
+    assert window.room(lanes) == 0
+    assert window.bound(lanes) is not None
+
+
+def test_the_configuration_names_the_strategy() -> None:
+    assert isinstance(keyed_strategy(BrokerConfig(keyed_dispatch="window")), ByWindow)
+    chosen = keyed_strategy(BrokerConfig(lane_max=7, lane_unacked_s=2.5))
+    assert isinstance(chosen, ByLanes)
+    assert (chosen.lanes_max, chosen.unacked_ms) == (7, 2500)
