@@ -35,7 +35,7 @@ from anabranch.testing.simulation.liars import Liars
 from anabranch.testing.simulation.readers import CHECKPOINT, KEYED, QUEUE, STREAM, TOPIC, Readers
 from anabranch.testing.simulation.requests import Requests
 from anabranch.testing.simulation.roles import Roles, guard_of
-from anabranch.testing.simulation.shape import FAILPOINTS, OPERATIONS, SENDER, SPILL_STEPS, draw, draw_lanes
+from anabranch.testing.simulation.shape import FAILPOINTS, OPERATIONS, SENDER, SPILL_STEPS, draw, draw_config
 from anabranch.testing.simulation.trouble import CLOCK_ERROR_MS, Trouble
 
 SOMETIMES = (
@@ -207,7 +207,6 @@ class ClusterRun:
             auto_scale_interval_s=0.2,
             load_report_interval_s=0.5,
             keep_alive_s=rng.choice((2.0, 10.0)),
-            # Unloaded as soon as a log has no clients, in half of the runs.
             log_idle_s=self.loop.random("idle logs").choice((0.0, 1.0)),
             consumer_grace_s=rng.choice((0.5, 5.0)),
             dispatch_max_entries=rng.choice((1, 7, 100)),
@@ -215,7 +214,7 @@ class ClusterRun:
             bucket_budget=rng.choice((1, 4, 8)),
             damaged_entries="skip",
             disk_reserve_bytes=1000,
-            **draw_lanes(self.loop.random("lanes")),
+            **draw_config(self.loop.random),
             **(GUARDED if self.shape.guarded else {}),
         )
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -180,7 +181,12 @@ def draw(rng: random.Random, step: str | None) -> Shape:
     )
 
 
-def draw_lanes(rng: random.Random) -> dict[str, Any]:
+def draw_config(random_for: Callable[[str], random.Random]) -> dict[str, Any]:
+    """Draw settings of the brokers; `random_for` gives the generator of a purpose."""
+    return _draw_lanes(random_for("lanes")) | _draw_credits(random_for("credits"))
+
+
+def _draw_lanes(rng: random.Random) -> dict[str, Any]:
     """Draw settings of lanes so small that a run meets the limits."""
     return {
         "keyed_dispatch": rng.choice(("lanes", "lanes", "lanes", "window")),
@@ -189,6 +195,14 @@ def draw_lanes(rng: random.Random) -> dict[str, Any]:
         "lane_note_entries": rng.choice((1, 10, 10_000)),
         "lane_retained_bytes": rng.choice((0, 500, 2**30)),
         "lane_spill": rng.random() < 0.8,
+    }
+
+
+def _draw_credits(rng: random.Random) -> dict[str, Any]:
+    """Draw the settings that slow producers down: a small credit, and a rate of each topic."""
+    return {
+        "publish_credit_bytes": rng.choice((0, 1, 3000, 512 * 1024)),
+        "publish_messages_per_s": rng.choice((0, 0, 0, 300)),
     }
 
 
