@@ -64,10 +64,10 @@ class SideLog:
         """The originals whose copies are not acknowledged."""
         extent, acks = self.log.extent, self.cursor.acks
         begin, end = extent.first_ordinal, extent.next_ordinal
-        originals = self._originals(begin, end)
-        if acks.pending_count(end) == end - begin:
-            return BitMap64(originals)
-        return BitMap64([one for at, one in enumerate(originals, begin) if at not in acks])
+        after: Iterable[int] = extent.indexes_after(begin, end)
+        if acks.pending_count(end) < end - begin:
+            after = [one for at, one in enumerate(after, begin) if at not in acks]
+        return BitMap64(after).shift(self.first - 1)
 
     def parts(self) -> Iterator[tuple[int, int]]:
         """The originals that are acknowledged in part, and the bits of their pending messages."""
