@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import StrEnum
-from itertools import islice
+from itertools import islice, takewhile
 from typing import NamedTuple
 
 from pyroaring import BitMap64
@@ -116,6 +116,10 @@ class Lane:
     def first(self, limit: int) -> list[int]:
         """The first ordinals, at most `limit`."""
         return list(islice(self.entries, limit))
+
+    def between(self, first: int, end: int, limit: int) -> list[int]:
+        """The ordinals from `first` on and below `end`, at most `limit`."""
+        return list(islice(takewhile(end.__gt__, self.entries.iter_equal_or_larger(first)), limit))
 
 
 class Lanes:

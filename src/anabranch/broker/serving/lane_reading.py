@@ -29,7 +29,7 @@ LANES_SHOWN = 1000
 """Most lanes that a view lists."""
 
 AHEAD_ENTRIES = 256
-"""Entries of a lane that one read from disk takes, also if its consumer has permits for fewer."""
+"""Entries that one read from disk takes for lanes, also if their consumers have permits for fewer."""
 
 
 class LaneReading(PendingReading):
@@ -234,10 +234,12 @@ class LaneReading(PendingReading):
 
     def _ahead(self, slots: Iterable[int], missing: Sequence[int]) -> list[int]:
         """The next entries of these lanes after the missing ones, for one read from disk."""
-        room, ahead = AHEAD_ENTRIES - len(missing), list[int]()
+        after = missing[-1] + 1
+        # Entries far ahead would be dropped from memory before their turn comes.
+        end, ahead = after + AHEAD_ENTRIES, list[int]()
         for slot in slots:
-            if room <= len(ahead):
-                break
-            after = (o for o in self.lane_ordinals(slot, room - len(ahead)) if o > missing[-1])
-            ahead += (ordinal for ordinal in after if ordinal not in self._aside)
+            room = AHEAD_ENTRIES - len(missing) - len(ahead)
+            lane = self.dispatch.lanes.get(slot)
+            if room > 0 and lane is not None:
+                ahead += (one for one in lane.between(after, end, room) if one not in self._aside)
         return sorted(ahead)
