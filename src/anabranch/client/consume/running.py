@@ -53,7 +53,7 @@ class Running(Generic[T]):
         self._alarm = Alarm(self._loop, self._resume)
         self._room = asyncio.Event()
         self._full = False
-        self._room_at = options.look_ahead - min(TAKEN_MAX, options.look_ahead // 4)
+        self._room_at = options.look_ahead - max(1, min(TAKEN_MAX, options.look_ahead // 4))
         self._bytes = 0
         self._stopping = asyncio.Event()
         self._ended = asyncio.Event()

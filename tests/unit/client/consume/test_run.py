@@ -211,6 +211,16 @@ async def test_a_stuck_key_bounds_the_messages_that_a_run_takes(brokers: Brokers
         assert handled == sorted(handled)
 
 
+@pytest.mark.parametrize("look_ahead", [1, 2, 3, 4, 5])
+async def test_a_small_look_ahead_is_enough(brokers: Brokers, look_ahead: int) -> None:
+    await publish(brokers, 40, keys=4)
+    handlers = Handlers()
+    async with brokers.client() as client:
+        consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
+        statistics = await consumer.run(handlers, concurrency=1, look_ahead=look_ahead, stop=10)
+        assert (statistics.handled, handlers.most) == (40, 1)
+
+
 async def test_large_entries_bound_the_bytes_that_a_run_takes(brokers: Brokers) -> None:
     async with brokers.client() as client:
         producer = await client.create_producer(TOPIC, batching=False)
