@@ -10,10 +10,8 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-import msgspec
-
-from anabranch.broker.dispatch.lane_notes import LaneNote, SlotNote, decode_note
-from anabranch.broker.dispatch.lanes import LaneReason, LaneView
+from anabranch.admin.noted_lanes import lane_in_note, lanes_in_note, release_in_note
+from anabranch.broker.dispatch.lanes import LaneView
 from anabranch.broker.serving.keyed_reading import KeyedReading
 from anabranch.broker.serving.lane_totals import backlog_of, lane_totals
 from anabranch.broker.serving.served_log import ServedLog
@@ -54,16 +52,14 @@ async def list_lanes(log: ServedLog, subscription: Subscription, limit: int) -> 
     """The largest lanes of a subscription, the first of them with a sample of their keys."""
     reading = keyed(subscription)
     if reading is None:
-        note = decode_note(subscription.cursor.note)
-        return [_noted(note, one) for one in note.slots[:limit]]
+        return lanes_in_note(subscription.cursor.note, limit)
     views = list(reading.lanes())[:limit]
     keys = await _sample_keys(subscription, views[:SAMPLES])
     return [_shown(log, subscription, reading, view, keys.get(view.slot)) for view in views]
 
 
 async def show_lane(log: ServedLog, subscription: Subscription, slot: int) -> Json:
-    noted = _noted_lane(subscription, slot)
-    if noted is not None:
+    if keyed(subscription) is None and (noted := lane_in_note(subscription.cursor.note, slot)) is not None:
         return noted
     reading, view = find_lane(subscription, slot)
     keys = await _sample_keys(subscription, [view])
@@ -74,7 +70,7 @@ def find_lane(subscription: Subscription, slot: int) -> tuple[KeyedReading, Lane
     """The lane of a slot; NotFoundError if nothing waits there, ConflictError before the first consumer."""
     reading = keyed(subscription)
     view = None if reading is None else reading.lane(slot)
-    if reading is None and _noted_lane(subscription, slot) is not None:
+    if reading is None and lane_in_note(subscription.cursor.note, slot) is not None:
         raise ConflictError(
             f"lane {slot} is known from before the start of the broker; connect a consumer of "
             f"subscription {subscription.name}, which lets the broker find its messages"
@@ -82,32 +78,6 @@ def find_lane(subscription: Subscription, slot: int) -> tuple[KeyedReading, Lane
     if reading is None or view is None:
         raise NotFoundError(f"subscription {subscription.name} has no lane {slot}; list its lanes")
     return reading, view
-
-
-def _noted_lane(subscription: Subscription, slot: int) -> Json | None:
-    """A lane that only the note of the cursor names."""
-    if keyed(subscription) is not None:
-        return None
-    note = decode_note(subscription.cursor.note)
-    return next((_noted(note, one) for one in note.slots if one.slot == slot), None)
-
-
-def _noted(note: LaneNote, one: SlotNote) -> Json:
-    shown: Json = {
-        "slot": one.slot,
-        "reason": str(one.reason if one.held else LaneReason.NO_CONSUMER),
-        "sinceMs": one.since_ms,
-        "untilMs": one.until_ms,
-        "heldEntries": None,
-        "heldBytes": None,
-        "waitsFor": "",
-        "note": one.text,
-        "sampleKey": None,
-        "trafficShare": None,
-    }
-    if note.boundaries is not None:
-        shown["hashRange"] = str(bucket_ranges(note.boundaries)[one.slot])
-    return shown
 
 
 def lane_figures(subscription: Subscription) -> dict[str, int]:
@@ -253,7 +223,7 @@ def _text(data: bytes | None) -> str | None:
 
 async def release_lane(subscription: Subscription, slot: int) -> None:
     """Let a parked or paused slot go on; ConflictError if it waits for another reason."""
-    if _release_noted(subscription, slot):
+    if keyed(subscription) is None and release_in_note(subscription.cursor, slot):
         await subscription.cursor.flush()
         return
     reading, view = find_lane(subscription, slot)
@@ -265,19 +235,6 @@ async def release_lane(subscription: Subscription, slot: int) -> None:
         )
     subscription.schedule()
     await subscription.cursor.flush()
-
-
-def _release_noted(subscription: Subscription, slot: int) -> bool:
-    """Release a slot that only the note names; the slot stays listed, because its messages still wait."""
-    cursor = subscription.cursor
-    note = decode_note(cursor.note)
-    known = next((one for one in note.slots if one.slot == slot and one.held), None)
-    if keyed(subscription) is not None or known is None:
-        return False
-    free = SlotNote(slot, LaneReason.NO_CONSUMER, known.since_ms)
-    slots = tuple(free if one is known else one for one in note.slots)
-    cursor.set_note(msgspec.structs.replace(note, slots=slots).encode())
-    return True
 
 
 async def skip_lane(subscription: Subscription, slot: int, count: int | None) -> int:

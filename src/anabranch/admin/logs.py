@@ -10,6 +10,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from anabranch.admin import lane_reports, stats
+from anabranch.admin.noted_lanes import noted_lanes
 from anabranch.broker.broker import Broker
 from anabranch.broker.cluster.remote_calls import Port
 from anabranch.broker.serving.consumer import ServedConsumer
@@ -164,13 +165,26 @@ class Logs:
             return await lane_reports.list_lanes(log, found, limit)
 
     async def lane_figures(self, place: Place) -> dict[str, dict[str, int]]:
-        """By subscription the number of its lanes, and the entries, messages and bytes in them."""
-        log = await self._log(place)
-        return {name: lane_reports.lane_figures(sub) for name, sub in log.subscriptions.items()}
+        """By subscription the number of its lanes, and the entries, messages and bytes in them.
+
+        This does not count as a use, so that unused logs stay unloaded. They have no figures.
+        """
+        self._broker.stores.check(place.store)
+        log = self._broker.logs.loaded(place.name)
+        found = {} if log is None else log.subscriptions
+        return {name: lane_reports.lane_figures(subscription) for name, subscription in found.items()}
 
     async def hot_spots(self, place: Place, limit: int) -> Json:
-        """The keys with most of the traffic, and by subscription its largest lanes; at most `limit` each."""
-        log = await self._log(place)
+        """The keys with most of the traffic, and by subscription its largest lanes; at most `limit` each.
+
+        This does not count as a use; of an unloaded log only the notes of its cursors are read.
+        """
+        self._broker.stores.check(place.store)
+        log = self._broker.logs.loaded(place.name)
+        if log is None:
+            stored = self._broker.stores.get(str(place.name))
+            cursors = {} if stored is None else dict(stored.cursors)
+            return {"keys": [], "lanes": noted_lanes(cursors, limit)}
         with log.use.call():
             return await lane_reports.hot_spots(log, limit)
 

@@ -188,10 +188,11 @@ async def stats(call: Call) -> Any:
     """The stats of the leader, with the owner of each segment and the lanes of each subscription."""
     shown = await (await call.leader()).stats()
     subscriptions: dict[str, Any] = shown["subscriptions"]  # type: ignore[assignment]
-    for name, lanes in (await lane_figures(call)).items():
-        if name in subscriptions:
-            consumable = subscriptions[name]["backlog"] - lanes["laneMessages"]
-            subscriptions[name] |= {**lanes, "consumableBacklog": max(consumable, 0)}
+    found = await lane_figures(call)
+    for name, figures in subscriptions.items():
+        lanes = found.get(name, {})
+        consumable = figures["backlog"] - lanes.get("laneMessages", 0)
+        figures.update(lanes, consumableBacklog=max(consumable, 0))
     record = await call.record()
     about: dict[str, Any] = shown["segments"]  # type: ignore[assignment]
     for id_, segment in record.segments.items():

@@ -1,0 +1,65 @@
+"""Lanes that only the note of a cursor names, before the first consumer comes after a start.
+
+Their messages are not counted yet, but a parked one can be released.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from anabranch.broker.dispatch import spilled
+from anabranch.broker.dispatch.lane_notes import LaneNote, SlotNote, decode_note
+from anabranch.broker.dispatch.lanes import LaneReason
+from anabranch.ledger.cursors import Cursor
+from anabranch.model.hashing import bucket_ranges
+
+Json = dict[str, Any]
+
+
+def noted_lanes(cursors: Mapping[str, Cursor], limit: int) -> dict[str, list[Json]]:
+    """By subscription of a log that is not loaded the lanes that the stored notes name."""
+    notes = {name: spilled.decode_note(cursor.note).reading for name, cursor in cursors.items()}
+    return {name: found for name, note in notes.items() if (found := lanes_in_note(note, limit))}
+
+
+def lanes_in_note(data: bytes, limit: int) -> list[Json]:
+    note = decode_note(data)
+    return [_noted(note, one) for one in note.slots[:limit]]
+
+
+def lane_in_note(data: bytes, slot: int) -> Json | None:
+    note = decode_note(data)
+    return next((_noted(note, one) for one in note.slots if one.slot == slot), None)
+
+
+def _noted(note: LaneNote, one: SlotNote) -> Json:
+    shown: Json = {
+        "slot": one.slot,
+        "reason": str(one.reason if one.held else LaneReason.NO_CONSUMER),
+        "sinceMs": one.since_ms,
+        "untilMs": one.until_ms,
+        "heldEntries": None,
+        "heldBytes": None,
+        "waitsFor": "",
+        "note": one.text,
+        "sampleKey": None,
+        "trafficShare": None,
+    }
+    if note.boundaries is not None:
+        shown["hashRange"] = str(bucket_ranges(note.boundaries)[one.slot])
+    return shown
+
+
+def release_in_note(cursor: Cursor, slot: int) -> bool:
+    """Release a parked or paused slot; it stays listed, because its messages still wait."""
+    note = decode_note(cursor.note)
+    known = next((one for one in note.slots if one.slot == slot and one.held), None)
+    if known is None:
+        return False
+    free = SlotNote(slot, LaneReason.NO_CONSUMER, known.since_ms)
+    slots = tuple(free if one is known else one for one in note.slots)
+    cursor.set_note(msgspec.structs.replace(note, slots=slots).encode())
+    return True
