@@ -58,6 +58,26 @@ async def test_a_consumer_that_stands_still_stops_its_buckets_and_no_others(brok
         assert firsts.complete(2)
 
 
+async def test_thousands_of_pending_entries_of_one_key_do_not_close_other_buckets(brokers: Brokers) -> None:
+    async with brokers.client() as one, brokers.client() as two:
+        stuck = await one.subscribe_stream(TOPIC, "s", name="a", receiver_queue_size=10)
+        going = await two.subscribe_stream(TOPIC, "s", name="b")
+        producer = await one.create_producer(TOPIC, batching=False)
+        await producer.send_many([b"0"] * len(KEYS), keys=KEYS)
+        hot = (await stuck.receive(timeout=5)).key
+        for _ in range(12):
+            await producer.send_many([b"1"] * 1000, keys=[hot or ""] * 1000)
+        firsts = Firsts()
+        await take_all(going, firsts)
+        mine = set(firsts.next)
+        await (await brokers.controller()).split(0)
+        await producer.send_many([b"1"] * len(KEYS), keys=KEYS)
+        await take_all(going, firsts)
+        moved = {key for key in mine if firsts.next[key] == 2}
+        assert moved, "the other consumer may have the other child"
+        assert hot not in firsts.next
+
+
 async def take_all(consumer: AsyncStreamConsumer[bytes], firsts: Firsts) -> None:
     while messages := await consumer.receive_many(100, timeout=1):
         firsts.take(messages)
