@@ -57,10 +57,11 @@ def named_side_logs(stores: Stores) -> frozenset[str]:
 
 async def delete_garbage(stores: Stores) -> None:
     """Delete the side logs that no note names."""
-    for name in stores.side_names():
-        # Looked up anew for each: a subscription may have named the log while another one was deleted.
-        if name not in named_side_logs(stores):
-            await stores.delete(name)
+    for storage in tuple(stores.opened.values()):
+        for name in storage.side_names():
+            # Looked up anew for each: a subscription may have named the log while another one was deleted.
+            if name not in named_side_logs(stores):
+                await storage.delete(name)
 
 
 def _logs(stores: Stores) -> Iterator[SegmentLog]:

@@ -76,7 +76,10 @@ class Spilling:
     def _look(self) -> None:
         self._timer = None
         assert self._limit_bytes is not None
-        if spill_is_due(self._retained(), self._limit_bytes):
+        if self._deleting:
+            # After a seek back, a new side log may have the name of one that is being deleted.
+            self.look_soon(self._read_up_to)
+        elif spill_is_due(self._retained(), self._limit_bytes):
             self._spilling = True
             self._broker.spawn(self._spill())
 

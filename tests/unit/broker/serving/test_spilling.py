@@ -148,6 +148,32 @@ async def test_a_seek_forgets_side_logs_at_once_and_a_crash_does_not_bring_them_
     await store.run(store.check)
 
 
+async def test_a_seek_back_does_not_spill_into_a_log_that_is_being_deleted(store: SpillingStore) -> None:
+    async def work() -> None:
+        await with_hot_key(store, 100)
+        await store.spill()
+        (old,) = sides(store)
+        store.points.step = "spill.drained"
+        store.backing.cursor.reset(0)
+        await store.acknowledge([at for at in range(100) if at % 3])
+        store.pending = dict.fromkeys(range(0, 100, 3), 1)
+        store.backing.look_soon(store.log.extent.next_ordinal)
+        await asyncio.sleep(10)
+        assert sides(store) == [old]
+        await store.check()
+
+    await store.run(work)
+    await store.crash(machine=False)
+
+    async def later() -> None:
+        await store.trim()
+        await store.spill()
+        await store.trim()
+        await store.check()
+
+    await store.run(later)
+
+
 async def test_a_deleted_subscription_leaves_no_side_log(store: SpillingStore) -> None:
     async def work() -> None:
         await with_hot_key(store)
