@@ -67,6 +67,10 @@ def test_a_topic_from_creation_to_deletion(run: Run) -> None:
     assert run("topic", "rebucket", "orders", "6", "--boundaries", "0x100,0x8000")[1] == (
         "replaced segment 6 by 7 (4000-bfff) with 3 buckets\n"
     )
+    code, _, error = run("topic", "rebucket", "orders", "7", "--buckets", "4", "--by-traffic")
+    assert code == 1
+    assert "the traffic of segment 7 is not known" in error
+    assert "is not known" in run("topic", "split", "orders", "7", "--by-traffic")[2]
     assert run("topic", "why", "orders")[0] == 0
     assert run("topic", "delete", "orders")[0] == 0
     code, _, error = run("topic", "show", "orders")
