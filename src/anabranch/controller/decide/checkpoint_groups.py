@@ -102,9 +102,9 @@ def commit(
     given = Checkpoint.from_bytes(positions) if positions else Checkpoint()
     known = committed_positions(record)
     found = {id_: _slots(known, id_) for id_ in known.positions}
-    others = [_holds(other) for of, other in record.consumers.items() if of != name]
+    others = [holds(other) for of, other in record.consumers.items() if of != name]
     for id_ in given.positions:
-        theirs = union(range_ for holds in others for range_ in holds.get(id_, ()))
+        theirs = union(range_ for held in others for range_ in held.get(id_, ()))
         before = found.get(id_, SlotPositions.unknown(id_))
         found[id_] = before.merged(_slots(given, id_)).replaced(theirs, before)
     record = _with_positions(record, found)
@@ -212,7 +212,7 @@ def _leaving(
     """The slots that a member reads, and is to read no further before it commits them."""
     if not record.commits:
         return {}
-    held = _holds(record.consumers[name]).items()
+    held = holds(record.consumers[name]).items()
     rest = {id_: difference(s, union((*target.get(id_, ()), *done.parts.get(id_, ())))) for id_, s in held}
     return {id_: slots for id_, slots in rest.items() if slots}
 
@@ -268,7 +268,7 @@ def _reads(member: ConsumerRecord) -> dict[int, Ranges]:
     return {held.segment_id: ranges_of(held.buckets) if held.shared else ALL for held in member.segments}
 
 
-def _holds(member: ConsumerRecord) -> dict[int, Ranges]:
+def holds(member: ConsumerRecord) -> dict[int, Ranges]:
     """The slots that a member reads, or has read and may still commit."""
     found = _reads(member)
     for id_, slots in member.leaving.items():

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from anabranch.aio import together
 from anabranch.controller.decide import groups
+from anabranch.controller.decide.checkpoint_groups import holds
 from anabranch.controller.ports.segments import SegmentLoad
 from anabranch.controller.topic.announcements import Announcements
 from anabranch.controller.topic.leadership import Leadership
@@ -14,7 +15,7 @@ from anabranch.controller.topic.subscriptions import Subscriptions
 from anabranch.errors import AnabranchError
 from anabranch.metadata.records import SubscriptionRecord
 from anabranch.model.assignment import bucket_owners
-from anabranch.model.drains import Ranges, covers, union
+from anabranch.model.drains import Ranges, covers, intersection, union
 from anabranch.model.hashing import bucket_ranges
 from anabranch.model.layout import Layout, Segment
 from anabranch.model.names import TopicName
@@ -160,12 +161,16 @@ def _blocker(record: SubscriptionRecord, segment: Segment, drained: Ranges) -> d
     )
     buckets = bucket_ranges(segment.bucket_splits)
     behind = [at for at, bucket in enumerate(buckets) if not covers(drained, bucket)]
+    left = union(buckets[at] for at in behind)
     owners = bucket_owners(len(buckets), readers)
-    return {
-        "segment": segment.id,
-        "buckets": _words(union(buckets[at] for at in behind)),
-        "consumers": sorted({owners[at] for at in behind if owners}),
-    }
+    consumers = sorted({owners[at] for at in behind if owners})
+    if record.type == "CHECKPOINT":
+        consumers = sorted(
+            name
+            for name, consumer in record.consumers.items()
+            if intersection(holds(consumer).get(segment.id, ()), left)
+        )
+    return {"segment": segment.id, "buckets": _words(left), "consumers": consumers}
 
 
 def _words(ranges: Ranges) -> list[str]:
