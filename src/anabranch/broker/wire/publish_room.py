@@ -24,7 +24,7 @@ SMALL_BYTES: Final = 64 * 2**10
 COUNT_S: Final = 0.05
 """The waiting bytes of all connections are counted at most this often."""
 
-STORING: Final = 4
+STORING: Final = 2
 """A connection gets no credit back while this many times its credit waits for the disk."""
 
 TOLD: Final = 4

@@ -97,11 +97,11 @@ async def test_taken_bytes_are_told_in_parts() -> None:
 
 async def test_a_connection_gets_no_credit_while_much_waits_for_the_disk() -> None:
     connection, _, room = credited()
-    connection.publish_bytes = 5 * MIB
+    connection.publish_bytes = 3 * MIB
     room.took(MIB)
     assert connection.told == []
     assert connection.throttled
-    connection.publish_bytes = 4 * MIB
+    connection.publish_bytes = 2 * MIB
     room.resume()
     assert connection.told == [MIB]
     assert not connection.throttled
