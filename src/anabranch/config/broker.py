@@ -169,7 +169,7 @@ class BrokerConfig(
         low=MIB,
     )
     publish_credit_bytes: int = setting(
-        MIB,
+        MIB // 2,
         "Bytes that the producers of an Anabranch client may send ahead on one connection; 0 is no limit.",
         low=0,
     )
