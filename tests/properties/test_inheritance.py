@@ -87,7 +87,10 @@ class TopicMachine(RuleBasedStateMachine):
         known = [message for message in self.messages if message.stored]
         if known:
             message = data.draw(st.sampled_from(known))
-            self.log_of(message.slot).take(message)
+            log = self.log_of(message.slot)
+            # A repetition does not pass the late messages of its producer either.
+            if not any(waiting.producer == message.producer for waiting in log.late):
+                log.take(message)
 
     @rule(data=st.data())
     def split(self, data: st.DataObject) -> None:

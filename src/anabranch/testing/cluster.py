@@ -75,6 +75,7 @@ class Cluster:
         self.tree = WitnessedTree()
         self.history = ClientHistory()
         self.counts: Counter[str] = Counter()
+        self._client_counts: Counter[str] = Counter()
         self.restart_delay_s = (0.01, 1.0)
         self.deaths: list[Death] = []
         """Each death is armed after the death before it."""
@@ -268,8 +269,14 @@ class Cluster:
             keep_alive_interval=5.0,
             authentication=self.guard.authentication(role) if self.guard is not None else None,
             clock=SimClock(self.loop),
-            rng=self.loop.random(f"client {process.name}"),
+            rng=self.loop.random(f"client {process.name}{self._life_of(process)}"),
         )
+
+    def _life_of(self, process: SimProcess) -> str:
+        """A word that differs for each client of processes with one name; they must not draw the same ids."""
+        self._client_counts[process.name] += 1
+        count = self._client_counts[process.name]
+        return f" {count}" if count > 1 else ""
 
     def machine(self, version: str, role: str) -> ClientMachine:
         """Return the machine of a connection that speaks the protocol itself."""

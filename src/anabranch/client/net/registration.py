@@ -122,6 +122,7 @@ class Registration:
         self._connection: BrokerConnection | None = None
         self._broker_is_ours = False
         self._consumer_id = 0
+        self._ended = False
         self._unreported: dict[asyncio.Future[None], None] = {}
         """Calls that wait for a registration that begins after them."""
         name = f"registration with {request.topic}"
@@ -174,13 +175,13 @@ class Registration:
 
     def hang_up(self) -> asyncio.Future[object] | None:
         """Give the share back; return the answer to come, if the broker understands the command."""
+        self._ended = True
         self._reconnector.handle(ReconnectEvent.ENDED)
         self._fail_reports(AlreadyClosedError("the consumer was closed"))
         connection, self._connection = self._connection, None
         if connection is None:
             return None
-        connection.registrations.pop(self._consumer_id, None)
-        return self._unsubscribe(connection, self._consumer_id)
+        return self._give_up(connection, self._consumer_id)
 
     def _failed(self, error: Exception) -> bool:
         if not self._is_final(error):
@@ -226,9 +227,12 @@ class Registration:
                 self._pool.operation_timeout_s,
             )
         except BaseException:
-            connection.registrations.pop(consumer_id, None)
-            self._unsubscribe(connection, consumer_id)
+            self._give_up(connection, consumer_id)
             raise
+        if self._ended:
+            # The consumer closed before the broker answered, and must not keep its name.
+            self._give_up(connection, consumer_id)
+            return
         if connection.registrations.get(consumer_id) is self:
             self._connection = connection
         self._consumer_id = consumer_id
@@ -266,7 +270,8 @@ class Registration:
                 command.positions_generation = report.generation
         return command
 
-    def _unsubscribe(self, connection: BrokerConnection, consumer_id: int) -> asyncio.Future[object] | None:
+    def _give_up(self, connection: BrokerConnection, consumer_id: int) -> asyncio.Future[object] | None:
+        connection.registrations.pop(consumer_id, None)
         # A broker that does not know the command would drop the connection.
         if not connection.is_ours:
             return None

@@ -30,6 +30,7 @@ from anabranch.model.names import TopicName
 from anabranch.model.ranges import FULL, HashRange
 from anabranch.model.weights import Cells, balanced_bucket_splits, balanced_points
 from anabranch.testing.cluster import Cluster
+from anabranch.testing.judges.checkers import SendResult
 from anabranch.testing.judges.witness import Witness
 from anabranch.testing.simulation.readers import STREAM, TOPIC
 from anabranch.testing.simulation.shape import OPERATIONS, Shape
@@ -131,7 +132,9 @@ class Requests:
     async def _stored_key(self) -> str:
         """A key with stored messages: only its segment has ids that children inherit."""
         for _ in range(ATTEMPTS_MAX):
-            stored = [sent.key for sent in self._cluster.history.sent.values() if sent.place is not None]
+            sent = self._cluster.history.sent.values()
+            # A repetition of a stored message has a receipt without a place.
+            stored = [message.key for message in sent if message.outcome is SendResult.OK]
             if stored:
                 return stored[0]
             await asyncio.sleep(0.5)

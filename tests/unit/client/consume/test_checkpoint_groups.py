@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from contextlib import suppress
 
 import pytest
 
 from anabranch import AsyncCheckpointConsumer, AsyncClient, Checkpoint, Message
 from anabranch.client.consume.group_member import HANDOVER_S
 from anabranch.controller.topic.controller import TopicController
-from anabranch.errors import ConsumerBusyError, InvalidConfigurationError
+from anabranch.errors import AlreadyClosedError, ConsumerBusyError, InvalidConfigurationError
 from tests.harness.cluster import TOPIC, Brokers
 
 EARLIEST = Checkpoint.earliest()
@@ -209,6 +210,19 @@ async def test_a_bucket_checkpoint_is_restored_without_a_group(brokers: Brokers)
             for message in messages:
                 ledger.effects[message.key or ""].append(int(message.value))
         ledger.check(30, 20)
+
+
+async def test_a_member_that_closes_during_a_report_gives_its_name_back(brokers: Brokers) -> None:
+    async with brokers.client() as client:
+        for turn in range(20):
+            member = await client.create_checkpoint_consumer(TOPIC, start=EARLIEST, group="g", name="a")
+            await member.commit()
+            committing = asyncio.ensure_future(member.commit())
+            await asyncio.sleep(0.0002 * turn)
+            await member.close()
+            with suppress(AlreadyClosedError):
+                await committing
+            await asyncio.sleep(0.1)
 
 
 async def test_a_consumer_without_a_group_cannot_commit(brokers: Brokers) -> None:
