@@ -48,7 +48,7 @@ RESTARTED: dict[str, Any] = {
 
 def _write_notes_often(patch: pytest.MonkeyPatch) -> None:
     settings = {"lane_note_entries": 1, "lane_unacked_s": 0.3, "lane_retained_bytes": 2**30}
-    patch.setattr(shape, "_draw_lanes", lambda rng: settings)
+    patch.setattr(shape, "draw_lanes", lambda rng: settings)
 
 
 def test_an_entry_that_passes_its_lane_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,6 +92,6 @@ def test_a_restart_that_forgets_which_slots_had_lanes_is_caught(monkeypatch: pyt
 def test_a_restart_that_forgets_the_side_log_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     favour(monkeypatch, **RESTARTED)
     settings = {"lane_note_entries": 1, "lane_unacked_s": 0.3, "lane_retained_bytes": 0}
-    monkeypatch.setattr(shape, "_draw_lanes", lambda rng: settings)
+    monkeypatch.setattr(shape, "draw_lanes", lambda rng: settings)
     monkeypatch.setattr(spilling_cursor, "decode_note", lambda data: SpillNote())
     assert_caught("lost")

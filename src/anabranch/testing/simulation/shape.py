@@ -183,10 +183,10 @@ def draw(rng: random.Random, step: str | None) -> Shape:
 
 def draw_config(random_for: Callable[[str], random.Random]) -> dict[str, Any]:
     """Draw settings of the brokers; `random_for` gives the generator of a purpose."""
-    return _draw_lanes(random_for("lanes")) | _draw_credits(random_for("credits"))
+    return draw_lanes(random_for("lanes")) | _draw_credits(random_for("credits"))
 
 
-def _draw_lanes(rng: random.Random) -> dict[str, Any]:
+def draw_lanes(rng: random.Random) -> dict[str, Any]:
     """Draw settings of lanes so small that a run meets the limits."""
     return {
         "keyed_dispatch": rng.choice(("lanes", "lanes", "lanes", "window")),
