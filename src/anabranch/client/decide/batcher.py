@@ -75,6 +75,9 @@ class Outgoing:
     moved: Sequence[tuple[Outgoing, int]] = ()
     tried: bool = False
     """Whether the entry was ever sent, so that it may be stored without the producer's knowing."""
+    follows: bool = False
+    """Whether the entry closed together with the one before it. Their sequence ids may alternate, so they
+    leave together: with one of them stored, the broker takes a repetition of the other for a duplicate."""
     waiters: list[tuple[Any, Callable[..., object], Any]] | None = None
     trackers: list[Any] | None = None
 

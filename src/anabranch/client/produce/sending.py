@@ -95,7 +95,7 @@ class SegmentSender:
         home = self.home
         taken = self.batcher.take()
         if taken:
-            now_ms = home.clock.wall_ms()
+            now_ms, follows = home.clock.wall_ms(), False
             for batch in taken:
                 slot = batch.rows[0][3]
                 try:
@@ -104,6 +104,7 @@ class SegmentSender:
                     # Only a value that a caller passed can be at fault; all messages of the batch fail.
                     self.fail(batch, error)
                     continue
+                batch.follows, follows = follows, True
                 self.add(batch)
                 self.batcher.bucket_for(slot).fill.add(batch)
             home.routes.batches_closed(self)
@@ -128,13 +129,14 @@ class SegmentSender:
         pump, limit, credit = connection.pump, connection.machine.max_message_bytes, self.credit
         has_turn = in_turn or not credit.link.has_line
         while unsent:
-            if not pump.writable:
+            batch = unsent[0]
+            if not batch.follows and not pump.writable:
                 connection.on_writable[self._writable] = None
                 return
-            if not (has_turn and credit.has_room):
+            if not batch.follows and not (has_turn and credit.has_room):
                 self._wait_for_credit()
                 return
-            batch = unsent.popleft()
+            unsent.popleft()
             if batch.size > limit:
                 error = MessageTooBigError(
                     f"a batch of {batch.count} messages came to {batch.size} bytes and the broker takes up "
