@@ -188,9 +188,12 @@ class SimDisk:
             self._busy[name] = call
         self._platter.loop.note(f"disk {call} {' '.join(changing)}")
 
-        def release(_: asyncio.Task[T]) -> None:
+        def release(done: asyncio.Task[T]) -> None:
             for name in changing:
                 del self._busy[name]
+            if not done.cancelled():
+                # A caller that was cancelled does not ask for the outcome.
+                done.exception()
 
         # Cancelling the caller does not stop a system call that has begun.
         task = asyncio.ensure_future(work)
