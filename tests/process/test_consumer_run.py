@@ -154,6 +154,15 @@ def test_handlers_in_threads_keep_the_order_of_keys(make_broker: MakeBroker) -> 
         assert again.receive_many(10, timeout=1) == []
 
 
+async def parked_lanes(admin: AdminClient) -> list[dict[str, Any]]:
+    """Wait for parked lanes; on a busy machine, other keys may wait for a moment too."""
+    while True:
+        lanes = await asyncio.to_thread(admin.lanes, NAME, "s")
+        if parked := [lane for lane in lanes if lane["reason"] == "parked"]:
+            return parked
+        await asyncio.sleep(0.1)
+
+
 @pytest.mark.parametrize("kind", ["stream", "queue"])
 async def test_a_parked_key_waits_at_the_broker_until_an_operator_releases_it(
     make_broker: MakeBroker, kind: str
@@ -182,13 +191,7 @@ async def test_a_parked_key_waits_at_the_broker_until_an_operator_releases_it(
         await producer.flush()
         with AdminClient(broker.http_url) as admin:
             async with asyncio.timeout(20):
-                parked: list[dict[str, Any]] = []
-                while not parked:
-                    await asyncio.sleep(0.1)
-                    # On a busy machine, other keys may wait for a moment, too.
-                    lanes = await asyncio.to_thread(admin.lanes, NAME, "s")
-                    parked = [lane for lane in lanes if lane["reason"] == "parked"]
-                (lane,) = parked
+                (lane,) = await parked_lanes(admin)
                 assert lane["note"] == "ValueError: broken"
                 await asyncio.sleep(1)
                 waiting = [key for key, numbers in handled.items() if len(numbers) < 20]

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from anabranch import AsyncClient
+from anabranch import AsyncClient, Batching
 from tests.harness.admin import Admin
 from tests.harness.cluster import TOPIC, Brokers, enqueue_numbers, stored_messages
 from tests.harness.wire import settle
@@ -84,7 +84,7 @@ async def test_a_small_credit_stores_everything_in_order(brokers: Brokers) -> No
 async def test_a_split_takes_messages_along_that_wait_for_credit(brokers: Brokers) -> None:
     await set_rate(brokers, 500)
     async with brokers.client() as client:
-        producer = await client.create_producer(TOPIC, send_timeout=0)
+        producer = await client.create_producer(TOPIC, send_timeout=0, batching=Batching(max_messages=20))
         await enqueue_numbers(producer, keys=20, per_key=50)
         await asyncio.sleep(1.0)
         assert producer.stats.waiting_bytes > 0 or producer.stats.credit_waits > 0
