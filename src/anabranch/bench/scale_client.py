@@ -85,7 +85,7 @@ class Pinger:
 
     def __init__(self, port: int) -> None:
         self._port = port
-        self._ended = threading.Event()
+        self._begun, self._ended = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run)
         self.trips_s: list[float] = []
 
@@ -99,6 +99,7 @@ class Pinger:
 
     def __enter__(self) -> Pinger:
         self._thread.start()
+        self._begun.wait(TIMEOUT_S)
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -111,6 +112,7 @@ class Pinger:
             began = time.perf_counter()
             client.ping()
             self.trips_s.append(time.perf_counter() - began)
+            self._begun.set()
             time.sleep(PING_EVERY_S)
         client.close()
 

@@ -115,14 +115,14 @@ class TopicRecord(Record, frozen=True, kw_only=True, rename="camel"):
     """Whether the deletion has begun: clients cannot see the topic, and its leader deletes the rest."""
 
 
-class AssignedRecord(Record, frozen=True, kw_only=True, rename="camel"):
+class AssignedRecord(Record, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     segment_id: int
     shared: bool = False
     buckets: tuple[RangeRecord, ...] = ()
     """In a checkpoint group: the open slots of a shared segment that the member reads."""
 
 
-class ConsumerRecord(Record, frozen=True, kw_only=True, rename="camel"):
+class ConsumerRecord(Record, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A registered consumer; `generation` is the group's when this assignment was last changed."""
 
     generation: int = 0
@@ -162,7 +162,7 @@ class UnfinishedRecord(Record, frozen=True, kw_only=True, rename="camel"):
     """The target of the move, instead of a time."""
 
 
-class SubscriptionRecord(Record, frozen=True, kw_only=True, rename="camel"):
+class SubscriptionRecord(Record, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A subscription; the record is created before, and deleted after, the cursors of the segments."""
 
     type: SubscriptionKind
