@@ -261,10 +261,26 @@ def let_messages_overtake_those_of_a_sealed_segment(patch: pytest.MonkeyPatch) -
     # Slow syncs make a seal take long, so that many messages wait for the successors.
     favour(
         patch,
-        **{"in_flight_max": 1000, "keys": 5, "operations": 4, "pause_s": 0.005, "messages": 150},
-        **{"producers": 3, "disk": DiskFaults(slow=True), "workers": 1, "busy_s": 1.0, "kills": 0},
-        **{"link_faults": 0, "sender_deaths": 0, "deaths": (), "guarded": False, "intruders": 0},
-        **{"revocations": 0, "liars": 0, "checkpoints": False, "queue_consumers": 0, "keyed_consumers": 0},
+        in_flight_max=1000,
+        keys=5,
+        operations=4,
+        pause_s=0.005,
+        messages=150,
+        producers=3,
+        disk=DiskFaults(slow=True),
+        workers=1,
+        busy_s=1.0,
+        kills=0,
+        link_faults=0,
+        sender_deaths=0,
+        deaths=(),
+        guarded=False,
+        intruders=0,
+        revocations=0,
+        liars=0,
+        checkpoints=False,
+        queue_consumers=0,
+        keyed_consumers=0,
     )
     honest = SegmentRoutes.holder
 
