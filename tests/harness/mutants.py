@@ -13,6 +13,16 @@ from anabranch.testing.simulation.shape import draw
 
 SEEDS = 100
 
+QUIET: dict[str, Any] = {
+    **dict.fromkeys(("queue_consumers", "keyed_consumers", "intruders", "revocations", "liars", "kills"), 0),
+    "link_faults": 0,
+    "sender_deaths": 0,
+    "deaths": (),
+    "checkpoints": False,
+    "guarded": False,
+}
+"""Values of a run with one stream and no other events."""
+
 
 def favour(patch: pytest.MonkeyPatch, **chosen: Any) -> None:
     """Let every seed draw these values, so that the case is common."""

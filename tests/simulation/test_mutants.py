@@ -52,7 +52,7 @@ from anabranch.model.names import Place
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.testing.simdisk import SimDisk
 from anabranch.testing.simulation.shape import DiskFaults
-from tests.harness.mutants import assert_caught, favour
+from tests.harness.mutants import QUIET, assert_caught, favour
 
 UNCACHED = StorageLimits(cache_bytes=0, journal_bytes_max=2000, ledger_bytes_max=500, behind_bytes=1)
 
@@ -259,29 +259,8 @@ def take_a_store_without_ending_its_holder(patch: pytest.MonkeyPatch) -> None:
 
 def let_messages_overtake_those_of_a_sealed_segment(patch: pytest.MonkeyPatch) -> None:
     # Slow syncs make a seal take long, so that many messages wait for the successors.
-    favour(
-        patch,
-        in_flight_max=1000,
-        keys=5,
-        operations=4,
-        pause_s=0.005,
-        messages=150,
-        producers=3,
-        disk=DiskFaults(slow=True),
-        workers=1,
-        busy_s=1.0,
-        kills=0,
-        link_faults=0,
-        sender_deaths=0,
-        deaths=(),
-        guarded=False,
-        intruders=0,
-        revocations=0,
-        liars=0,
-        checkpoints=False,
-        queue_consumers=0,
-        keyed_consumers=0,
-    )
+    slow = DiskFaults(slow=True)
+    favour(patch, **QUIET, in_flight_max=1000, keys=5, operations=4, messages=150, disk=slow, busy_s=1.0)
     honest = SegmentRoutes.holder
 
     def holder(self: SegmentRoutes, target: Segment, slot: int) -> SegmentProducer:
