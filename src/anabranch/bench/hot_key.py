@@ -43,12 +43,12 @@ def _rows(scratch: Path, plan: Plan, peer: PulsarPeer | None = None) -> list[Row
     before_s = sys.getswitchinterval()
     sys.setswitchinterval(0.0005)
     try:
+        stream = _ours(scratch / "stream", run_shared_stream, plan)
+        shared = _ours(scratch / "key-shared", run_key_shared, plan)
         beside = None
         if peer is not None:
             with peer.started(scratch / "pulsar") as url:
                 beside = run_key_shared(url, plan)
-        stream = _ours(scratch / "stream", run_shared_stream, plan)
-        shared = _ours(scratch / "key-shared", run_key_shared, plan)
     finally:
         sys.setswitchinterval(before_s)
     return [
