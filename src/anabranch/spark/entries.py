@@ -54,6 +54,7 @@ class Payload(NamedTuple):
     data: bytes | memoryview
     count: int  # type: ignore[assignment]
     publish_time_ms: int
+    producer: str = ""
 
 
 def open_entry(entry: bytes, limit: int) -> Payload:
@@ -75,8 +76,8 @@ def open_entry(entry: bytes, limit: int) -> Payload:
     if metadata.compression:
         data = decompress(metadata.compression, bytes(data), metadata.uncompressed_size, limit)
     if metadata.HasField("num_messages_in_batch"):
-        return Payload(data, metadata.num_messages_in_batch, published)
-    return Payload(_as_batch(metadata, bytes(data)), 1, published)
+        return Payload(data, metadata.num_messages_in_batch, published, metadata.producer_name)
+    return Payload(_as_batch(metadata, bytes(data)), 1, published, metadata.producer_name)
 
 
 def _as_batch(metadata: pb.MessageMetadata, value: bytes) -> bytes:
@@ -117,6 +118,8 @@ class Spans:
     no_value: Flags
     event_times_ms: Numbers
     """0 for a message without an event time."""
+    sequences: Numbers
+    """-1 for a message without a sequence id."""
     compacted: Flags
     """Compaction removed the message; only its index is left."""
     properties: Flags
@@ -250,6 +253,7 @@ def _spans_at(raw: bytes, data: Bytes, starts: Numbers) -> Spans:
         encoded_key=fields.flag(ENCODED, count),
         no_value=fields.flag(NULL_VALUE, count),
         event_times_ms=fields.event_times,
+        sequences=fields.sequences,
         compacted=fields.flag(COMPACTED_OUT, count),
         properties=fields.properties,
         sound=sound,

@@ -33,6 +33,7 @@ class HeaderFields:
         self.key_ends = begins.copy()
         self.no_key = np.ones(count, np.bool_)
         self.event_times = np.zeros(count, np.int64)
+        self.sequences = np.full(count, -1, np.int64)
         self.properties = np.zeros(count, np.bool_)
 
     def flag(self, tag: int, count: int) -> Flags:
@@ -80,9 +81,11 @@ class HeaderFields:
             self.payload_size[rows] = np.where(number < 2**31, number, -1)
         elif tag == EVENT_TIME:
             self.event_times[rows] = number
+        elif tag == SEQUENCE:
+            self.sequences[rows] = number
         elif tag in (COMPACTED_OUT, ENCODED, NULL_VALUE, NULL_KEY):
             self._flags.setdefault(tag, np.zeros(len(self._cursor), np.bool_))[rows] = number != 0
-        elif tag != SEQUENCE:
+        else:
             # An unknown tag: these bytes are a value and not a header.
             after = self._ends[rows] + 1
         self._cursor[rows] = np.minimum(after, self._ends[rows] + 1)

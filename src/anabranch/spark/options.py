@@ -46,6 +46,7 @@ _SOURCE_FIELDS: Mapping[str, tuple[str, Callable[[str], Any], Any]] = {
     "include_headers": ("includeHeaders", flag, False),
     "include_event_time": ("includeEventTime", flag, False),
     "include_hash": ("includeHash", flag, False),
+    "include_producer": ("includeProducer", flag, False),
     "poll_timeout_s": ("pollTimeoutMs", duration_s, 120.0),
     "retries": ("fetchOffset.numRetries", whole_number, 3),
     "retry_interval_s": ("fetchOffset.retryIntervalMs", duration_s, 0.01),
@@ -73,7 +74,6 @@ _SOURCE_LATER = (
     "startingOffsetsByTimestampStrategy",
     "endingTimestamp",
     "endingOffsetsByTimestamp",
-    "includeProducer",
     "subscription",
     "waitForTopic",
     "isolation",
@@ -130,6 +130,7 @@ class SourceOptions:
     include_headers: bool
     include_event_time: bool
     include_hash: bool
+    include_producer: bool
     poll_timeout_s: float
     retries: int
     retry_interval_s: float

@@ -152,6 +152,10 @@ class _Rows:
         first = self._of_entry([piece.first for piece in self._pieces])
         return self.pick(first + self._within_entry())
 
+    def producers(self) -> Any:
+        names = pa.array([_text(piece.payload.producer) for piece in self._pieces], pa.string())
+        return names.take(pa.array(self.pick(self._of_entry(list(range(len(self._pieces)))))))
+
     def publish_times_ms(self) -> Any:
         return self.pick(self._of_entry([piece.payload.publish_time_ms for piece in self._pieces]))
 
@@ -222,6 +226,11 @@ def _hashes(rows: _Rows) -> Any:
     return pa.array(hashes.view(np.int32), pa.int32(), mask=rows.pick(rows.spans.no_key))
 
 
+def _sequences(rows: _Rows) -> Any:
+    sequences = rows.pick(rows.spans.sequences)
+    return pa.array(sequences, pa.int64(), mask=sequences < 0)
+
+
 def _headers(rows: _Rows, kind: Any) -> Any:
     """Return the headers column, built row by row: properties are rare."""
     spans = rows.spans
@@ -251,4 +260,6 @@ _BUILDERS: Mapping[str, Callable[[_Rows], Any]] = {
     "timestamp": lambda rows: _time_column(rows.publish_times_ms(), None),
     "eventTime": _event_times,
     "keyHash": _hashes,
+    "producer": lambda rows: rows.producers(),
+    "sequence": _sequences,
 }

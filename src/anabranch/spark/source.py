@@ -45,20 +45,23 @@ COLUMNS: Mapping[str, Any] = {
     "eventTime": TimestampType(),
     "headers": ArrayType(_HEADER),
     "keyHash": IntegerType(),
+    "producer": StringType(),
+    "sequence": LongType(),
 }
 """Every column that the source can fill, with its type."""
 
 _ALWAYS = ("key", "value", "topic", "segment", "position", "timestamp")
 
-_NEVER_NULL = ("topic", "segment", "position", "timestamp")
+_NEVER_NULL = ("topic", "segment", "position", "timestamp", "producer")
 
 
-def source_schema(*, event_time: bool, headers: bool, key_hash: bool) -> Any:
+def source_schema(*, event_time: bool, headers: bool, key_hash: bool, producer: bool = False) -> Any:
     """Return the schema of a query without a user-defined one."""
     wanted = [*_ALWAYS]
     wanted += ["eventTime"] if event_time else []
     wanted += ["headers"] if headers else []
     wanted += ["keyHash"] if key_hash else []
+    wanted += ["producer", "sequence"] if producer else []
     return StructType([StructField(name, COLUMNS[name]) for name in wanted])
 
 
@@ -102,6 +105,7 @@ class AnabranchSource(DataSource):  # type: ignore[misc]
             event_time=options.include_event_time,
             headers=options.include_headers,
             key_hash=options.include_hash,
+            producer=options.include_producer,
         )
 
     def reader(self, schema: Any) -> BatchReader:

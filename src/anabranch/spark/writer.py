@@ -33,7 +33,7 @@ _ACCEPTED: Mapping[str, tuple[Any, ...]] = {
     "timestamp": (TimestampType,),
     "headers": (ArrayType,),
 }
-_NOT_WRITTEN = ("segment", "position", "keyHash")
+_NOT_WRITTEN = ("segment", "position", "keyHash", "producer", "sequence")
 """Columns of the source that describe the origin of a row; the sink ignores them."""
 
 

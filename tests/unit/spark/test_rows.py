@@ -18,7 +18,7 @@ from anabranch.spark.entries import open_entry
 from anabranch.spark.rows import RowBuilder, arrow_schema
 from anabranch.spark.source import COLUMNS, check_source_schema, source_schema
 
-ALL = source_schema(event_time=True, headers=True, key_hash=True)
+ALL = source_schema(event_time=True, headers=True, key_hash=True, producer=True)
 PUBLISHED_MS = 1_700_000_000_123
 
 
@@ -61,6 +61,8 @@ def test_a_row_has_every_column_of_its_message() -> None:
         "eventTime": datetime(2020, 9, 13, 12, 26, 40, 1000, UTC),
         "headers": [{"key": "a", "value": b"b"}],
         "keyHash": mmh3.hash("k1", 0, True),
+        "producer": "p",
+        "sequence": 0,
     }
     assert second["position"] == 41
     assert [second[name] for name in ("key", "value", "eventTime", "keyHash")] == [None] * 4
@@ -121,6 +123,26 @@ def test_a_key_outside_its_segment_still_belongs_to_one_run() -> None:
         builder.add(payload, 0, Slice("orders", 0, narrow, 0, 40), (run,))
         seen += [int(row["value"]) for row in taken(builder)]
     assert sorted(seen) == list(range(40))
+
+
+def test_each_message_has_the_producer_and_sequence_id_of_its_own_entry() -> None:
+    builder = RowBuilder(schema_of("producer", "sequence"), "orders")
+    part = Slice("orders", 0, FULL, 1, 99)
+    for at, (name, ids) in enumerate({"one": [7, 300, 2**40], "two": [5]}.items()):
+        batch = MessageBatch()
+        for id_ in ids:
+            batch.add(b"v", "k", id_)
+        builder.add(open_entry(batch.build(name, PUBLISHED_MS), 2**20), 3 * at, part, None)
+    single = pb.MessageMetadata(producer_name="three", sequence_id=9, publish_time=1)
+    builder.add(open_entry(build_entry(single.SerializeToString(), b"v"), 2**20), 4, part, None)
+    unnumbered = pb.SingleMessageMetadata(payload_size=1).SerializeToString()
+    batched = pb.MessageMetadata(
+        producer_name="four", sequence_id=3, publish_time=1, num_messages_in_batch=1
+    ).SerializeToString()
+    payload = len(unnumbered).to_bytes(4, "big") + unnumbered + b"v"
+    builder.add(open_entry(build_entry(batched, payload), 2**20), 5, part, None)
+    found = [(row["producer"], row["sequence"]) for row in taken(builder)]
+    assert found == [("one", 300), ("one", 2**40), ("two", 5), ("three", 9), ("four", None)]
 
 
 def test_binary_keys_come_back_as_they_were() -> None:
