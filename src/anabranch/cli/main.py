@@ -15,6 +15,7 @@ from anabranch.cli import (
     data_parser,
     doctor_parser,
     lane_parser,
+    pipeline_parser,
     quotas_parser,
     rights_parser,
     role_options,
@@ -87,6 +88,7 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     data_parser.add_secret(commands)
     token_parser.add_token(commands)
     doctor_parser.add_doctor(commands)
+    pipeline_parser.add_pipeline(commands)
     _add_produce(commands)
     _add_consume(commands)
     bench = commands.add_parser(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +15,7 @@ from anabranch.admin.client import AdminClient
 from anabranch.client.blocking import Client
 from anabranch.client.options import is_tls_url
 from anabranch.config.properties import parse_properties
-from anabranch.credentials.authentication import Authentication, AuthenticationToken
+from anabranch.credentials.authentication import Authentication
 from anabranch.credentials.plugins import authentication_from
 from anabranch.errors import InvalidConfigurationError
 from anabranch.transport.tls_arguments import TlsArguments
@@ -42,6 +42,8 @@ class ClientRole:
     service_url: str
     admin_url: str
     authentication: Authentication | None
+    credentials: tuple[str, str] = field(repr=False)
+    """The plugin behind `authentication` and its parameters; both are empty without credentials."""
     tls: TlsArguments
 
     def open_admin(self) -> AdminClient:
@@ -57,6 +59,7 @@ def role_of(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Cl
     """Raises InvalidConfigurationError for contradicting or unreadable places."""
     file = arguments.client_conf or environment.get("ANABRANCH_CLIENT_CONF")
     conf = _read_conf(file) if file else {}
+    credentials = _credentials(arguments.token_file, environment, conf)
     return ClientRole(
         getattr(arguments, "url", None)
         or environment.get("ANABRANCH_URL")
@@ -66,7 +69,8 @@ def role_of(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Cl
         or environment.get("ANABRANCH_ADMIN_URL")
         or conf.get("webServiceUrl")
         or ADMIN_URL,
-        _credentials(arguments.token_file, environment, conf),
+        authentication_from(*credentials),
+        credentials,
         _tls(arguments.tls_trust_certs or environment.get("ANABRANCH_TLS_TRUST_CERTS"), conf),
     )
 
@@ -81,17 +85,17 @@ def _read_conf(file: str) -> dict[str, str]:
 
 def _credentials(
     token_file: str | None, environment: Mapping[str, str], conf: Mapping[str, str]
-) -> Authentication | None:
+) -> tuple[str, str]:
     if token_file:
-        return AuthenticationToken(Path(token_file).absolute().as_uri())
+        return "token", Path(token_file).absolute().as_uri()
     plugin, parameters = (environment.get(f"ANABRANCH_AUTH_{name}", "") for name in ("PLUGIN", "PARAMS"))
     if environment.get("ANABRANCH_TOKEN"):
         if plugin or parameters:
             raise InvalidConfigurationError("set ANABRANCH_TOKEN or ANABRANCH_AUTH_PLUGIN, not both")
-        return AuthenticationToken("env:ANABRANCH_TOKEN")
+        return "token", "env:ANABRANCH_TOKEN"
     if plugin or parameters:
-        return authentication_from(plugin, parameters)
-    return authentication_from(conf.get("authPlugin", ""), conf.get("authParams", ""))
+        return plugin, parameters
+    return conf.get("authPlugin", ""), conf.get("authParams", "")
 
 
 def _tls(trust_file: str | None, conf: Mapping[str, str]) -> TlsArguments:

@@ -10,7 +10,7 @@ import argparse
 from typing import Any, NoReturn
 
 
-def add_role_options(parser: argparse.ArgumentParser) -> None:
+def add_role_options(parser: argparse._ActionsContainer) -> None:
     """Add the options that say which role the command has."""
     parser.add_argument(
         "--token-file",

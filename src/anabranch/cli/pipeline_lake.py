@@ -1,0 +1,106 @@
+"""The pipelines between topics and files, from the words of a command to the functions that do the work."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+from anabranch.cli.pipeline import PipelineJob, Report, pairs
+from anabranch.errors import InvalidConfigurationError
+from anabranch.spark import pipelines
+
+MB = 2**20
+
+
+def archive(job: PipelineJob) -> Report:
+    words = job.arguments
+    options = pipelines.ArchiveOptions(
+        buckets=words.buckets,
+        rows_per_commit=words.rows_per_commit,
+        file_bytes=words.file_mb * MB,
+        follow=words.follow,
+        state=words.state,
+    )
+    done = pipelines.archive(job.spark, job.place(words.topic), words.dest, options, job.show)
+    text = f"{done.rows:,} rows added to {words.dest}; it has {done.total_rows:,} rows in {done.files} files"
+    return {**done._asdict(), "text": text}
+
+
+def load(job: PipelineJob) -> Report:
+    words = job.arguments
+    options = pipelines.LoadOptions(
+        format=words.format,
+        read_options=pairs(words.read_option, "--read-option"),
+        key=words.key,
+        value=words.value,
+        event_time=words.event_time,
+        order_by=tuple(filter(None, (words.order_by or "").split(","))),
+        rows_per_commit=words.rows_per_commit,
+        state=words.state,
+    )
+    done = pipelines.load(job.spark, words.source, job.place(words.topic), options, job.show)
+    return {**done._asdict(), "text": f"{done.rows:,} rows sent to {words.topic}, {done.files} new files"}
+
+
+def compact(job: PipelineJob) -> Report:
+    words = job.arguments
+    place = job.place(words.topic)
+    options = pipelines.CompactOptions(words.buckets, follow=words.follow, state=words.state)
+    if words.table is not None:
+        done = pipelines.compact_to_table(job.spark, place, words.table, options, job.show)
+        text = f"{done.rows:,} messages read; {words.table} has {done.keys:,} keys"
+    else:
+        done = pipelines.compact_to_topic(job.spark, place, job.place(words.to), options, job.show)
+        text = f"{done.rows:,} messages read; the latest value of each key is in {words.to}"
+    return {**done._asdict(), "text": text}
+
+
+def replay(job: PipelineJob) -> Report:
+    words = job.arguments
+    place = None if words.topic is None else job.place(words.topic)
+    if words.prints:
+        return _print_rows(job, place)
+    if words.limit is not None:
+        raise InvalidConfigurationError("--limit is for --print")
+    options = pipelines.ReplayOptions(follow=words.follow, state=words.state)
+    done = pipelines.replay_to_topic(job.spark, words.archive, place, job.place(words.to), options)
+    return {**done._asdict(), "text": f"{done.rows:,} rows sent to {words.to}"}
+
+
+def _print_rows(job: PipelineJob, place: Any) -> Report:
+    words = job.arguments
+    if words.follow is not None:
+        raise InvalidConfigurationError("--follow is for --to")
+    rows = pipelines.replay(job.spark, words.archive, place).orderBy("segment", "position")
+    if words.limit is not None:
+        rows = rows.limit(words.limit)
+    count = 0
+    for row in rows.toLocalIterator():
+        count += 1
+        print(json.dumps(_printable(row)))
+    return {"rows": count, "text": f"{count:,} rows printed"}
+
+
+def _printable(row: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {"key": _text(row.key), "value": _text(row.value)}
+    if row.headers:
+        found["headers"] = [[header.key, _text(header.value)] for header in row.headers]
+    if row.eventTime is not None:
+        found["eventTime"] = row.eventTime.isoformat()
+    return {
+        **found,
+        "publishTime": row.timestamp.isoformat(),
+        "segment": row.segment,
+        "position": row.position,
+    }
+
+
+def _text(value: Any) -> str | dict[str, str] | None:
+    """Return bytes as text, or as base64 if they are no text."""
+    if value is None:
+        return None
+    try:
+        return bytes(value).decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(bytes(value)).decode()}

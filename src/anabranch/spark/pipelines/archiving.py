@@ -1,0 +1,180 @@
+"""Copies a topic into a lake of Parquet files, each message exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from anabranch.errors import DataLossError, InvalidConfigurationError
+from anabranch.spark.decide.lake import LakeCommit, LakeFile, plan_joins
+from anabranch.spark.pipelines.cut_batches import CutJson, batch_cuts, is_done
+from anabranch.spark.pipelines.failures import PipelineError
+from anabranch.spark.pipelines.lake_log import HOME, LakeLog
+from anabranch.spark.pipelines.places import TopicPlace, place_of
+from anabranch.spark.pipelines.progress import Show, run_stream, showing
+from anabranch.spark.source import read_stream
+
+COLUMNS = ("key", "value", "headers", "eventTime", "timestamp", "segment", "position", "keyHash")
+PARTITIONS = ("date", "bucket")
+BUCKETS = 8
+JOIN_FROM = 8
+"""Small files of one partition before they are joined."""
+
+EVERYTHING = {"includeHeaders": True, "includeEventTime": True, "includeHash": True}
+"""The options of a source that gives every column of a message."""
+
+
+@dataclass(frozen=True)
+class ArchiveOptions:
+    """How to archive."""
+
+    buckets: int | None = None
+    """Partitions by key hash of a new archive; 8 if None."""
+    rows_per_commit: int = 2_000_000
+    file_bytes: int = 128 * 2**20
+    """Files are joined up to about this size."""
+    follow: str | None = None
+    """Go on with new messages at this interval, such as `10 seconds`; None ends at the present end."""
+    state: str | None = None
+    """The directory of Spark's checkpoint; in the archive if None."""
+
+
+class ArchiveSummary(NamedTuple):
+    """The result of a run, and the state of the archive behind it."""
+
+    rows: int
+    """Rows that this run added."""
+    seconds: float
+    total_rows: int
+    files: int
+    cut: CutJson | None
+    """The cut of the topic that the archive covers."""
+
+
+def archive(
+    spark: Any,
+    topic: TopicPlace | str,
+    dest: str,
+    options: ArchiveOptions | None = None,
+    show: Show | None = None,
+) -> ArchiveSummary:
+    """Add the messages behind the archive's cut to it; raises PipelineError when the Spark job fails."""
+    given, place = options or ArchiveOptions(), place_of(topic)
+    log = LakeLog(spark, dest)
+    log.recover()
+    about = open_lake(log, "archive", place, given.buckets)
+    state = given.state or log.files.url(f"{HOME}/checkpoint")
+    before = _total(log)
+    stream = read_stream(
+        spark,
+        place.url,
+        place.name,
+        options={
+            **place.options,
+            **EVERYTHING,
+            "startingOffsets": log.lake.cut or "earliest",
+            "maxOffsetsPerTrigger": given.rows_per_commit,
+            "ordering": "none",
+        },
+    )
+    target = _Target(log, int(about["buckets"]), state, given.file_bytes)
+    writer = stream.writeStream.foreachBatch(target.add).option("checkpointLocation", state)
+    with showing(show, f"archive of {place.short_name}") as display:
+        run = run_stream(writer, display, follow=given.follow)
+    total = _total(log)
+    return ArchiveSummary(total - before, run.seconds, total, len(log.lake.files), log.lake.cut)
+
+
+def open_lake(log: LakeLog, kind: str, place: TopicPlace, buckets: int | None) -> dict[str, Any]:
+    """Return the description of a lake, made now if it is new; refuse one of another kind or topic."""
+    made = {"v": 1, "kind": kind, "topic": place.short_name, "buckets": buckets or BUCKETS}
+    about = log.about(made)
+    for name, text in (("kind", f"a lake of kind {kind}"), ("topic", f"of topic {place.short_name}")):
+        if about[name] != made[name]:
+            raise InvalidConfigurationError(f"{log.files.root} is not {text}; its {name} is {about[name]}")
+    if buckets is not None and about["buckets"] != buckets:
+        raise InvalidConfigurationError(
+            f"{log.files.root} has {about['buckets']} buckets; their number cannot change later"
+        )
+    return about
+
+
+def _total(log: LakeLog) -> int:
+    return sum(one.rows for one in log.lake.files.values())
+
+
+@dataclass
+class _Target:
+    """The archive as the target of micro-batches."""
+
+    log: LakeLog
+    buckets: int
+    state: str
+    file_bytes: int
+
+    def add(self, frame: Any, batch: int) -> None:
+        """Add one micro-batch, unless the archive contains it already."""
+        log = self.log
+        cuts = batch_cuts(log.spark, self.state, batch)
+        if is_done(log.lake.cut, cuts, f"the archive {log.files.root}"):
+            return
+        staged = log.stage(_arranged(with_places(frame, self.buckets)), PARTITIONS)
+        _check_dense(sum(one.rows for one in staged.files), staged.ranges)
+        commit = LakeCommit(log.lake.next_number, cuts.end, ranges=staged.ranges)
+        log.commit(commit, staged if staged.files else None)
+        join_small_files(log, self.file_bytes)
+
+
+def _check_dense(rows: int, ranges: Any) -> None:
+    expected = sum(hi - lo for lo, hi in ranges.values())
+    if rows > expected:
+        raise PipelineError(f"{rows} rows were read at {expected} positions; the archive stays as it was")
+    if rows < expected:
+        raise DataLossError(
+            f"only {rows} rows were read at {expected} positions; the archive stays as it was"
+        )
+
+
+def with_places(frame: Any, buckets: int) -> Any:
+    """Return the rows with the two columns that choose their file, in no order."""
+    from pyspark.sql import functions as sql
+
+    # The day in UTC, independent of the time zone of the session.
+    day = sql.date_from_unix_date(sql.floor(sql.unix_micros("timestamp") / 86_400_000_000).cast("int"))
+    # Messages without a key have no order to keep, so their position spreads them.
+    hashed = sql.coalesce(sql.when(sql.col("key").isNotNull(), sql.col("keyHash")), sql.col("position"))
+    return frame.select(
+        *COLUMNS, day.alias("date"), sql.pmod(hashed, sql.lit(buckets)).cast("int").alias("bucket")
+    )
+
+
+def _arranged(frame: Any) -> Any:
+    """Return the rows with one task per partition of the lake, in order of their position."""
+    return frame.repartition(*PARTITIONS).sortWithinPartitions(*PARTITIONS, "segment", "position")
+
+
+def join_small_files(log: LakeLog, file_bytes: int) -> None:
+    """Replace small files by larger ones; each step is a commit that changes no row."""
+    while groups := plan_joins(log.lake.files.values(), file_bytes, JOIN_FROM):
+        # One group of each partition at a time, because a step writes one file per partition.
+        _join(log, {group[0].partition: group for group in reversed(groups)})
+
+
+def _join(log: LakeLog, groups: Mapping[str, Sequence[LakeFile]]) -> None:
+    """Replace each group of files by one file; the groups are by partition."""
+    old = [one for group in groups.values() for one in group]
+    rows = log.spark.read.option("basePath", log.files.root).parquet(*log.urls(old))
+    staged = log.stage(_arranged(rows), PARTITIONS)
+    if sum(one.rows for one in staged.files) != sum(one.rows for one in old):
+        raise PipelineError("joined files do not have the rows of the files they replace")
+    files = tuple(
+        one._replace(
+            first_commit=min(part.first_commit for part in groups[one.partition]),
+            last_commit=max(part.last_commit for part in groups[one.partition]),
+        )
+        for one in staged.files
+    )
+    removed = tuple(one.path for one in old)
+    commit = LakeCommit(log.lake.next_number, log.lake.cut, removed=removed, kind="join")
+    log.commit(commit, staged._replace(files=files))

@@ -1,0 +1,159 @@
+"""Keeps the latest value of each key of a topic, in a table of files or in another topic.
+
+A message without a value removes its key. Messages without a key are left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from anabranch.errors import InvalidConfigurationError
+from anabranch.spark.decide.lake import LakeCommit, LakeFile
+from anabranch.spark.pipelines.archiving import COLUMNS, EVERYTHING, open_lake
+from anabranch.spark.pipelines.cut_batches import CutJson, batch_cuts, is_done
+from anabranch.spark.pipelines.lake_log import HOME, LakeLog
+from anabranch.spark.pipelines.places import FORMAT, TopicPlace, default_state, identity, place_of
+from anabranch.spark.pipelines.progress import Show, Summary, run_stream, showing
+from anabranch.spark.source import read_stream
+
+BUCKET = "bucket"
+
+
+@dataclass(frozen=True)
+class CompactOptions:
+    """How to compact."""
+
+    buckets: int | None = None
+    """Partitions by key hash of a new table; 8 if None."""
+    rows_per_commit: int | None = None
+    """Rows of the topic per step; all of them if None, which rewrites each file of a table once."""
+    follow: str | None = None
+    """Go on with new messages at this interval, such as `10 seconds`; None ends at the present end."""
+    state: str | None = None
+    """The directory of Spark's checkpoint; in the table, or in `anabranch-state/`, if None."""
+
+
+class CompactSummary(NamedTuple):
+    """The result of a run."""
+
+    rows: int
+    """Messages of the topic that this run read."""
+    seconds: float
+    keys: int | None = None
+    """Keys of the table; None for a topic."""
+    cut: CutJson | None = None
+    """The cut of the topic that the table covers."""
+
+
+def compact_to_table(
+    spark: Any,
+    topic: TopicPlace | str,
+    dest: str,
+    options: CompactOptions | None = None,
+    show: Show | None = None,
+) -> CompactSummary:
+    """Bring a table up to date with a topic; each step replaces the files of the buckets that changed."""
+    given, place = options or CompactOptions(), place_of(topic)
+    log = LakeLog(spark, dest)
+    log.recover()
+    about = open_lake(log, "compact", place, given.buckets)
+    state = given.state or log.files.url(f"{HOME}/checkpoint")
+    table = _Table(log, int(about["buckets"]), state)
+    stream = _stream(spark, place, given, log.lake.cut)
+    writer = stream.writeStream.foreachBatch(table.merge).option("checkpointLocation", state)
+    run = _run(writer, show, given, place)
+    keys = sum(one.rows for one in log.lake.files.values())
+    return CompactSummary(run.rows, run.seconds, keys, log.lake.cut)
+
+
+def compact_to_topic(
+    spark: Any,
+    topic: TopicPlace | str,
+    to: TopicPlace | str,
+    options: CompactOptions | None = None,
+    show: Show | None = None,
+) -> CompactSummary:
+    """Send the latest value of each key to a topic; a further run sends the keys that changed since.
+
+    From the second step on, a removed key is sent as a message without a value.
+    """
+    given, place, target = options or CompactOptions(), place_of(topic), place_of(to)
+    if (place.url, place.short_name) == (target.url, target.short_name):
+        raise InvalidConfigurationError("a topic cannot be compacted into itself; name another topic")
+    names = (place.url, place.short_name, target.url, target.short_name)
+    state = given.state or default_state("compact", *names)
+    sink = f"compact-{identity(state, *names)}"
+
+    def send(frame: Any, batch: int) -> None:
+        # Batch 0 reads nothing; batch 1 is the first with rows, and no key was sent before it.
+        rows = latest(frame).filter("value IS NOT NULL") if batch <= 1 else latest(frame)
+        rows.select("key", "value", "headers", "eventTime").write.format(FORMAT).options(
+            **target.to_write(delivery="exactly-once", sinkId=sink, batchId=batch)
+        ).mode("append").save()
+
+    stream = _stream(spark, place, given, None)
+    run = _run(stream.writeStream.foreachBatch(send).option("checkpointLocation", state), show, given, place)
+    return CompactSummary(run.rows, run.seconds)
+
+
+def _stream(spark: Any, place: TopicPlace, given: CompactOptions, cut: CutJson | None) -> Any:
+    options = {
+        **place.options,
+        **EVERYTHING,
+        "startingOffsets": cut or "earliest",
+        "maxOffsetsPerTrigger": given.rows_per_commit,
+        "ordering": "none",
+    }
+    return read_stream(spark, place.url, place.name, options=options).filter("key IS NOT NULL")
+
+
+def _run(writer: Any, show: Show | None, given: CompactOptions, place: TopicPlace) -> Summary:
+    with showing(show, f"compaction of {place.short_name}") as display:
+        return run_stream(writer, display, follow=given.follow)
+
+
+def latest(frame: Any) -> Any:
+    """Return the newest row of each key, with its columns."""
+    from pyspark.sql import functions as sql
+
+    others = [name for name in frame.columns if name != "key"]
+    newest = sql.max_by(sql.struct(*others), sql.struct("segment", "position")).alias("newest")
+    return frame.groupBy("key").agg(newest).select("key", "newest.*")
+
+
+@dataclass
+class _Table:
+    """The table as the target of micro-batches."""
+
+    log: LakeLog
+    buckets: int
+    state: str
+
+    def merge(self, frame: Any, batch: int) -> None:
+        """Merge one micro-batch into the files of its buckets, unless the table contains it already."""
+        from pyspark.sql import functions as sql
+
+        log = self.log
+        cuts = batch_cuts(log.spark, self.state, batch)
+        if is_done(log.lake.cut, cuts, f"the table {log.files.root}"):
+            return
+        bucket = sql.pmod("keyHash", sql.lit(self.buckets)).cast("int").alias(BUCKET)
+        changes = latest(frame.select(*COLUMNS)).select("*", bucket).persist()
+        try:
+            touched = {row[0] for row in changes.select(BUCKET).distinct().collect()}
+            old = [one for one in log.lake.files.values() if one.bucket in touched]
+            rows = latest(self._with_old(changes, old)).filter("value IS NOT NULL")
+            arranged = rows.repartition(BUCKET).sortWithinPartitions(BUCKET, "key")
+            staged = log.stage(arranged, [BUCKET])
+            removed = tuple(one.path for one in old)
+            commit = LakeCommit(log.lake.next_number, cuts.end, removed=removed, kind="merge")
+            log.commit(commit, staged if staged.files else None)
+        finally:
+            changes.unpersist()
+
+    def _with_old(self, changes: Any, old: list[LakeFile]) -> Any:
+        if not old:
+            return changes
+        rows = self.log.spark.read.option("basePath", self.log.files.root).parquet(*self.log.urls(old))
+        return rows.select(*changes.columns).unionByName(changes)

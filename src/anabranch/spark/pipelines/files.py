@@ -1,0 +1,108 @@
+"""Files at any URL that Spark can open, through Hadoop's file systems.
+
+Needs a classic session: Spark Connect has no access to the JVM.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from anabranch.errors import ConflictError, InvalidConfigurationError
+
+
+class FileInfo(NamedTuple):
+    """A file, with its path relative to the directory that was listed."""
+
+    path: str
+    size_bytes: int
+    modified_at_ms: int
+
+
+class Files:
+    """Small operations on the files under one directory; paths are relative to it."""
+
+    def __init__(self, spark: Any, root: str) -> None:
+        self._jvm: Any = getattr(spark, "_jvm", None)
+        if self._jvm is None:
+            raise InvalidConfigurationError("pipelines with files need a classic Spark session, not Connect")
+        self._spark = spark
+        self._conf = spark._jsparkSession.sessionState().newHadoopConf()
+        path = self._jvm.org.apache.hadoop.fs.Path(root)
+        self._system = path.getFileSystem(self._conf)
+        self.root = str(path.makeQualified(self._system.getUri(), self._system.getWorkingDirectory()))
+
+    def url(self, path: str = "") -> str:
+        """Return the whole URL of a file, for Spark's readers and writers."""
+        return f"{self.root}/{path}" if path else self.root
+
+    def exists(self, path: str = "") -> bool:
+        return bool(self._system.exists(self._path(path)))
+
+    def read_text(self, path: str) -> str:
+        stream = self._system.open(self._path(path))
+        try:
+            return bytes(stream.readAllBytes()).decode()
+        finally:
+            stream.close()
+
+    def read_json(self, path: str) -> Any:
+        return json.loads(self.read_text(path))
+
+    def create_json(self, path: str, value: object) -> None:
+        """Write a new file at once; raises ConflictError if it exists. A reader never sees a part of it."""
+        jvm, target = self._jvm, self._path(path)
+        if self._system.exists(target):
+            raise ConflictError(f"{self.url(path)} exists already")
+        directory, _, name = path.rpartition("/")
+        unfinished = self._path(f"{directory}/.{name}.{uuid.uuid4().hex}.tmp".lstrip("/"))
+        stream = self._system.create(unfinished, False)
+        try:
+            stream.write(bytearray(json.dumps(value, sort_keys=True).encode()))
+        finally:
+            stream.close()
+        context = jvm.org.apache.hadoop.fs.FileContext.getFileContext(unfinished.toUri(), self._conf)
+        options = self._spark._sc._gateway.new_array(jvm.org.apache.hadoop.fs.Options.Rename, 0)
+        try:
+            context.rename(unfinished, target, options)
+        except Exception as error:
+            self._system.delete(unfinished, False)
+            if "FileAlreadyExists" not in str(error):
+                raise
+            raise ConflictError(f"{self.url(path)} exists already; another run wrote it") from None
+
+    def move(self, source: str, target: str) -> None:
+        """Rename a file; the directory of the target is made first."""
+        self._system.mkdirs(self._path(target.rpartition("/")[0]))
+        if not self._system.rename(self._path(source), self._path(target)):
+            raise InvalidConfigurationError(f"cannot rename {self.url(source)} to {self.url(target)}")
+
+    def delete(self, path: str) -> None:
+        """Delete a file, or a directory with all that it contains; no error if it does not exist."""
+        self._system.delete(self._path(path), True)
+
+    def names(self, directory: str) -> list[str]:
+        """Return the sorted names in a directory; none if it does not exist."""
+        if not self.exists(directory):
+            return []
+        return sorted(str(one.getPath().getName()) for one in self._system.listStatus(self._path(directory)))
+
+    def files_below(self, directory: str) -> Iterator[FileInfo]:
+        """Yield the files in a directory and its directories, without hidden ones."""
+        base = str(self._path(directory).toUri().getPath()).rstrip("/") + "/"
+        found = self._system.listFiles(self._path(directory), True)
+        while found.hasNext():
+            one = found.next()
+            path = str(one.getPath().toUri().getPath()).removeprefix(base)
+            if not any(part.startswith(("_", ".")) for part in path.split("/")):
+                yield FileInfo(path, int(one.getLen()), int(one.getModificationTime()))
+
+    def stamp(self, url: str) -> tuple[int, int]:
+        """Return the size of the file at a URL of this file system, and the time of its last change."""
+        status = self._system.getFileStatus(self._jvm.org.apache.hadoop.fs.Path(self._jvm.java.net.URI(url)))
+        return int(status.getLen()), int(status.getModificationTime())
+
+    def _path(self, path: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(self.url(path))

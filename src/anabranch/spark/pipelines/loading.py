@@ -1,0 +1,254 @@
+"""Sends the rows of files to a topic, each exactly once, and the rows of a key in order.
+
+The rows are first written into the state directory as Parquet files in their order. Then each of these files
+is one step: it is sent as one batch of the exactly-once sink, and a record says that it is done. A repeated
+step has the same number and the same rows, so the sink recognises it. Files of the source that appear later
+are sent by a later run, in steps behind all earlier ones.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from anabranch.errors import InvalidConfigurationError
+from anabranch.spark.decide.progress import PipelineProgress
+from anabranch.spark.pipelines.failures import PipelineError
+from anabranch.spark.pipelines.files import Files
+from anabranch.spark.pipelines.places import FORMAT, TopicPlace, default_state, identity, place_of
+from anabranch.spark.pipelines.progress import Show, showing
+
+FORMATS = ("parquet", "csv", "json")
+_ENDINGS = {"parquet": "parquet", "csv": "csv", "json": "json", "jsonl": "json", "ndjson": "json"}
+_PACKED = ("gz", "bz2", "zst", "snappy", "lz4")
+_DEFAULTS: Mapping[str, Mapping[str, str]] = {"csv": {"header": "true"}}
+"""Options of Spark's readers; without `inferSchema`, every column of a CSV file stays the text that it is."""
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """How to read the files and how to make messages of their rows."""
+
+    format: str | None = None
+    """parquet, csv or json; by the name of the files if None."""
+    read_options: Mapping[str, str] = field(default_factory=dict)
+    """Options of Spark's reader."""
+    key: str | None = None
+    """Column of the key; None sends messages without keys."""
+    value: str | None = None
+    """Column of the value; None sends the whole row as JSON."""
+    event_time: str | None = None
+    """Column of the event time."""
+    order_by: Sequence[str] = ()
+    """Columns that give the order, as `name` or `name:type`; by file name and row if empty."""
+    rows_per_commit: int = 1_000_000
+    """Most rows of one step."""
+    state: str | None = None
+    """The directory of the progress; in `anabranch-state/` if None."""
+
+
+class LoadSummary(NamedTuple):
+    """The result of a run."""
+
+    rows: int
+    """Rows that this run sent."""
+    seconds: float
+    files: int
+    """New files of the source."""
+
+
+class LoadStep(NamedTuple):
+    """Rows that are sent as one batch of the sink."""
+
+    number: int
+    file: str
+    rows: int
+
+
+def load(
+    spark: Any,
+    source: str,
+    topic: TopicPlace | str,
+    options: LoadOptions | None = None,
+    show: Show | None = None,
+) -> LoadSummary:
+    """Send the rows of all files that no earlier run sent; raises PipelineError if a sent file changed."""
+    given, place = options or LoadOptions(), place_of(topic)
+    began = time.monotonic()
+    state = given.state or default_state("load", source, place.url, place.short_name)
+    job = _Load(spark, Files(spark, state), place, given, f"load-{identity(state, place.short_name)}")
+    rows = 0
+    with showing(show, f"load into {place.short_name}") as display:
+        found = _source_files(spark, source, given)
+        new = job.plan(found)
+        waiting = [step for step in job.steps() if not job.is_done(step)]
+        total = sum(step.rows for step in waiting)
+        for step in waiting:
+            display(PipelineProgress(rows, time.monotonic() - began, total - rows, f"step {step.number}"))
+            job.send(step)
+            rows += step.rows
+        job.clean()
+    return LoadSummary(rows, time.monotonic() - began, new)
+
+
+def _source_files(spark: Any, source: str, given: LoadOptions) -> dict[str, list[int]]:
+    """Return the size and the time of change of each file of the source."""
+    frame = _read(spark, [source], given)
+    files = Files(spark, source.partition("*")[0] or ".")
+    return {str(url): list(files.stamp(str(url))) for url in sorted(frame.inputFiles())}
+
+
+def _read(spark: Any, paths: Sequence[str], given: LoadOptions) -> Any:
+    kind = given.format or format_of(paths[0])
+    if kind is None:
+        raise InvalidConfigurationError(
+            f"the name {paths[0]} does not tell the format; give one of {', '.join(FORMATS)}"
+        )
+    if kind not in FORMATS:
+        raise InvalidConfigurationError(f"cannot load {kind}; the formats are {', '.join(FORMATS)}")
+    reader = spark.read.format(kind).options(**{**_DEFAULTS.get(kind, {}), **given.read_options})
+    return reader.load(list(paths))
+
+
+def format_of(path: str) -> str | None:
+    """Return the format that the name of a file or pattern tells; None if it does not tell one."""
+    parts = path.rstrip("/").rpartition("/")[2].lower().split(".")
+    if len(parts) > 1 and parts[-1] in _PACKED:
+        parts.pop()
+    return _ENDINGS.get(parts[-1]) if len(parts) > 1 else None
+
+
+@dataclass
+class _Load:
+    """One load with its state directory: plans, ordered files and records of steps that are done."""
+
+    spark: Any
+    files: Files
+    place: TopicPlace
+    given: LoadOptions
+    sink: str
+
+    def plan(self, found: Mapping[str, Sequence[int]]) -> int:
+        """Store a plan for files that no plan contains; return the number of those files."""
+        known: dict[str, list[int]] = {}
+        for name in self._plans():
+            known |= self.files.read_json(f"plans/{name}")["files"]
+        changed = [url for url in known if url in found and list(found[url]) != known[url]]
+        if changed:
+            raise PipelineError(
+                f"{changed[0]} changed after its rows were read; give a changed file another name, or load "
+                "it with another --state directory, which sends all its rows again"
+            )
+        new = {url: list(stamp) for url, stamp in found.items() if url not in known}
+        if new:
+            number = len(self._plans())
+            steps = self._put_in_order(number, sorted(new))
+            self.files.create_json(f"plans/{number:08d}.json", {"v": 1, "files": new, "steps": steps})
+        return len(new)
+
+    def _plans(self) -> list[str]:
+        return [name for name in self.files.names("plans") if not name.startswith(".")]
+
+    def steps(self) -> Iterator[LoadStep]:
+        for name in self._plans():
+            for step in self.files.read_json(f"plans/{name}")["steps"]:
+                yield LoadStep(*step)
+
+    def _put_in_order(self, plan: int, urls: Sequence[str]) -> list[LoadStep]:
+        """Write the messages of some files in their order; return the steps that send them."""
+        from pyspark.sql import functions as sql
+
+        directory = f"ordered/{plan:08d}"
+        self.files.delete(directory)
+        rows = _messages(_read(self.spark, urls, self.given), self.given)
+        writer = rows.write.option("maxRecordsPerFile", self.given.rows_per_commit)
+        writer.parquet(self.files.url(directory))
+        written = [one.path for one in self.files.files_below(directory)]
+        if not written:
+            return []
+        frame = self.spark.read.parquet(self.files.url(directory))
+        counts = frame.groupBy(sql.col("_metadata.file_name").alias("file")).count().collect()
+        rows_of = {row.file: row["count"] for row in counts}
+        first = sum(1 for _ in self.steps())
+        ordered = sorted((name for name in written if rows_of.get(name)), key=_file_order)
+        return [LoadStep(first + at, f"{directory}/{name}", rows_of[name]) for at, name in enumerate(ordered)]
+
+    def is_done(self, step: LoadStep) -> bool:
+        return self.files.exists(f"done/{step.number:08d}.json")
+
+    def send(self, step: LoadStep) -> None:
+        """Send the rows of one step, all rows of a key by one task, and record that it is done."""
+        from pyspark.sql import functions as sql
+
+        rows = self.spark.read.parquet(self.files.url(step.file))
+        columns = rows.columns
+        ordered = (
+            rows.withColumn("_row", sql.col("_metadata.row_index"))
+            .repartition("key")
+            .sortWithinPartitions("_row")
+            .select(*columns)
+        )
+        ordered.write.format(FORMAT).options(
+            **self.place.to_write(delivery="exactly-once", sinkId=self.sink, batchId=step.number)
+        ).mode("append").save()
+        self.files.create_json(f"done/{step.number:08d}.json", {"rows": step.rows})
+
+    def clean(self) -> None:
+        """Delete the ordered files when all steps are done."""
+        self.files.delete("ordered")
+
+
+def _messages(frame: Any, given: LoadOptions) -> Any:
+    """Return the rows as messages, in their order."""
+    from pyspark.sql import functions as sql
+
+    columns = frame.columns
+    named = [given.key, given.value, given.event_time, *(part.partition(":")[0] for part in given.order_by)]
+    for name in named:
+        if name is not None and name not in columns:
+            raise InvalidConfigurationError(
+                f"the files have no column {name}; they have {', '.join(columns)}"
+            )
+    value = _bytes(frame, given.value) if given.value else sql.to_json(sql.struct(*map(_quoted, columns)))
+    made = [
+        (_bytes(frame, given.key) if given.key else sql.lit(None).cast("binary")).alias("key"),
+        value.cast("binary").alias("value"),
+    ]
+    if given.event_time:
+        made.append(sql.col(_quoted(given.event_time)).cast("timestamp").alias("eventTime"))
+    # A task reads its parts of files one after the other, so its row numbers grow inside each part.
+    place = [sql.col("_metadata.file_path"), sql.col("_metadata.file_block_start")]
+    row = sql.monotonically_increasing_id()
+    wanted = [_order(part) for part in given.order_by]
+    order = {f"_order{at}": column for at, column in enumerate([*wanted, *place, row])}
+    arranged = frame.select(*made, *(column.alias(name) for name, column in order.items()))
+    return arranged.orderBy(*order).drop(*order)
+
+
+def _order(part: str) -> Any:
+    from pyspark.sql import functions as sql
+
+    name, _, kind = part.partition(":")
+    column = sql.col(_quoted(name))
+    return column.cast(kind) if kind else column
+
+
+def _bytes(frame: Any, name: str) -> Any:
+    from pyspark.sql import functions as sql
+
+    column = sql.col(_quoted(name))
+    return column if dict(frame.dtypes)[name] == "binary" else column.cast("string").cast("binary")
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def _file_order(name: str) -> tuple[int, int]:
+    """Return the numbers of the task and of its file in the name that Spark gave a file."""
+    match = re.match(r"part-(\d+)-.*?-?c(\d+)\.", name)
+    assert match is not None, f"Spark wrote a file of another name: {name}"
+    return int(match[1]), int(match[2])

@@ -1,0 +1,49 @@
+"""The topic that a pipeline reads or writes, with its broker. Knows neither Spark nor files."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from anabranch.spark.options import short_name, text_of
+
+FORMAT = "anabranch"
+LOCAL_BROKER = "pulsar://127.0.0.1:6650"
+
+
+@dataclass(frozen=True)
+class TopicPlace:
+    """A topic, its broker, and the options of the format that every access to it needs."""
+
+    name: str
+    url: str = LOCAL_BROKER
+    options: Mapping[str, object] = field(default_factory=dict, repr=False)
+    """Credentials, TLS, time-outs: `client.*`, `authPluginClassName` and so on; docs/spark.md lists them."""
+
+    @property
+    def short_name(self) -> str:
+        return short_name(self.name)
+
+    def to_read(self, **more: object) -> dict[str, str]:
+        """Return the options of a reader of this topic."""
+        return text_of({"service.url": self.url, **self.options, "subscribe": self.name, **more})
+
+    def to_write(self, **more: object) -> dict[str, str]:
+        """Return the options of a writer to this topic."""
+        return text_of({"service.url": self.url, **self.options, "topic": self.name, **more})
+
+
+def place_of(topic: TopicPlace | str) -> TopicPlace:
+    """Return the place of a topic; a bare name means the broker on this machine."""
+    return TopicPlace(topic) if isinstance(topic, str) else topic
+
+
+def identity(*parts: str) -> str:
+    """Return a short name of a job, equal for equal parts; it names state and sinks."""
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def default_state(pipeline: str, *parts: str) -> str:
+    """Return the state directory of a job without one: in the working or home directory of Spark's files."""
+    return f"anabranch-state/{pipeline}-{identity(pipeline, *parts)}"

@@ -1,0 +1,109 @@
+"""Shows the progress of a pipeline, and runs a streaming query to its end while showing it."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from anabranch.spark.decide.progress import PipelineProgress, waiting_rows
+from anabranch.spark.pipelines.failures import PipelineError
+
+Show = Callable[[PipelineProgress], None]
+
+LINE_EVERY_S = 5.0
+"""The least time between two lines, if the output is no terminal."""
+
+POLL_S = 0.2
+
+
+class Summary(NamedTuple):
+    """The result of a run."""
+
+    rows: int
+    """Rows that this run processed."""
+    seconds: float
+
+
+def silent(progress: PipelineProgress) -> None:
+    """Show nothing."""
+
+
+@contextmanager
+def shown(about: str) -> Iterator[Show]:
+    """Show progress on standard error: in place on a terminal, in lines elsewhere."""
+    if not sys.stderr.isatty():
+        yield _lines(about)
+        return
+    from rich.console import Console
+    from rich.status import Status
+
+    with Status(about, console=Console(stderr=True)) as status:
+        yield lambda progress: status.update(f"{about}: {progress.text()}")
+
+
+@contextmanager
+def showing(show: Show | None, about: str) -> Iterator[Show]:
+    """Use the caller's display, or show the progress on standard error."""
+    if show is not None:
+        yield show
+        return
+    with shown(about) as made:
+        yield made
+
+
+def _lines(about: str) -> Show:
+    last = time.monotonic()
+
+    def show(progress: PipelineProgress) -> None:
+        nonlocal last
+        if time.monotonic() - last >= LINE_EVERY_S:
+            last = time.monotonic()
+            print(f"{about}: {progress.text()}", file=sys.stderr, flush=True)
+
+    return show
+
+
+def run_stream(writer: Any, show: Show, *, follow: str | None = None) -> Summary:
+    """Start a DataStreamWriter; return when it has processed all that was there at its start.
+
+    With `follow`, an interval such as `10 seconds`, the query goes on until the process is interrupted.
+    Raises PipelineError when the query fails.
+    """
+    began = time.monotonic()
+    trigger = {"processingTime": follow} if follow is not None else {"availableNow": True}
+    query = writer.trigger(**trigger).start()
+    done: dict[int, int] = {}
+    try:
+        while True:
+            ended = not query.isActive
+            # An idle query reports the id of its next batch with 0 rows.
+            done |= {one.batchId: one.numInputRows for one in query.recentProgress if one.numInputRows}
+            show(_progress_of(query.lastProgress, sum(done.values()), time.monotonic() - began))
+            if ended:
+                break
+            time.sleep(POLL_S)
+        error = query.exception()
+        if error is not None:
+            raise PipelineError(reason_of(error)) from None
+    finally:
+        query.stop()
+    return Summary(sum(done.values()), time.monotonic() - began)
+
+
+def _progress_of(last: Any, rows: int, seconds: float) -> PipelineProgress:
+    if last is None:
+        return PipelineProgress(rows, seconds, step="starting")
+    counts = [waiting_rows(source.endOffset, source.latestOffset) for source in last.sources]
+    known = [count for count in counts if count is not None]
+    return PipelineProgress(rows, seconds, sum(known) if known else None)
+
+
+def reason_of(error: Exception) -> str:
+    """Return the sentence that explains a failed Spark job, without the traces of Python and Java."""
+    text = str(error)
+    ours = re.findall(r"anabranch\.errors\.\w+: (.+)", text)
+    return str(ours[-1]) if ours else text.strip().partition("\n\nJVM stacktrace")[0].partition("\n\tat ")[0]

@@ -1,0 +1,119 @@
+"""Reads an archive and then the live topic, joined at the cut of the archive without gap or overlap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from anabranch.errors import InvalidConfigurationError
+from anabranch.spark.pipelines.archiving import COLUMNS, EVERYTHING
+from anabranch.spark.pipelines.lake_log import ABOUT, LakeLog
+from anabranch.spark.pipelines.places import FORMAT, TopicPlace, default_state, identity, place_of
+from anabranch.spark.pipelines.progress import Summary, run_stream, shown
+
+SCHEMA = (
+    "key binary, value binary, headers array<struct<key:string,value:binary>>, eventTime timestamp, "
+    "timestamp timestamp, segment bigint, position bigint, keyHash int"
+)
+
+
+def read_archive(spark: Any, archive: str) -> Any:
+    """Return the messages of an archive as a DataFrame: exactly those of its commits."""
+    return _rows_of(open_archive(spark, archive))
+
+
+def _rows_of(log: LakeLog) -> Any:
+    files = sorted(log.lake.files)
+    if not files:
+        return log.spark.createDataFrame([], SCHEMA)
+    return log.spark.read.schema(SCHEMA).parquet(*(log.files.url(path) for path in files))
+
+
+def open_archive(spark: Any, archive: str) -> LakeLog:
+    log = LakeLog(spark, archive)
+    if not log.files.exists(ABOUT) or log.about({})["kind"] != "archive":
+        raise InvalidConfigurationError(f"{archive} is no archive of `anabranch pipeline archive`")
+    return log
+
+
+def replay(spark: Any, archive: str, topic: TopicPlace | str | None = None) -> Any:
+    """Return a DataFrame of the archive and of the messages of the live topic behind the archive's cut.
+
+    Without a topic, it contains the archive alone. `orderBy("segment", "position")` gives the order of keys.
+    """
+    log = open_archive(spark, archive)
+    archived = _rows_of(log)
+    if topic is None:
+        return archived
+    place = checked_place(log, topic)
+    options = place.to_read(**EVERYTHING, startingOffsets=log.lake.cut or "earliest")
+    return archived.unionByName(spark.read.format(FORMAT).options(**options).load().select(*COLUMNS))
+
+
+def checked_place(log: LakeLog, topic: TopicPlace | str) -> TopicPlace:
+    """Return the place of a topic; raises InvalidConfigurationError if the archive is of another topic."""
+    place, about = place_of(topic), log.about({})
+    if about["topic"] != place.short_name:
+        raise InvalidConfigurationError(
+            f"{log.files.root} is the archive of topic {about['topic']}, not of {place.short_name}"
+        )
+    return place
+
+
+@dataclass(frozen=True)
+class ReplayOptions:
+    """How to replay into a topic."""
+
+    rows_per_commit: int = 1_000_000
+    follow: str | None = None
+    """Go on with new messages at this interval, such as `10 seconds`; None ends at the present end."""
+    state: str | None = None
+    """The directory of Spark's checkpoint; in `anabranch-state/` if None."""
+
+
+def replay_stream(
+    spark: Any, archive: str, topic: TopicPlace | str | None, options: dict[str, object] | None = None
+) -> Any:
+    """Return a streaming DataFrame: all messages of the archive, then those of the live topic behind it.
+
+    The order of each key is kept across both. `options` are options of the source, such as
+    maxOffsetsPerTrigger; a micro-batch contains at least one commit of the archive. Without a topic, the
+    archive alone is read.
+    """
+    from anabranch.spark.pipelines.replay_source import ALONE, NAME, PLACE, ReplaySource
+
+    log = open_archive(spark, archive)
+    place = TopicPlace(log.about({})["topic"]) if topic is None else checked_place(log, topic)
+    spark.dataSource.register(ReplaySource)
+    more = {PLACE: log.files.root, ALONE: topic is None}
+    given = place.to_read(**EVERYTHING, **(options or {}), **more)
+    return spark.readStream.format(NAME).options(**given).load()
+
+
+def replay_to_topic(
+    spark: Any,
+    archive: str,
+    topic: TopicPlace | str | None,
+    to: TopicPlace | str,
+    options: ReplayOptions | None = None,
+) -> Summary:
+    """Send the archive, then the live topic, to another topic: each message once, keys in order.
+
+    Without a live topic, the archive alone is sent.
+    """
+    given, target = options or ReplayOptions(), place_of(to)
+    place = None if topic is None else place_of(topic)
+    source = ("", "") if place is None else (place.url, place.short_name)
+    if source == (target.url, target.short_name):
+        raise InvalidConfigurationError("a topic cannot be replayed into itself; name another topic")
+    names = (archive, *source, target.url, target.short_name)
+    state = given.state or default_state("replay", *names)
+    stream = replay_stream(spark, archive, place, {"maxOffsetsPerTrigger": given.rows_per_commit})
+    writer = (
+        stream.select("key", "value", "headers", "eventTime")
+        .writeStream.format(FORMAT)
+        .options(**target.to_write(delivery="exactly-once", sinkId=f"replay-{identity(state, *names)}"))
+        .option("checkpointLocation", state)
+    )
+    with shown(f"replay of {archive}") as show:
+        return run_stream(writer, show, follow=given.follow)

@@ -1,0 +1,55 @@
+"""A Spark session with the settings that the pipelines recommend; every setting can be overridden."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from anabranch.errors import InvalidConfigurationError
+
+_DEFAULTS = {
+    "spark.log.level": "ERROR",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.python.unix.domain.socket.enabled": "true",
+    # Tasks of pipelines that write to topics are safe to repeat, but each repetition costs a staged copy.
+    "spark.speculation": "false",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+
+def make_session(name: str, *, master: str | None = None, conf: Mapping[str, str] | None = None) -> Any:
+    """Return a session; `master` and `conf` win over the defaults of Spark and of this function.
+
+    Python workers run the interpreter of this process, unless PYSPARK_PYTHON or `spark.pyspark.python` names
+    another one, as a cluster with a packed environment needs.
+    """
+    given = dict(conf or {})
+    session_class = _session_class()
+    if "spark.pyspark.python" not in given:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = session_class.builder.appName(name)
+    if master is not None:
+        builder = builder.master(master)
+    for key, value in {**_DEFAULTS, **given}.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    if "spark.sql.shuffle.partitions" not in given:
+        spark.conf.set("spark.sql.shuffle.partitions", str(max(2, spark.sparkContext.defaultParallelism)))
+    return spark
+
+
+def _session_class() -> Any:
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise InvalidConfigurationError(
+            "pipelines need PySpark; install it with `pip install 'anabranch[spark]'`"
+        ) from None
+    if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
+        raise InvalidConfigurationError(
+            "pipelines need Java 17 for Spark; no `java` was found, nor JAVA_HOME"
+        )
+    return SparkSession
