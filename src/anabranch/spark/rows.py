@@ -15,7 +15,8 @@ from anabranch.model.ranges import HashRange
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.spark.columns import Flags, Numbers, Words, binary_column, hash_column, hash_spans
 from anabranch.spark.decide.topology import Slice
-from anabranch.spark.entries import Payload, Spans, find_spans
+from anabranch.spark.entries import Payload
+from anabranch.spark.spans import Spans, find_spans
 
 _TIME_MS_MAX = 2**63 // 1000 - 1
 """Latest time in milliseconds that fits a column of microseconds."""
@@ -227,7 +228,7 @@ def _hashes(rows: _Rows) -> Any:
 
 
 def _sequences(rows: _Rows) -> Any:
-    sequences = rows.pick(rows.spans.sequences)
+    sequences = rows.pick(rows.spans.sequence_ids())
     return pa.array(sequences, pa.int64(), mask=sequences < 0)
 
 

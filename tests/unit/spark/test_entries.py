@@ -13,7 +13,8 @@ from anabranch.protocol.compression import Compression
 from anabranch.protocol.entries import decode_columns
 from anabranch.protocol.frames import build_entry
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.spark.entries import Payload, Spans, find_spans, open_entry
+from anabranch.spark.entries import Payload, open_entry
+from anabranch.spark.spans import Spans, find_spans
 
 LIMIT = 2**24
 
