@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from anabranch.credentials.authentication import Authentication, AuthenticationBasic, AuthenticationToken
-from anabranch.credentials.oauth2 import AuthenticationOauth2
 from anabranch.credentials.parameters import one_of_names, parse_parameters
 from anabranch.credentials.places import is_place
-from anabranch.credentials.plugins import authentication_from
 from anabranch.errors import InvalidConfigurationError
+
+if TYPE_CHECKING:
+    from anabranch.credentials.authentication import Authentication
 
 PLUGIN = ("authpluginclassname", "authplugin")
 SHOWN = "authparams"
@@ -33,6 +34,9 @@ class SparkCredentials:
 
     def make(self) -> Authentication | None:
         """The credentials, in the process that uses them."""
+        # Imported late: most queries have no credentials, and every process of a job loads this module.
+        from anabranch.credentials.plugins import authentication_from
+
         return authentication_from(self.plugin, self.parameters)
 
 
@@ -48,6 +52,8 @@ def read_credentials(given: Mapping[str, str]) -> SparkCredentials | None:
         return SparkCredentials("token", token)
     if SHOWN in given and HIDDEN in given:
         raise InvalidConfigurationError("give authParams or client.auth.secretParams, not both")
+    if not (plugin or SHOWN in given or HIDDEN in given):
+        return None
     found = SparkCredentials(plugin, given.get(HIDDEN, given.get(SHOWN, "")))
     made = found.make()
     if made is None:
@@ -61,6 +67,9 @@ def read_credentials(given: Mapping[str, str]) -> SparkCredentials | None:
 
 
 def _holds_secret(made: Authentication, parameters: str) -> bool:
+    from anabranch.credentials.authentication import AuthenticationBasic, AuthenticationToken
+    from anabranch.credentials.oauth2 import AuthenticationOauth2
+
     match made:
         case AuthenticationBasic():
             return True

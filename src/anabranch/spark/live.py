@@ -25,9 +25,9 @@ from anabranch.client.produce.producer import AsyncProducer
 from anabranch.errors import OperationTimeoutError, TopicNotFoundError
 from anabranch.spark.credentials import SparkCredentials
 from anabranch.spark.decide.topology import SegmentSpan, Slice, Topology
-from anabranch.spark.encoding import RowEncoder
 from anabranch.spark.option_values import CREDENTIALS, Settings
 from anabranch.spark.topics import OutgoingRows, StoredEntry
+from anabranch.spark.worker_memory import exempt_modules
 
 T = TypeVar("T")
 
@@ -97,6 +97,7 @@ def _session(service: LiveService) -> Session:
     key = (os.getpid(), threading.get_ident(), service)
     if key not in _sessions:
         _sessions[key] = Session(service)
+        exempt_modules()
     return _sessions[key]
 
 
@@ -269,6 +270,9 @@ class LiveWriter:
         self._producer: AsyncProducer[bytes] = session.run(creating)
 
     def write(self, rows: OutgoingRows) -> None:
+        # Imported late, because readers need no encoder.
+        from anabranch.spark.encoding import RowEncoder
+
         # Rows without a key go to the next bucket, batch by batch.
         self._turn += 1
         encoder = RowEncoder(rows, self._entry_bytes, self._turn)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import (
@@ -29,7 +29,10 @@ from anabranch.spark.options import (
 from anabranch.spark.source_reader import BatchReader
 from anabranch.spark.stream_reader import StreamReader
 from anabranch.spark.topics import Service
-from anabranch.spark.writer import BatchWriter, StreamWriter, check_sink_schema
+
+if TYPE_CHECKING:
+    # Imported late: the processes of a source need nothing of the sink.
+    from anabranch.spark.writer import BatchWriter, StreamWriter
 
 FORMAT = "anabranch"
 
@@ -122,6 +125,8 @@ class AnabranchSource(DataSource):  # type: ignore[misc]
     def writer(self, schema: Any, overwrite: bool) -> BatchWriter:
         if overwrite:
             raise InvalidConfigurationError('a topic cannot be overwritten; write with .mode("append")')
+        from anabranch.spark.writer import BatchWriter
+
         return BatchWriter(*self._write_to(schema))
 
     def streamWriter(self, schema: Any, overwrite: bool) -> StreamWriter:  # noqa: N802
@@ -129,9 +134,13 @@ class AnabranchSource(DataSource):  # type: ignore[misc]
             raise InvalidConfigurationError(
                 'a topic cannot be overwritten; use .outputMode("append"), or foreachBatch for complete mode'
             )
+        from anabranch.spark.writer import StreamWriter
+
         return StreamWriter(*self._write_to(schema))
 
     def _write_to(self, schema: Any) -> tuple[Service, SinkOptions]:
+        from anabranch.spark.writer import check_sink_schema
+
         options = read_sink_options(self.options)
         check_sink_schema(schema, options)
         return self.service(options.service_url, options.client), options
