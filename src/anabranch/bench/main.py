@@ -19,6 +19,7 @@ from anabranch.bench import (
     pipeline,
     running,
     scale,
+    spark_workers,
     tls,
     workers,
 )
@@ -44,7 +45,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "spark": pipeline.run,
 }
 
-EXTRA: dict[str, Benchmark] = {"hot-key-short": hot_key.run_short}
+EXTRA: dict[str, Benchmark] = {"hot-key-short": hot_key.run_short, "spark-workers": spark_workers.run}
 """Other forms of benchmarks, which `all` leaves out."""
 
 

@@ -1,86 +1,155 @@
-"""Spark reads and writes real topics; the peer is a Python data source of Spark without any I/O."""
+"""Spark reads and writes real topics, beside Spark's Kafka connector and a data source without any I/O.
+
+Rows have random keys and values: constant bytes would hide the cost of values that look like headers. Both
+connectors read the rows that they wrote. Kafka has its defaults, so it does not wait for the disk.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import os
+import contextlib
 import sys
-import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from anabranch import AsyncClient
+from anabranch.bench.kafka_peer import PEER, KafkaPeer
 from anabranch.bench.results import Row
+from anabranch.bench.spark_runs import Connector, SparkRuns, Times, session, write_random_rows
 from anabranch.testing.process import BrokerProcess
 
-TOPIC = "topic://public/default/rows"
-VALUE = b"x" * 100
-SCHEMA = "key binary, value binary"
+TOPIC = "rows"
+ROWS = 2_000_000
+FAST_ROWS = 200_000
+ROWS_PER_TRIGGER = 100_000
+SMALL_TRIGGER_ROWS = 1_000
+ROUNDS = 3
+"""Timed rounds; the fastest one counts."""
+
+Job = Callable[[Connector], Times]
 
 
-async def _fill(url: str, count: int) -> None:
-    async with AsyncClient(url) as client:
-        producer = await client.create_producer(TOPIC)
-        keys = [f"key-{n}" for n in range(1000)]
-        waiting = [await producer.enqueue_many([VALUE] * 1000, keys=keys) for _ in range(count // 1000)]
-        await asyncio.gather(*waiting)
-
-
-def _rate(count: int, action: Any) -> float:
-    action()
-    best = 0.0
-    for _ in range(2):
-        began = time.perf_counter()
-        action()
-        best = max(best, count / (time.perf_counter() - began))
-    return best
-
-
-def _session() -> Any:
-    from pyspark.sql import SparkSession
-
-    from anabranch.bench.toy_source import ToySource
-
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.log.level", "ERROR")
-        .config("spark.python.unix.domain.socket.enabled", "true")
-        .getOrCreate()
+def ours(url: str) -> Connector:
+    return Connector(
+        "anabranch",
+        "anabranch",
+        source={"service.url": url, "subscribe": TOPIC},
+        sink={"service.url": url, "delivery": "at-least-once"},
     )
-    spark.dataSource.register(ToySource)
-    return spark
+
+
+def kafka(address: str) -> Connector:
+    servers = {"kafka.bootstrap.servers": address}
+    return Connector(
+        PEER, "kafka", source={**servers, "subscribe": TOPIC}, sink=servers, asks_for_columns=False
+    )
+
+
+def toy(count: int) -> Connector:
+    return Connector("Arrow, no I/O", "toy", source={"rows": str(count)})
+
+
+class PipelineBench:
+    """The connectors of one run, and their figures."""
+
+    def __init__(self, runs: SparkRuns, connectors: Sequence[Connector], rounds: int) -> None:
+        """The first connector is ours; the peer may be missing."""
+        self._runs = runs
+        self._ours = connectors[0]
+        self._connectors = connectors
+        self._rounds = rounds
+
+    def row(self, name: str, job: Job, goal: str) -> Row:
+        """Run the job for all connectors in turn, once to warm up; return the best rates."""
+        best = self.best(name, job, self._connectors)
+        return self._beside_peer(
+            name, "rows/s", {at: self._runs.count / times for at, times in best.items()}, goal
+        )
+
+    def best(self, name: str, job: Job, connectors: Sequence[Connector]) -> dict[str, float]:
+        """Return the shortest wall time of each connector in seconds."""
+        found: dict[str, float] = {}
+        for number in range(self._rounds + 1):
+            for connector in connectors:
+                times = job(connector)
+                kind = f"round {number}" if number else "warm-up"
+                print(
+                    f"{name}, {connector.name}, {kind}: {times.wall_s:.2f} s, {times.cpu_s:.2f} CPU s",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                if number:
+                    found[connector.name] = min(times.wall_s, found.get(connector.name, times.wall_s))
+        return found
+
+    def small_trigger(self, triggers: int) -> Row:
+        found = {
+            connector.name: self._runs.trigger_ms(connector, SMALL_TRIGGER_ROWS, triggers)
+            for connector in self._connectors
+        }
+        row = self._beside_peer("Spark trigger of 1,000 rows, median", "ms", found, "at most 250 ms")
+        return Row(row.name, row.unit, row.ours, row.peer_name, row.peer, row.goal, met=row.ours <= 250)
+
+    def _beside_peer(self, name: str, unit: str, found: dict[str, float], goal: str) -> Row:
+        peer = next((at for at in found if at != self._ours.name), None)
+        if peer is None:
+            return Row(name, unit, found[self._ours.name], f"{PEER} is missing", goal=goal)
+        return Row(name, unit, found[self._ours.name], f"{peer}'s connector", found[peer], goal)
+
+
+@contextlib.contextmanager
+def _brokers(scratch: Path, peer: KafkaPeer | None) -> Iterator[list[Connector]]:
+    with contextlib.ExitStack() as stack:
+        broker = stack.enter_context(BrokerProcess(scratch / "data"))
+        found = [ours(broker.url)]
+        if peer is not None:
+            found.append(kafka(stack.enter_context(peer.started(scratch / "kafka"))))
+        yield found
+
+
+def _below_ceiling(bench: PipelineBench, runs: SparkRuns, rows: Any, best: Row, written: Row) -> list[Row]:
+    """Return our batch rates beside those of a source and a sink that move no bytes."""
+    ceiling = toy(runs.count)
+    read = runs.count / bench.best("toy read", runs.read, [ceiling])[ceiling.name]
+    write = (
+        runs.count / bench.best("toy write", lambda c: runs.write(rows, c, TOPIC), [ceiling])[ceiling.name]
+    )
+    floor = "ratio at least 0.50"
+    return [
+        Row("Spark batch read", "rows/s", best.ours, "Arrow source, no I/O", read, floor),
+        Row("Spark batch write", "rows/s", written.ours, "Arrow sink, no I/O", write, floor),
+    ]
 
 
 def run(scratch: Path, fast: bool) -> list[Row]:
-    from pyspark.sql import functions as sql
+    """Measure all jobs; the fast form leaves out the peer, because its jars and its start take a minute."""
+    count = FAST_ROWS if fast else ROWS
+    peer = None if fast else KafkaPeer.find()
+    spark = session("1g" if fast else "3g", peer.connector if peer else ())
+    write_random_rows(scratch / "rows", count)
+    rows = spark.read.parquet(str(scratch / "rows"))
+    numbers = iter(range(1_000_000))
 
-    count = 200_000 if fast else 2_000_000
-    spark = _session()
-    with BrokerProcess(scratch / "data") as broker:
-        asyncio.run(_fill(broker.url, count))
-        options = {"service.url": broker.url, "topic": TOPIC}
-        rows = spark.range(0, count, 1, 2).select(
-            sql.concat(sql.lit("key-"), (sql.col("id") % 1000).cast("string")).cast("binary").alias("key"),
-            sql.lit("x" * 100).cast("binary").alias("value"),
-        )
+    def write(connector: Connector) -> Times:
+        # The first run fills the topic that the other jobs read.
+        number = next(numbers) // len(connectors)
+        return runs.write(rows, connector, TOPIC if number == 0 else f"{TOPIC}-{number}")
 
-        def read(name: str, **more: str) -> Any:
-            frame = spark.read.format(name).options(**more).schema(SCHEMA).load()
-            return lambda: frame.write.format("noop").mode("overwrite").save()
-
-        def write(name: str, **more: str) -> Any:
-            return lambda: rows.write.format(name).options(**more).mode("append").save()
-
-        ours_read = _rate(count, read("anabranch", **options))
-        toy_read = _rate(count, read("toy", rows=str(count)))
-        ours_write = _rate(count, write("anabranch", **{**options, "topic": TOPIC + "-written"}))
-        toy_write = _rate(count, write("toy"))
+    with _brokers(scratch, peer) as connectors:
+        runs = SparkRuns(spark, scratch, count)
+        bench = PipelineBench(runs, connectors, 1 if fast else ROUNDS)
+        written = bench.row("Spark write", write, "ratio at least 5")
+        read = bench.row("Spark batch read", runs.read, "ratio at least 2.5")
+        found = [
+            written,
+            read,
+            bench.row("Spark stream", runs.stream, "ratio at least 1.5"),
+            bench.row(
+                f"Spark stream, {ROWS_PER_TRIGGER:,} rows per trigger",
+                lambda connector: runs.stream(connector, ROWS_PER_TRIGGER),
+                "ratio at least 1.2",
+            ),
+            bench.small_trigger(10 if fast else 30),
+            *_below_ceiling(bench, runs, rows, read, written),
+        ]
     spark.stop()
-    floor = "ratio at least 0.50"
-    return [
-        Row("Spark batch read", "rows/s", ours_read, "Arrow source, no I/O", toy_read, floor),
-        Row("Spark batch write", "rows/s", ours_write, "Arrow sink, no I/O", toy_write, floor),
-    ]
+    return found

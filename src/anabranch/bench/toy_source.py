@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +15,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-VALUE = b"x" * 100
+VALUE_BYTES = 100
 SCHEMA = "key binary, value binary"
 
 
@@ -28,10 +29,11 @@ class ToyReader(DataSourceReader):  # type: ignore[misc]
         return [InputPartition(0), InputPartition(1)]
 
     def read(self, partition: Any) -> Iterator[Any]:
+        rng = random.Random(1)
         batch = pa.record_batch(
             {
-                "key": pa.array([b"key-1"] * 10_000, pa.binary()),
-                "value": pa.array([VALUE] * 10_000, pa.binary()),
+                "key": pa.array([b"key-%d" % rng.randrange(100_000) for _ in range(10_000)], pa.binary()),
+                "value": pa.array([rng.randbytes(VALUE_BYTES) for _ in range(10_000)], pa.binary()),
             }
         )
         for _ in range(self.rows // 20_000):

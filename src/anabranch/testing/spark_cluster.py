@@ -1,0 +1,116 @@
+"""A Spark standalone cluster on this machine: a master and workers as processes, from PySpark's own jars."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 10.0
+REGISTERED = "Successfully registered with master"
+"""In the log of a worker, once the master knows it."""
+
+
+class SparkCluster:
+    """A master and its workers; each worker gives an application one executor with `cores` cores."""
+
+    def __init__(self, scratch: Path, workers: int = 2, *, cores: int = 1, memory: str = "1g") -> None:
+        """`scratch` gets the logs and the directories of executors; `memory` is that of a worker."""
+        self._scratch = scratch
+        self._count = workers
+        self._cores = cores
+        self._memory = memory
+        self._port = 0
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def url(self) -> str:
+        """The master, as `SparkSession.builder.master` takes it."""
+        return f"spark://127.0.0.1:{self._port}"
+
+    @property
+    def worker_pids(self) -> list[int]:
+        return [process.pid for process in self._processes[1:]]
+
+    def start(self) -> SparkCluster:
+        """Start all processes; returns when the master knows every worker."""
+        self._scratch.mkdir(parents=True, exist_ok=True)
+        self._port = _free_port()
+        try:
+            self._launch("master", "master.Master", "--port", str(self._port))
+            self._wait(self._master_listens, "master")
+            for number in range(self._count):
+                self.start_worker(number)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def start_worker(self, number: int) -> None:
+        """Start one worker and wait until the master knows it; a killed one gives its number to another."""
+        name = f"worker-{number}"
+        log = self._log(name)
+        before = log.read_text().count(REGISTERED) if log.exists() else 0
+        options = ["--cores", str(self._cores), "--memory", self._memory]
+        options += ["--work-dir", str(self._scratch / name), self.url]
+        self._launch(name, "worker.Worker", *options)
+        self._wait(lambda: log.read_text().count(REGISTERED) > before, name)
+
+    def stop(self) -> None:
+        """End all processes, workers first; a worker ends its executors."""
+        for process in reversed(self._processes):
+            process.terminate()
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._processes.clear()
+
+    def __enter__(self) -> SparkCluster:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _launch(self, name: str, class_name: str, *options: str) -> None:
+        import pyspark
+
+        home = Path(pyspark.__file__).parent
+        command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{class_name}"]
+        command += ["--host", "127.0.0.1", "--webui-port", "0", *options]
+        settings = {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "512m"}
+        environment = {"PYSPARK_PYTHON": sys.executable, **os.environ, **settings}
+        with self._log(name).open("ab") as log:
+            self._processes.append(subprocess.Popen(command, stdout=log, stderr=log, env=environment))
+
+    def _log(self, name: str) -> Path:
+        return self._scratch / f"{name}.log"
+
+    def _master_listens(self) -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", self._port), timeout=1).close()
+        except OSError:
+            return False
+        return True
+
+    def _wait(self, ready: Callable[[], bool], name: str) -> None:
+        until_s = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < until_s and self._processes[-1].poll() is None:
+            if ready():
+                return
+            time.sleep(0.2)
+        raise RuntimeError(f"Spark's {name} did not start:\n{self._log(name).read_text()[-4000:]}")
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
