@@ -10,7 +10,7 @@ import fcntl
 import os
 import pickle
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,9 @@ from anabranch.errors import TopicNotFoundError
 from anabranch.model.hashing import key_hash
 from anabranch.model.layout import Layout, Router
 from anabranch.protocol.batches import MessageBatch
+from anabranch.protocol.outer import read_outer
+from anabranch.spark.decide.offsets import TopicCut
+from anabranch.spark.decide.topic_names import TopicPattern
 from anabranch.spark.decide.topology import SegmentSpan, Slice, Topology
 from anabranch.spark.option_values import Settings
 from anabranch.spark.source import AnabranchSource
@@ -73,8 +76,13 @@ class FileTopic:
             kept = self.entries(segment)[entries:]
             self._log(segment).write_bytes(b"".join(map(_packed, kept)))
 
-    def send(self, rows: Sequence[tuple[str | bytes | None, bytes | None]], batch: int = 7) -> None:
-        """Append messages in entries of up to `batch`."""
+    def send(
+        self,
+        rows: Sequence[tuple[str | bytes | None, bytes | None]],
+        batch: int = 7,
+        at_ms: int = PUBLISHED_MS,
+    ) -> None:
+        """Append messages in entries of up to `batch`, published at `at_ms`."""
         with self._locked():
             router = Router(self.layout)
             by_segment: dict[int, list[tuple[str | bytes | None, bytes | None]]] = {}
@@ -83,13 +91,15 @@ class FileTopic:
                 by_segment.setdefault(router.segment_for(hash_).id, []).append((key, value))
             for segment, messages in by_segment.items():
                 for at in range(0, len(messages), batch):
-                    self._append(segment, messages[at : at + batch])
+                    self._append(segment, messages[at : at + batch], at_ms)
 
-    def _append(self, segment: int, messages: Sequence[tuple[str | bytes | None, bytes | None]]) -> None:
+    def _append(
+        self, segment: int, messages: Sequence[tuple[str | bytes | None, bytes | None]], at_ms: int
+    ) -> None:
         built = MessageBatch()
         for number, (key, value) in enumerate(messages):
             built.add(value or b"", key, number, null_value=value is None)
-        self.append_entry(segment, built.build("test", PUBLISHED_MS), built.count)
+        self.append_entry(segment, built.build("test", at_ms), built.count)
 
     def append_entry(self, segment: int, data: bytes, count: int) -> None:
         first = self.tail(segment).next
@@ -107,6 +117,13 @@ class FileTopic:
             found.append(StoredEntry(first, count, data[at : at + size]))
             at += size
         return found
+
+    def at_time(self, segment: int, time_ms: int) -> int:
+        """The first position that was published at a time or later, or the end."""
+        for entry in self.entries(segment):
+            if read_outer(entry.data).publish_time >= time_ms:
+                return entry.first
+        return self.tail(segment).next
 
     def tail(self, segment: int) -> SegmentSpan:
         sealed = not self.layout.segment(segment).active
@@ -144,6 +161,27 @@ class FileReader:
         found = FileTopic(self._root, topic)
         layout = found.layout
         return Topology(layout, {id_: found.tail(id_) for id_ in layout.segments})
+
+    def topics(self, pattern: TopicPattern) -> Sequence[str]:
+        return sorted(path.name for path in self._root.iterdir() if pattern.matches(path.name))
+
+    def places_at(self, topic: str, topology: Topology, time_ms: int) -> Mapping[int, int]:
+        found = FileTopic(self._root, topic)
+        return {id_: found.at_time(id_, time_ms) for id_ in topology.layout.segments}
+
+    def places_of(self, topic: str, topology: Topology, subscription: str) -> Mapping[int, int] | None:
+        kept = self._root / topic / f"subscription-{subscription}"
+        if not kept.exists():
+            return None
+        cut: TopicCut = pickle.loads(kept.read_bytes())
+        after = {other for id_ in cut.positions for other in topology.layout.descendants(id_)}
+        return {
+            id_: cut.positions.get(id_, 0 if id_ in after else tail.next)
+            for id_, tail in topology.tails.items()
+        }
+
+    def mirror(self, topic: str, subscription: str, cut: TopicCut) -> None:
+        (self._root / topic / f"subscription-{subscription}").write_bytes(pickle.dumps(cut))
 
     def read(self, slices: Sequence[Slice], timeout_s: float) -> Iterator[tuple[int, Sequence[StoredEntry]]]:
         for number, part in enumerate(slices):

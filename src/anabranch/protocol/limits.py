@@ -94,6 +94,7 @@ LIMITS: Final[dict[str, Limit]] = {
     "CommandConnect.proxy_to_broker_url": _URL,
     "CommandConnect.proxy_version": _WORD,
     "CommandEndTxnOnPartition.topic": _TOPIC,
+    "CommandGetLastMessageId.find_subscription": _NAME,
     "CommandGetOrCreateSchema.producerName": _NAME,
     "CommandGetOrCreateSchema.topic": _TOPIC,
     "CommandGetSchema.schema_version": Size(64),

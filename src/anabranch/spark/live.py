@@ -11,21 +11,26 @@ import asyncio
 import os
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any, TypeVar
 
 from anabranch.aio import new_event_loop
 from anabranch.client.api import AsyncClient
-from anabranch.client.consume.segment_reader import RawEntry, SegmentReader, SegmentTails
+from anabranch.client.consume.segment_reader import SegmentReader
+from anabranch.client.consume.segment_tails import SegmentTails
 from anabranch.client.net.layout_watch import TopicLayout
 from anabranch.client.produce.futures import BulkFuture
 from anabranch.client.produce.producer import AsyncProducer
-from anabranch.errors import OperationTimeoutError, TopicNotFoundError
+from anabranch.errors import TopicNotFoundError
 from anabranch.spark.credentials import SparkCredentials
+from anabranch.spark.decide.offsets import TopicCut
+from anabranch.spark.decide.topic_names import TopicPattern, short_name
 from anabranch.spark.decide.topology import SegmentSpan, Slice, Topology
 from anabranch.spark.option_values import CREDENTIALS, Settings
+from anabranch.spark.segment_places import places_at, places_of
+from anabranch.spark.slices_ahead import SlicesAhead
 from anabranch.spark.topics import OutgoingRows, StoredEntry
 from anabranch.spark.worker_memory import exempt_modules
 
@@ -34,12 +39,6 @@ T = TypeVar("T")
 TAILS_AT_ONCE = 64
 SEALED_TAIL_TTL_S = 30.0
 """The end of a sealed segment is final; trimming moves its start."""
-
-READERS_AHEAD = 8
-"""Slices opened in advance, so that many small slices do not each wait for a round trip."""
-
-ROWS_AHEAD = 50_000
-"""Rows in opened slices from which on no further slice is opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,84 +106,6 @@ def close_sessions() -> None:
         _sessions.pop(key).close()
 
 
-class SlicesAhead:
-    """Reads slices one after the other and requests the next ones in advance."""
-
-    def __init__(
-        self,
-        open_slice: Callable[[Slice], Awaitable[SegmentReader | None]],
-        slices: Sequence[Slice],
-        timeout_s: float,
-        service_url: str,
-    ) -> None:
-        """`timeout_s` is the longest wait for the next entries of a slice."""
-        self._open_slice = open_slice
-        self._slices = slices
-        self._timeout_s = timeout_s
-        self._service_url = service_url
-        self._opened = 0
-        self._readers: dict[int, SegmentReader | None] = {}
-        self._reads: deque[tuple[int, asyncio.Task[list[RawEntry]]]] = deque()
-        self._rows_ahead = 0
-
-    async def next(self) -> tuple[int, list[RawEntry]] | None:
-        """Return the next entries with the number of their slice; None at the end."""
-        while True:
-            self._open_more()
-            if not self._reads:
-                return None
-            number, reading = self._reads[0]
-            try:
-                async with asyncio.timeout(self._timeout_s):
-                    entries = await reading
-            except TimeoutError as error:
-                part, why = self._slices[number], str(error) or "no answer"
-                raise OperationTimeoutError(
-                    f"segment {part.segment} of topic {part.topic} gave no message within "
-                    f"{self._timeout_s:g} s: {why}; check {self._service_url} or raise pollTimeoutMs"
-                ) from None
-            if entries:
-                # Read on while the caller works on these entries.
-                self._reads[0] = (number, asyncio.ensure_future(self._more(number)))
-                return number, entries
-            self._reads.popleft()
-            self._readers.pop(number, None)
-            self._rows_ahead -= self._slices[number].rows
-
-    def _open_more(self) -> None:
-        while (
-            self._opened < len(self._slices)
-            and len(self._reads) < READERS_AHEAD
-            and (len(self._reads) < 2 or self._rows_ahead < ROWS_AHEAD)
-        ):
-            number = self._opened
-            self._opened += 1
-            self._rows_ahead += self._slices[number].rows
-            self._reads.append((number, asyncio.ensure_future(self._first(number))))
-
-    async def _first(self, number: int) -> list[RawEntry]:
-        self._readers[number] = await self._open_slice(self._slices[number])
-        return await self._more(number)
-
-    async def _more(self, number: int) -> list[RawEntry]:
-        reader = self._readers[number]
-        try:
-            return [] if reader is None else await reader.read(self._timeout_s)
-        except TopicNotFoundError:
-            # The segment was pruned after the lookup; the caller finds the slice too short.
-            return []
-
-    async def close(self) -> None:
-        reads = [reading for _, reading in self._reads]
-        self._reads.clear()
-        for reading in reads:
-            reading.cancel()
-        await asyncio.gather(*reads, return_exceptions=True)
-        for reader in self._readers.values():
-            if reader is not None:
-                await reader.close()
-
-
 class LiveReader:
     """The reading port over a session."""
 
@@ -195,6 +116,25 @@ class LiveReader:
 
     def topology(self, topic: str) -> Topology:
         return self._session.run(self._topology(topic))
+
+    def topics(self, pattern: TopicPattern) -> Sequence[str]:
+        listing = self._session.client.topics(pattern.namespace, classic=pattern.is_classic)
+        return [name for name in map(short_name, self._session.run(listing)) if pattern.matches(name)]
+
+    def places_at(self, topic: str, topology: Topology, time_ms: int) -> Mapping[int, int]:
+        return self._session.run(places_at(self._session.tails, self._names(topic, topology), time_ms))
+
+    def places_of(self, topic: str, topology: Topology, subscription: str) -> Mapping[int, int] | None:
+        names = self._names(topic, topology)
+        return self._session.run(places_of(self._session.tails, names, subscription, topology))
+
+    def mirror(self, topic: str, subscription: str, cut: TopicCut) -> None:
+        raise NotImplementedError
+
+    def _names(self, topic: str, topology: Topology) -> dict[int, str]:
+        """Return the topic name of each segment."""
+        layout = self._layouts[topic]
+        return {id_: layout.segment_topic(segment) for id_, segment in topology.layout.segments.items()}
 
     def read(self, slices: Sequence[Slice], timeout_s: float) -> Iterator[tuple[int, Sequence[StoredEntry]]]:
         ahead = SlicesAhead(self._open_slice, slices, timeout_s, self._session.client.service_url)

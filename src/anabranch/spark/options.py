@@ -11,8 +11,17 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from anabranch.errors import InvalidConfigurationError
-from anabranch.model.names import TopicName
-from anabranch.spark.decide.offsets import Cut, Start, parse_request
+from anabranch.model.names import validate_subscription
+from anabranch.spark.decide.offsets import Start
+from anabranch.spark.decide.topic_names import TopicPattern, short_name
+from anabranch.spark.option_starts import (
+    END_OPTIONS,
+    START_OPTIONS,
+    TOPIC_OPTIONS,
+    read_end,
+    read_start,
+    read_topics,
+)
 from anabranch.spark.option_values import (
     GivenOptions,
     Settings,
@@ -27,8 +36,8 @@ from anabranch.spark.option_values import (
 Ordering = Literal["key", "none"]
 BadEntries = Literal["fail", "skip"]
 
-_TOPIC_NAMES = ("subscribe", "topic", "topics", "path")
 _MAX_ROWS_NAMES = ("maxOffsetsPerTrigger", "maxRecordsPerTrigger")
+
 
 _SOURCE_FIELDS: Mapping[str, tuple[str, Callable[[str], Any], Any]] = {
     "max_bytes": ("maxBytesPerTrigger", byte_size, None),
@@ -47,6 +56,8 @@ _SOURCE_FIELDS: Mapping[str, tuple[str, Callable[[str], Any], Any]] = {
     "include_event_time": ("includeEventTime", flag, False),
     "include_hash": ("includeHash", flag, False),
     "include_producer": ("includeProducer", flag, False),
+    "subscription": ("subscription", validate_subscription, None),
+    "wait_for_topic": ("waitForTopic", flag, False),
     "poll_timeout_s": ("pollTimeoutMs", duration_s, 120.0),
     "retries": ("fetchOffset.numRetries", whole_number, 3),
     "retry_interval_s": ("fetchOffset.retryIntervalMs", duration_s, 0.01),
@@ -59,23 +70,14 @@ _ROLE = ("authPluginClassName", "authParams")
 _SOURCE = (
     "service.url",
     *_ROLE,
-    *_TOPIC_NAMES,
-    "startingOffsets",
-    "endingOffsets",
+    *TOPIC_OPTIONS,
+    *START_OPTIONS,
+    *END_OPTIONS,
     *_MAX_ROWS_NAMES,
     *(option for option, _, _ in _SOURCE_FIELDS.values()),
 )
 _SOURCE_LATER = (
-    "subscribePattern",
     "assign",
-    "paths",
-    "startingTimestamp",
-    "startingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy",
-    "endingTimestamp",
-    "endingOffsetsByTimestamp",
-    "subscription",
-    "waitForTopic",
     "isolation",
     "columnNames",
 )
@@ -112,6 +114,8 @@ class SourceOptions:
     service_url: str
     client: Settings
     topics: tuple[str, ...]
+    """In their short form; empty when a pattern says which topics are read."""
+    pattern: TopicPattern | None
     starting: Start | None
     ending: Start | None
     max_rows: int | None
@@ -131,10 +135,16 @@ class SourceOptions:
     include_event_time: bool
     include_hash: bool
     include_producer: bool
+    subscription: str | None
+    wait_for_topic: bool
     poll_timeout_s: float
     retries: int
     retry_interval_s: float
     view_ttl_s: float
+
+    def reads(self, topic: str) -> bool:
+        """Whether the query reads a topic, which may not exist."""
+        return topic in self.topics if self.pattern is None else self.pattern.matches(topic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,12 +163,14 @@ class SinkOptions:
 def read_source_options(given: Mapping[str, str]) -> SourceOptions:
     """Raise InvalidConfigurationError with the option's name and the values that it takes."""
     options = GivenOptions(given, _SOURCE, _SOURCE_LATER, "source")
+    topics, pattern = read_topics(options)
     found = SourceOptions(
-        topics=_topics(options),
+        topics=topics,
+        pattern=pattern,
         service_url=options.required("service.url"),
         client=options.client(),
-        starting=_request(options, "startingOffsets"),
-        ending=_request(options, "endingOffsets"),
+        starting=read_start(options, topics, pattern),
+        ending=read_end(options, topics, pattern),
         max_rows=options.either(_MAX_ROWS_NAMES, count),
         **{field: options.read(*how) for field, how in _SOURCE_FIELDS.items()},
     )
@@ -187,38 +199,6 @@ def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
         include_headers=options.read("includeHeaders", flag, True),
         refuse_unknown_columns=options.read("failOnUnknownColumns", flag, True),
     )
-
-
-def short_name(text: str) -> str:
-    """Return the one spelling of a topic: the bare name in topic://public/default, else the full name.
-
-    Offsets and the topic column contain it, so a restarted query may spell the topic differently.
-    """
-    name = TopicName.parse(text.strip(), default_domain="topic")
-    return str(name).removeprefix("topic://public/default/")
-
-
-def _topics(options: GivenOptions) -> tuple[str, ...]:
-    given = [name for name in _TOPIC_NAMES if options.text(name) is not None]
-    if len(given) != 1:
-        found = " and ".join(given) if given else "none of them"
-        raise InvalidConfigurationError(
-            f"name the topic with one of the options subscribe, topic, topics or load(...); given: {found}"
-        )
-    names = [short_name(part) for part in (options.text(given[0]) or "").split(",") if part.strip()]
-    if len(set(names)) < len(names):
-        raise InvalidConfigurationError(f"option {given[0]} names a topic twice: {', '.join(names)}")
-    return tuple(sorted(names))
-
-
-def _request(options: GivenOptions, name: str) -> Start | None:
-    text = options.text(name)
-    if text is None:
-        return None
-    request = parse_request(text, name)
-    if isinstance(request.at, str):
-        return request
-    return Start(Cut({short_name(topic): cut for topic, cut in request.at.topics.items()}))
 
 
 def text_of(options: Mapping[str, object]) -> dict[str, str]:

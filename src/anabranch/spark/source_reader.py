@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -17,21 +16,18 @@ from anabranch.errors import (
     ChecksumError,
     CompressionError,
     CorruptDataError,
-    DataLossError,
     InvalidConfigurationError,
+    TopicNotFoundError,
 )
 from anabranch.model.ranges import HashRange
-from anabranch.spark.decide.offsets import Cut, Start
 from anabranch.spark.decide.partitions import Partition, PartitionLimits, plan_by_position, plan_in_key_order
 from anabranch.spark.decide.slices import slices_of_range
-from anabranch.spark.decide.starts import resolve
 from anabranch.spark.decide.topology import Sizes, Slice, Topology
 from anabranch.spark.entries import open_entry
 from anabranch.spark.options import BadEntries, SourceOptions
 from anabranch.spark.rows import RowBuilder
+from anabranch.spark.topic_views import TopicViews, log
 from anabranch.spark.topics import Service, StoredEntry, TopicReader
-
-log = logging.getLogger("anabranch.spark")
 
 PARTITIONS_MAX = 32
 """Most tasks of a micro-batch unless the user sets a number; a reader cannot see the size of the cluster."""
@@ -47,6 +43,9 @@ PAYLOAD_BYTES_MAX = 64 * 2**20
 
 SAMPLED_SEGMENTS = 16
 """Segments whose message size is measured per plan; their mean stands for the others."""
+
+WAITING_S = 0.2
+"""Pause between look-ups of a topic that does not exist yet."""
 
 POSITION_ONLY = {
     "min_partitions": "minPartitions",
@@ -74,33 +73,10 @@ class PlannedPartition(InputPartition):  # type: ignore[misc]
 
 
 @dataclass(frozen=True)
-class SourceReader:
+class SourceReader(TopicViews):
     """A query; pickled into the tasks of a job, so it is a value and remembers nothing between calls."""
 
-    service: Service
-    options: SourceOptions
     schema: Any
-
-    def topologies(self, reader: TopicReader) -> dict[str, Topology]:
-        return {topic: self.topology(reader, topic) for topic in self.options.topics}
-
-    def topology(self, reader: TopicReader, topic: str) -> Topology:
-        """Return the current topology of one topic; retries as often as the options say."""
-        for _ in range(self.options.retries):
-            try:
-                return reader.topology(topic)
-            except AnabranchError as error:
-                if not error.retryable:
-                    raise
-                log.info("retrying the lookup of %s after: %s", topic, error)
-                time.sleep(self.options.retry_interval_s)
-        return reader.topology(topic)
-
-    def lost(self, text: str) -> None:
-        """Raise DataLossError, or log the loss and return, as the options say."""
-        if self.options.fail_on_data_loss:
-            raise DataLossError(f"{text}. Set failOnDataLoss=false to continue with the remaining messages")
-        log.warning("%s; continuing, because failOnDataLoss is false", text)
 
     def plan_in_key_order(self, slices: Sequence[Slice]) -> list[PlannedPartition]:
         options = self.options
@@ -216,14 +192,6 @@ def refuse_set(options: SourceOptions, where: str, names: Mapping[str, str]) -> 
             raise InvalidConfigurationError(f"option {option} has no meaning in {where}")
 
 
-def requested(request: Start | None, topic: str, otherwise: str) -> Any:
-    """Return the request for one topic; `otherwise` for a topic that the request does not name."""
-    at = otherwise if request is None else request.at
-    if isinstance(at, Cut):
-        return at.topics.get(topic, otherwise)
-    return at
-
-
 class BatchReader(DataSourceReader):  # type: ignore[misc]
     """Reads from one cut to another; both are resolved when Spark first plans the DataFrame."""
 
@@ -244,15 +212,30 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         source, options = self.source, self.source.options
         reader = source.service.reader()
         slices: list[Slice] = []
-        for topic, topology in source.topologies(reader).items():
-            start = resolve(requested(options.starting, topic, "earliest"), topology, topic)
-            end = resolve(requested(options.ending, topic, "latest"), topology, topic)
+        for topic, topology in self._existing(reader).items():
+            start = source.cut_of(reader, options.starting, topic, topology, "earliest")
+            end = source.cut_of(reader, options.ending, topic, topology, "latest")
             slices += slices_of_range(start, end, topology, topic, source.lost)
         if options.ordering == "key":
             return source.plan_in_key_order(slices)
         sizes = source.sizes(reader, slices)
         fewest = options.min_partitions or (2 if sizes.total(slices) > SHARED_BYTES else None)
         return source.plan_by_position(slices, sizes, options.max_partitions, fewest)
+
+    def _existing(self, reader: TopicReader) -> dict[str, Topology]:
+        """Return the topologies of all topics; waits for missing ones if the user wants that."""
+        source, options = self.source, self.source.options
+        deadline = time.monotonic() + options.poll_timeout_s
+        while True:
+            found = source.topologies(reader)
+            missing = [topic for topic in options.topics if topic not in found]
+            if not missing:
+                return found
+            if time.monotonic() >= deadline:
+                raise TopicNotFoundError(
+                    f"{', '.join(missing)} did not appear within {options.poll_timeout_s:g} s"
+                )
+            time.sleep(WAITING_S)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return self.source.read_partition(partition)

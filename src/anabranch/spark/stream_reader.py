@@ -21,7 +21,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from anabranch.errors import DataLossError, InvalidConfigurationError, TopicNotFoundError
+from anabranch.errors import InvalidConfigurationError, TopicNotFoundError
 from anabranch.spark.decide.offsets import Cut, Start, TopicCut, decode, encode
 from anabranch.spark.decide.planner import advance
 from anabranch.spark.decide.slices import forget_gone, slices_between
@@ -32,11 +32,13 @@ from anabranch.spark.source_reader import (
     PARTITIONS_MAX,
     POSITION_ONLY,
     SourceReader,
-    log,
     refuse_set,
-    requested,
 )
+from anabranch.spark.topic_views import log
 from anabranch.spark.topics import Service, TopicReader
+
+DISCOVERY_S = 1.0
+"""Time between two lists of the topics that match a pattern."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -44,7 +46,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def __init__(self, service: Service, options: SourceOptions, schema: Any) -> None:
         if options.ending is not None:
-            raise InvalidConfigurationError("endingOffsets is for batch queries; a stream has no end")
+            raise InvalidConfigurationError(
+                "endingOffsets and endingTimestamp are for batch queries; a stream has no end"
+            )
         if options.ordering == "none":
             if options.buckets > 1:
                 raise InvalidConfigurationError("bucketsPerSegment needs ordering=key")
@@ -55,6 +59,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._view_until = 0.0
         self._fixed_view: dict[str, Topology] | None = None
         self._sizes: tuple[Cut, Sizes] | None = None
+        self._listed: Sequence[str] = ()
+        self._listed_until = 0.0
         self._moved_at = time.monotonic()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -82,15 +88,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         topologies = self._current()
         offset = decode(start)
         if isinstance(offset, Start):
+            reader = self.source.service.reader()
             pinned = {
-                topic: resolve(requested(offset, topic, "earliest"), topology, topic)
+                topic: self.source.cut_of(reader, offset, topic, topology, "earliest")
                 for topic, topology in topologies.items()
             }
             return encode(Cut(pinned))
-        known = self._known_topics(offset)
+        known = self._known_topics(offset, topologies)
         new = [topic for topic in topologies if topic not in known.topics]
         if new:
-            # A topic added to the options of a running query starts at its earliest message.
+            # A topic that appears, or is added to the options, starts at its earliest message.
             added = {topic: resolve("earliest", topologies[topic], topic) for topic in new}
             return encode(Cut({**known.topics, **added}))
         cleaned = forget_gone(known, topologies, self.source.lost)
@@ -104,7 +111,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             sizes = self._message_sizes(cleaned, topologies)
             end = advance(cleaned, topologies, limits, chain=chain, sizes=sizes)
         if end is cleaned:
-            return start
+            return start if known is offset else encode(known)
         self._moved_at = time.monotonic()
         return encode(end)
 
@@ -121,6 +128,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         reader = source.service.reader()
         topics = sorted(set(before.topics) & set(after.topics))
         topologies = self._covering(reader, topics, after)
+        after = Cut({topic: cut for topic, cut in after.topics.items() if topic in topologies})
         slices = slices_between(before, after, topologies, source.lost)
         if options.ordering != "none":
             return source.plan_in_key_order(slices)
@@ -150,11 +158,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             return self._fixed_view
         began = time.monotonic()
         if self._view is None or began >= self._view_until:
-            self._view = self.source.topologies(self.source.service.reader())
+            reader = self.source.service.reader()
+            self._view = self.source.topologies(reader, self._topics(reader))
             ended = time.monotonic()
             # Looking up a topic of many segments takes longer, so it happens less often.
             self._view_until = ended + max(self.source.options.view_ttl_s, 5 * (ended - began))
         return self._view
+
+    def _topics(self, reader: TopicReader) -> Sequence[str]:
+        """Return the topics that the query reads now; those of a pattern are listed once in a while."""
+        began = time.monotonic()
+        if self.source.options.pattern is None or began >= self._listed_until:
+            self._listed = self.source.topics(reader)
+            ended = time.monotonic()
+            self._listed_until = ended + max(DISCOVERY_S, 20 * (ended - began))
+        return self._listed
 
     def _covering(self, reader: TopicReader, topics: Sequence[str], end: Cut) -> Mapping[str, Topology]:
         """Return a view that reaches `end`: usually the last one, a newer one when Spark replays a batch."""
@@ -170,19 +188,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             except TopicNotFoundError:
                 if topic in self.source.options.topics:
                     raise
-                raise DataLossError(
-                    f"topic {topic} is gone, but the batch that Spark repeats needs it"
-                ) from None
+                self.source.lost(f"topic {topic} is gone, but the batch that Spark plans needs it")
         return found
 
-    def _known_topics(self, offset: Cut) -> Cut:
-        """Return the offset without topics that the options no longer name."""
-        wanted = self.source.options.topics
-        left = [topic for topic in offset.topics if topic not in wanted]
-        if not left:
+    def _known_topics(self, offset: Cut, topologies: Mapping[str, Topology]) -> Cut:
+        """Return the offset without topics that are gone, or that the options no longer name."""
+        missing = [topic for topic in offset.topics if topic not in topologies]
+        if not missing:
             return offset
-        log.warning("the query no longer reads %s: its options do not name these topics", ", ".join(left))
-        return Cut({topic: cut for topic, cut in offset.topics.items() if topic in wanted})
+        left = [topic for topic in missing if not self.source.options.reads(topic)]
+        if left:
+            log.warning("the query no longer reads %s: its options do not name these topics", ", ".join(left))
+        for topic in missing:
+            if topic not in left:
+                self.source.lost(f"topic {topic} was deleted; messages that were not read yet are lost")
+        return Cut({topic: cut for topic, cut in offset.topics.items() if topic in topologies})
 
     def _should_wait(self, cut: Cut, topologies: Mapping[str, Topology]) -> bool:
         """Whether fewer messages wait than the user wants per micro-batch, and the delay is not over."""

@@ -6,10 +6,12 @@ the client; tests implement it with files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from anabranch.spark.decide.offsets import TopicCut
+from anabranch.spark.decide.topic_names import TopicPattern
 from anabranch.spark.decide.topology import Slice, Topology
 
 
@@ -26,6 +28,18 @@ class TopicReader(Protocol):
 
     def topology(self, topic: str) -> Topology:
         """Return the newest layout with the extents of its segments; raises TopicNotFoundError."""
+
+    def topics(self, pattern: TopicPattern) -> Sequence[str]:
+        """Return the short names of the topics that exist now and match."""
+
+    def places_at(self, topic: str, topology: Topology, time_ms: int) -> Mapping[int, int]:
+        """Return, by segment, the first position that was published then or later, or the end."""
+
+    def places_of(self, topic: str, topology: Topology, subscription: str) -> Mapping[int, int] | None:
+        """Return, by segment, the first position that is not acknowledged; None without the subscription."""
+
+    def mirror(self, topic: str, subscription: str, cut: TopicCut) -> None:
+        """Move the cursors of a durable subscription, made if it is missing, to a cut."""
 
     def read(self, slices: Sequence[Slice], timeout_s: float) -> Iterator[tuple[int, Sequence[StoredEntry]]]:
         """Yield the entries of each slice in turn, a few at a time, with the index of their slice.

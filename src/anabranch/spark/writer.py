@@ -19,7 +19,8 @@ from pyspark.sql.types import ArrayType, BinaryType, StringType, StructType, Tim
 
 from anabranch.errors import InvalidConfigurationError
 from anabranch.spark.columns import hash_column
-from anabranch.spark.options import SinkOptions, short_name
+from anabranch.spark.decide.topic_names import short_name
+from anabranch.spark.options import SinkOptions
 from anabranch.spark.topics import OutgoingRows, Service, TopicWriter
 
 log = logging.getLogger("anabranch.spark")

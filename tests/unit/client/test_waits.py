@@ -25,7 +25,8 @@ from anabranch import (
     Checkpoint,
     Message,
 )
-from anabranch.client.consume.segment_reader import SegmentReader, SegmentTails
+from anabranch.client.consume.segment_reader import SegmentReader
+from anabranch.client.consume.segment_tails import SegmentTails
 from anabranch.errors import AlreadyClosedError, OperationTimeoutError, ReceiveTimeoutError
 from anabranch.protocol.commands import Send
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -47,6 +48,8 @@ REQUESTS = [
     pb.CommandSubscribe,
     pb.CommandCloseConsumer,
     pb.CommandGetLastMessageId,
+    pb.CommandWatchScalableTopics,
+    pb.CommandGetTopicsOfNamespace,
 ]
 """Commands that wait for an answer."""
 
@@ -129,6 +132,10 @@ CLIENT_CALLS: dict[str, list[Callable[[AsyncClient], Awaitable[Any]]]] = {
         lambda client: client.create_checkpoint_consumer(TOPIC, start=Checkpoint.earliest()),
     ],
     "layout": [lambda client: client.layout(TOPIC)],
+    "topics": [
+        lambda client: client.topics("public/default"),
+        lambda client: client.topics("public/default", classic=True),
+    ],
     "close": [lambda client: client.close(), lambda client: client.close(timeout=CLOSE_S)],
     "shutdown": [lambda client: client.shutdown()],
 }
@@ -172,6 +179,10 @@ OPENED_CALLS: dict[type, dict[str, list[Callable[[Opened], Awaitable[Any]]]]] = 
     SegmentTails: {
         "tail": [lambda opened: opened.tails.tail(opened.segment)],
         "tails": [lambda opened: opened.tails.tails([opened.segment])],
+        "at_time": [lambda opened: opened.tails.at_time(opened.segment, 1)],
+        "at_index": [lambda opened: opened.tails.at_index(opened.segment, 1)],
+        "after_id": [lambda opened: opened.tails.after_id(opened.segment, opened.streamed.id)],
+        "unacknowledged": [lambda opened: opened.tails.unacknowledged(opened.segment, "s")],
         "close": [lambda opened: opened.tails.close()],
     },
 }

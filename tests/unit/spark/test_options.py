@@ -6,7 +6,8 @@ import pytest
 
 from anabranch.errors import InvalidConfigurationError
 from anabranch.spark.decide.offsets import Cut, Start, TopicCut
-from anabranch.spark.options import read_sink_options, read_source_options, short_name, text_of
+from anabranch.spark.decide.topic_names import short_name
+from anabranch.spark.options import read_sink_options, read_source_options, text_of
 
 URL = {"service.url": "pulsar://127.0.0.1:6650"}
 SOURCE = {**URL, "subscribe": "orders"}
@@ -37,7 +38,7 @@ def test_the_topic_may_be_given_in_four_ways(name: str) -> None:
         ({"maxOffsetPerTrigger": "1"}, "did you mean maxOffsetsPerTrigger"),
         ({"startingoffset": "earliest"}, "did you mean startingOffsets"),
         ({"xyzzy": "1"}, "known are"),
-        ({"startingTimestamp": "-10m"}, "startingTimestamp of the source is not supported yet"),
+        ({"assign": "{}"}, "assign of the source is not supported yet"),
         ({"maxPartitions": "0"}, "at least 1"),
         ({"maxBytesPerTrigger": "many"}, "64m"),
         ({"chainSegments": "yes"}, "true or false"),

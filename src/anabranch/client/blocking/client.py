@@ -89,6 +89,10 @@ class Client(Handle):
         """The layout of a topic now, for tools and bulk readers."""
         return self._run("layout", lambda: self._twin.layout(topic, create=create))
 
+    def topics(self, namespace: str, *, classic: bool = False) -> list[str]:
+        """The full names of the scalable topics, or of the classic ones, of a namespace `tenant/name`."""
+        return self._run("topics", lambda: self._twin.topics(namespace, classic=classic))
+
     def close(self, timeout: Seconds | None = None) -> None:
         """Complete pending sends and acknowledgements, close all handles and end the thread.
 

@@ -1,9 +1,11 @@
-"""The part of a client for bulk readers: whole entries of single segments, without a cursor."""
+"""The part of a client for bulk readers: entries of single segments without a cursor, and topic lists."""
 
 from __future__ import annotations
 
-from anabranch.client.consume.segment_reader import SegmentReader, SegmentTails
+from anabranch.client.consume.segment_reader import SegmentReader
+from anabranch.client.consume.segment_tails import SegmentTails
 from anabranch.client.net.client_life import ClientLife
+from anabranch.client.net.topic_lists import list_classic_topics, list_scalable_topics
 
 
 class BulkReading(ClientLife):
@@ -20,3 +22,9 @@ class BulkReading(ClientLife):
         tails = SegmentTails(self._connections())
         self._readers[tails] = None
         return tails
+
+    async def topics(self, namespace: str, *, classic: bool = False) -> list[str]:
+        """The full names of the scalable topics, or of the classic ones, of a namespace `tenant/name`."""
+        pool = self._connections()
+        listing = list_classic_topics if classic else list_scalable_topics
+        return await pool.retry(lambda: listing(pool, namespace), f"listing the topics of {namespace}")

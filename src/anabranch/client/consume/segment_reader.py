@@ -48,14 +48,6 @@ class RawEntry(NamedTuple):
     data: bytes
 
 
-class SegmentTail(NamedTuple):
-    """The messages in a segment now: `first_index` up to but not including `next_index`."""
-
-    first_index: int
-    next_index: int
-    sealed: bool
-
-
 class RawSubscription:
     """A subscription to one segment without a cursor, which asks for no messages by itself."""
 
@@ -234,56 +226,3 @@ def _claimed_messages(entry: bytes) -> int:
     except AnabranchError:
         return 1
     return permits_for(claimed, entry) if claimed > 0 else 1
-
-
-class SegmentTails:
-    """Asks for the tails of segments repeatedly, through one subscription per segment."""
-
-    def __init__(self, pool: ConnectionPool) -> None:
-        self._pool = pool
-        self._subscriptions: dict[str, RawSubscription] = {}
-        self._closed = False
-
-    async def tail(self, topic: str) -> SegmentTail:
-        """The messages in a segment now."""
-        if self._closed:
-            raise AlreadyClosedError("this SegmentTails is closed; open another one")
-        return await self._pool.retry(lambda: self._ask(topic), f"asking for the tail of {topic}")
-
-    async def tails(self, topics: list[str]) -> dict[str, SegmentTail]:
-        """The messages in several segments, asked at the same time."""
-        found = await asyncio.gather(*(self.tail(topic) for topic in topics))
-        return dict(zip(topics, found, strict=True))
-
-    def forget(self, topic: str) -> None:
-        """End the subscription of a segment whose tail is not needed any more."""
-        subscription = self._subscriptions.pop(topic, None)
-        if subscription is not None:
-            subscription.leave()
-
-    async def close(self) -> None:
-        """End all subscriptions."""
-        self._closed = True
-        for topic in list(self._subscriptions):
-            self.forget(topic)
-
-    async def _ask(self, topic: str) -> SegmentTail:
-        subscription = self._subscriptions.get(topic)
-        if subscription is None or subscription.connection is None:
-            subscription = RawSubscription(self._pool, topic)
-            connection = await subscription.subscribe(None)
-            self._subscriptions[topic] = subscription
-        else:
-            connection = subscription.connection
-        reply = await connection.request(
-            pb.CommandGetLastMessageId(consumer_id=subscription.consumer_id, request_id=self._pool.next_id()),
-            pb.CommandGetLastMessageIdResponse,
-            self._pool.operation_timeout_s,
-        )
-        if not reply.HasField("next_index"):
-            raise UnsupportedFeatureError(UNNUMBERED)
-        if not reply.first_index <= reply.next_index <= INDEX_MAX:
-            raise RemoteProtocolError(
-                f"the broker numbers messages of {topic} from {reply.first_index} to {reply.next_index}"
-            )
-        return SegmentTail(reply.first_index, reply.next_index, reply.sealed)

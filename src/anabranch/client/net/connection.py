@@ -50,7 +50,7 @@ class BrokerConnection:
         self.producers: dict[int, ProducerEnd] = {}
         self.consumers: dict[int, ConsumerEnd] = {}
         self.watches: dict[int, WatchEnd] = {}
-        """By session id: layouts of topics."""
+        """By session or watch id: layouts of topics, and lists of topics."""
         self.registrations: dict[int, WatchEnd] = {}
         """By consumer id: assignments of stream consumers."""
         self.credit = LinkCredit()
@@ -71,6 +71,7 @@ class BrokerConnection:
             pb.CommandProducerSuccess: self._producer_success,
             pb.CommandLookupTopicResponse: self._answer_or_refusal,
             pb.CommandGetLastMessageIdResponse: self._answer,
+            pb.CommandGetTopicsOfNamespaceResponse: self._answer,
             pb.CommandAckResponse: self._answer_or_refusal,
             pb.CommandScalableTopicSubscribeResponse: self._answer_or_refusal,
             pb.CommandError: self._error,
@@ -80,6 +81,7 @@ class BrokerConnection:
             pb.CommandCloseConsumer: self._close_consumer,
             pb.CommandReachedEndOfTopic: self._reached_end,
             pb.CommandScalableTopicUpdate: self._layout,
+            pb.CommandWatchScalableTopicsUpdate: self._topics,
             pb.CommandScalableTopicAssignmentUpdate: self._assignment,
             pb.CommandAuthChallenge: self._challenge,
         }
@@ -274,6 +276,11 @@ class BrokerConnection:
 
     def _layout(self, command: pb.CommandScalableTopicUpdate) -> None:
         watch = self.watches.get(command.session_id)
+        if watch is not None:
+            watch.updated(command)
+
+    def _topics(self, command: pb.CommandWatchScalableTopicsUpdate) -> None:
+        watch = self.watches.get(command.watch_id)
         if watch is not None:
             watch.updated(command)
 

@@ -2527,23 +2527,40 @@ Global___CommandTopicMigrated: _TypeAlias = CommandTopicMigrated  # noqa: Y015
 
 @_typing.final
 class CommandGetLastMessageId(_message.Message):
+    """Numbers from 1001 on are ours; other peers skip them."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     CONSUMER_ID_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    FIND_TIME_MS_FIELD_NUMBER: _builtins.int
+    FIND_INDEX_FIELD_NUMBER: _builtins.int
+    FIND_ID_FIELD_NUMBER: _builtins.int
+    FIND_SUBSCRIPTION_FIELD_NUMBER: _builtins.int
     consumer_id: _builtins.int
     request_id: _builtins.int
+    find_time_ms: _builtins.int
+    find_index: _builtins.int
+    find_subscription: _builtins.str
+    @_builtins.property
+    def find_id(self) -> Global___MessageIdData: ...
     def __init__(
         self,
         *,
         consumer_id: _builtins.int | None = ...,
         request_id: _builtins.int | None = ...,
+        find_time_ms: _builtins.int | None = ...,
+        find_index: _builtins.int | None = ...,
+        find_id: Global___MessageIdData | None = ...,
+        find_subscription: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "request_id", b"request_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "find", b"find", "find_id", b"find_id", "find_index", b"find_index", "find_subscription", b"find_subscription", "find_time_ms", b"find_time_ms", "request_id", b"request_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "find", b"find", "find_id", b"find_id", "find_index", b"find_index", "find_subscription", b"find_subscription", "find_time_ms", b"find_time_ms", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType_find: _TypeAlias = _typing.Literal["find_time_ms", "find_index", "find_id", "find_subscription"]  # noqa: Y015
+    _WhichOneofArgType_find: _TypeAlias = _typing.Literal["find", b"find"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_find) -> _WhichOneofReturnType_find | None: ...
 
 Global___CommandGetLastMessageId: _TypeAlias = CommandGetLastMessageId  # noqa: Y015
 
@@ -2559,6 +2576,8 @@ class CommandGetLastMessageIdResponse(_message.Message):
     FIRST_INDEX_FIELD_NUMBER: _builtins.int
     NEXT_INDEX_FIELD_NUMBER: _builtins.int
     SEALED_FIELD_NUMBER: _builtins.int
+    FOUND_INDEX_FIELD_NUMBER: _builtins.int
+    FOUND_ID_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     first_index: _builtins.int
     """Index of the oldest message still stored, index of the next one to be written, and whether there will be
@@ -2566,10 +2585,14 @@ class CommandGetLastMessageIdResponse(_message.Message):
     """
     next_index: _builtins.int
     sealed: _builtins.bool
+    found_index: _builtins.int
+    """The index of the message that was found, and its entry; absent if the log lacks the subscription."""
     @_builtins.property
     def last_message_id(self) -> Global___MessageIdData: ...
     @_builtins.property
     def consumer_mark_delete_position(self) -> Global___MessageIdData: ...
+    @_builtins.property
+    def found_id(self) -> Global___MessageIdData: ...
     def __init__(
         self,
         *,
@@ -2579,10 +2602,12 @@ class CommandGetLastMessageIdResponse(_message.Message):
         first_index: _builtins.int | None = ...,
         next_index: _builtins.int | None = ...,
         sealed: _builtins.bool | None = ...,
+        found_index: _builtins.int | None = ...,
+        found_id: Global___MessageIdData | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_mark_delete_position", b"consumer_mark_delete_position", "first_index", b"first_index", "last_message_id", b"last_message_id", "next_index", b"next_index", "request_id", b"request_id", "sealed", b"sealed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_mark_delete_position", b"consumer_mark_delete_position", "first_index", b"first_index", "found_id", b"found_id", "found_index", b"found_index", "last_message_id", b"last_message_id", "next_index", b"next_index", "request_id", b"request_id", "sealed", b"sealed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_mark_delete_position", b"consumer_mark_delete_position", "first_index", b"first_index", "last_message_id", b"last_message_id", "next_index", b"next_index", "request_id", b"request_id", "sealed", b"sealed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_mark_delete_position", b"consumer_mark_delete_position", "first_index", b"first_index", "found_id", b"found_id", "found_index", b"found_index", "last_message_id", b"last_message_id", "next_index", b"next_index", "request_id", b"request_id", "sealed", b"sealed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

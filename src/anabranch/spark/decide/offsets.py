@@ -12,10 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from anabranch.errors import InvalidConfigurationError
+from anabranch.spark.decide.moments import Times, decode_times, encode_times
 
 VERSION = 1
 
-Symbol = Literal["earliest", "latest"]
+Symbol = Literal["earliest", "latest", "subscription"]
+
+SYMBOLS: tuple[Symbol, ...] = ("earliest", "latest", "subscription")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,8 @@ class Start:
     """
 
     at: Symbol | Cut
+    times: Times | None = None
+    """The moments at which topics start; they win over `at`."""
 
 
 Offset = Start | Cut
@@ -54,7 +59,8 @@ def encode(offset: Offset) -> dict[str, Any]:
     if isinstance(offset, Cut):
         return {"v": VERSION, "topics": _encode_topics(offset)}
     at = offset.at
-    return {"v": VERSION, "starting": at if isinstance(at, str) else _encode_topics(at)}
+    value = {"v": VERSION, "starting": at if isinstance(at, str) else _encode_topics(at)}
+    return value if offset.times is None else {**value, "times": encode_times(offset.times)}
 
 
 def decode(value: Mapping[str, Any]) -> Offset:
@@ -67,23 +73,24 @@ def decode(value: Mapping[str, Any]) -> Offset:
     if "topics" in value:
         return _decode_topics(value["topics"])
     starting = value.get("starting")
-    if starting == "earliest" or starting == "latest":
-        return Start(starting)
-    return Start(_decode_topics(starting))
+    times = decode_times(value["times"]) if "times" in value else None
+    for symbol in SYMBOLS:
+        if starting == symbol:
+            return Start(symbol, times)
+    return Start(_decode_topics(starting), times)
 
 
 def parse_request(text: str, option: str) -> Start:
-    """Read the text of `startingOffsets` or `endingOffsets`: earliest, latest or the JSON of a cut."""
+    """Read the text of `startingOffsets` or `endingOffsets`: a symbol or the JSON of a cut."""
     word = text.strip()
-    if word.lower() == "earliest":
-        return Start("earliest")
-    if word.lower() == "latest":
-        return Start("latest")
+    for symbol in SYMBOLS:
+        if word.lower() == symbol:
+            return Start(symbol)
     try:
         value = json.loads(word)
     except ValueError:
         raise InvalidConfigurationError(
-            f"option {option} is {_shortened(text)}; it takes earliest, latest or the JSON of a cut"
+            f"option {option} is {_shortened(text)}; it takes {', '.join(SYMBOLS)} or the JSON of a cut"
         ) from None
     offset = decode(value)
     return Start(offset) if isinstance(offset, Cut) else offset

@@ -1,10 +1,11 @@
-"""From a request (earliest, latest or a cut that the user wrote) to a concrete cut of one topic. Pure."""
+"""From a request (earliest, latest, a time, or a cut of the user) to a concrete cut of one topic. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
 from anabranch.errors import InvalidConfigurationError
+from anabranch.spark.decide.moments import Strategy
 from anabranch.spark.decide.offsets import Cut, Symbol, TopicCut
 from anabranch.spark.decide.topology import Topology, uncovered
 
@@ -19,29 +20,48 @@ def resolve(at: Symbol | TopicCut, topology: Topology, topic: str) -> TopicCut:
         # An active segment may be sealed already while its children are not published yet. The reader then
         # finds it finished and reads the children from their start as soon as a layout shows them.
         return TopicCut({s.id: topology.tails[s.id].next for s in layout.active}, layout.epoch)
-    return TopicCut(_earliest(topology), layout.epoch)
+    return cut_from({id_: tail.first for id_, tail in topology.tails.items()}, topology)
 
 
-def _earliest(topology: Topology) -> dict[int, int]:
-    """Return the first stored position of the oldest segments that still hold messages.
+def resolve_time(
+    places: Mapping[int, int], topology: Topology, topic: str, moment: str, strategy: Strategy
+) -> TopicCut:
+    """Return the cut at a moment; `places` has the first position of each segment published then or later.
 
-    Sealed segments without messages are passed here and not while reading: their children may have been
-    trimmed as well, and messages that were gone before the start are no loss.
+    Without such a message, the strategy decides between the end of the topic and an error.
+    """
+    if any(places[id_] < tail.next for id_, tail in topology.tails.items()):
+        return cut_from(places, topology)
+    if strategy == "error":
+        raise InvalidConfigurationError(
+            f"topic {topic} has no message that was published at {moment} or later; "
+            "startingOffsetsByTimestampStrategy=latest starts at its end then"
+        )
+    return resolve("latest", topology, topic)
+
+
+def cut_from(places: Mapping[int, int], topology: Topology) -> TopicCut:
+    """Return the cut that reads each segment from its place on, and its descendants as a whole.
+
+    Sealed segments whose place is their end are passed here and not while reading: their children may have
+    been trimmed as well, and messages that were gone before the start are no loss.
     """
     segments, tails = topology.layout.segments, topology.tails
-    cut = {id_: tails[id_].first for id_ in sorted(segments) if not segments[id_].parents}
+    begins = {id_: min(max(places[id_], tails[id_].first), tails[id_].next) for id_ in segments}
+    cut = {id_: begins[id_] for id_ in sorted(segments) if not segments[id_].parents}
     passed: set[int] = set()
     # Ids grow along the DAG, so this order sees parents first.
     for id_ in sorted(segments):
         if id_ not in cut and set(segments[id_].parents) <= passed:
-            cut[id_] = tails[id_].first
+            cut[id_] = begins[id_]
         if id_ in cut and segments[id_].children and topology.finished(id_, cut[id_]):
             passed.add(id_)
-    return {
+    kept = {
         id_: at
         for id_, at in cut.items()
         if id_ not in passed or not all(child in cut for child in segments[id_].children)
     }
+    return TopicCut(kept, topology.layout.epoch)
 
 
 def _check_request(cut: TopicCut, topology: Topology, topic: str) -> None:

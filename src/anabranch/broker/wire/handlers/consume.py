@@ -7,8 +7,10 @@ from functools import partial
 from typing import Any
 
 from anabranch.broker.serving.acknowledging import mark_delete, position_from
+from anabranch.broker.serving.finding import FoundMessage, after_id, at_index, at_time, first_unacknowledged
 from anabranch.broker.serving.pending_reading import PendingReading
 from anabranch.broker.serving.retries import retry_of
+from anabranch.broker.serving.served_log import ServedLog
 from anabranch.broker.serving.strategies import kind_name
 from anabranch.broker.serving.subscription import Subscription
 from anabranch.broker.wire.command_handler import CommandHandler, refuse_with
@@ -145,6 +147,7 @@ async def seek(connection: ServerConnection, command: pb.CommandSeek) -> None:
 async def last_message_id(connection: ServerConnection, command: pb.CommandGetLastMessageId) -> None:
     segment, subscription, _ = attached_consumer(connection, command.consumer_id)
     log, partition = segment.log, segment.partition
+    found = await _find(segment, command) if connection.peer_is_ours else None
     # Take all values at one moment; reading the last entry may take a while.
     extent = log.extent
     end, next_index, sealed = extent.next_ordinal, extent.next_index, log.sealed
@@ -158,7 +161,25 @@ async def last_message_id(connection: ServerConnection, command: pb.CommandGetLa
         response.consumer_mark_delete_position.CopyFrom(_wire_id(marked, partition, -1))
     if connection.peer_is_ours:
         response.first_index, response.next_index, response.sealed = extent.first_index, next_index, sealed
+    if found is not None:
+        response.found_index = found.index
+        response.found_id.CopyFrom(_wire_id(found.position, partition, found.batch_index))
     connection.send(response)
+
+
+async def _find(segment: ServedLog, command: pb.CommandGetLastMessageId) -> FoundMessage | None:
+    """The message that the client wants to find as well, if any."""
+    match command.WhichOneof("find"):
+        case "find_time_ms":
+            return await at_time(segment.log, command.find_time_ms)
+        case "find_index":
+            return at_index(segment.log, command.find_index)
+        case "find_id":
+            return after_id(segment.log, position_from(command.find_id), command.find_id.batch_index)
+        case "find_subscription":
+            return first_unacknowledged(segment, command.find_subscription)
+        case _:
+            return None
 
 
 async def _last_batch_index(log: SegmentLog, end: int) -> int:

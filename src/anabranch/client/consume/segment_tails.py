@@ -1,0 +1,124 @@
+"""The tails of segments, and places in them: what bulk readers ask before they read.
+
+A broker of ours converts between message indexes, message ids, times and the cursors of subscriptions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from anabranch.client.consume.segment_reader import INDEX_MAX, UNNUMBERED, RawSubscription
+from anabranch.client.net.connection_pool import ConnectionPool
+from anabranch.errors import AlreadyClosedError, RemoteProtocolError, UnsupportedFeatureError
+from anabranch.model.ids import MessageId
+from anabranch.protocol.pb import pulsar_pb2 as pb
+
+
+class SegmentTail(NamedTuple):
+    """The messages in a segment now: `first_index` up to but not including `next_index`."""
+
+    first_index: int
+    next_index: int
+    sealed: bool
+
+
+class SegmentPlace(NamedTuple):
+    """A message by its index, and by its entry and its number in the entry; the end has a place, too."""
+
+    index: int  # type: ignore[assignment]  # a position in the segment here, not a tuple's method
+    ledger: int
+    entry: int
+    batch_index: int
+
+
+class SegmentTails:
+    """Asks for the tails of segments repeatedly, through one subscription per segment."""
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+        self._subscriptions: dict[str, RawSubscription] = {}
+        self._closed = False
+
+    async def tail(self, topic: str) -> SegmentTail:
+        """The messages in a segment now."""
+        reply = await self._retry(topic, pb.CommandGetLastMessageId())
+        return SegmentTail(reply.first_index, reply.next_index, reply.sealed)
+
+    async def tails(self, topics: list[str]) -> dict[str, SegmentTail]:
+        """The messages in several segments, asked at the same time."""
+        found = await asyncio.gather(*(self.tail(topic) for topic in topics))
+        return dict(zip(topics, found, strict=True))
+
+    async def at_time(self, topic: str, time_ms: int) -> SegmentPlace:
+        """The first message that was published at this time or later, or the end."""
+        return await self._find(topic, pb.CommandGetLastMessageId(find_time_ms=max(time_ms, 0)))
+
+    async def at_index(self, topic: str, index: int) -> SegmentPlace:
+        """The message with an index; the first stored one if it was removed, the end if it is not stored."""
+        return await self._find(topic, pb.CommandGetLastMessageId(find_index=index))
+
+    async def after_id(self, topic: str, id_: MessageId) -> SegmentPlace:
+        """The message after an id."""
+        ledger, entry = id_.ledger & (2**64 - 1), id_.entry & (2**64 - 1)
+        wire = pb.MessageIdData(ledgerId=ledger, entryId=entry, batch_index=id_.batch_index)
+        return await self._find(topic, pb.CommandGetLastMessageId(find_id=wire))
+
+    async def unacknowledged(self, topic: str, subscription: str) -> SegmentPlace | None:
+        """The first message that a subscription has not acknowledged; None if the segment lacks it."""
+        question = pb.CommandGetLastMessageId(find_subscription=subscription)
+        return _place(await self._retry(topic, question))
+
+    async def _find(self, topic: str, question: pb.CommandGetLastMessageId) -> SegmentPlace:
+        found = _place(await self._retry(topic, question))
+        if found is None:
+            raise UnsupportedFeatureError("the broker is too old to find messages by time, index or id")
+        return found
+
+    def forget(self, topic: str) -> None:
+        """End the subscription of a segment whose tail is not needed any more."""
+        subscription = self._subscriptions.pop(topic, None)
+        if subscription is not None:
+            subscription.leave()
+
+    async def close(self) -> None:
+        """End all subscriptions."""
+        self._closed = True
+        for topic in list(self._subscriptions):
+            self.forget(topic)
+
+    async def _retry(
+        self, topic: str, question: pb.CommandGetLastMessageId
+    ) -> pb.CommandGetLastMessageIdResponse:
+        if self._closed:
+            raise AlreadyClosedError("this SegmentTails is closed; open another one")
+        return await self._pool.retry(lambda: self._ask(topic, question), f"asking for the tail of {topic}")
+
+    async def _ask(
+        self, topic: str, question: pb.CommandGetLastMessageId
+    ) -> pb.CommandGetLastMessageIdResponse:
+        subscription = self._subscriptions.get(topic)
+        if subscription is None or subscription.connection is None:
+            subscription = RawSubscription(self._pool, topic)
+            connection = await subscription.subscribe(None)
+            self._subscriptions[topic] = subscription
+        else:
+            connection = subscription.connection
+        question.consumer_id, question.request_id = subscription.consumer_id, self._pool.next_id()
+        reply = await connection.request(
+            question, pb.CommandGetLastMessageIdResponse, self._pool.operation_timeout_s
+        )
+        if not reply.HasField("next_index"):
+            raise UnsupportedFeatureError(UNNUMBERED)
+        if not reply.first_index <= reply.next_index <= INDEX_MAX or reply.found_index > reply.next_index:
+            raise RemoteProtocolError(
+                f"the broker numbers messages of {topic} from {reply.first_index} to {reply.next_index}"
+            )
+        return reply
+
+
+def _place(reply: pb.CommandGetLastMessageIdResponse) -> SegmentPlace | None:
+    if not reply.HasField("found_index"):
+        return None
+    id_ = reply.found_id
+    return SegmentPlace(reply.found_index, id_.ledgerId, id_.entryId, id_.batch_index)

@@ -1,0 +1,77 @@
+"""The lag of streaming queries, for notebooks and monitoring: a function, and a listener that keeps it.
+
+`sources[].metrics` of Spark's progress stays empty for a Python source, so the lag is derived from the offsets.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import deque
+from typing import Any
+
+from pyspark.sql.streaming import StreamingQueryListener
+
+from anabranch.errors import InvalidConfigurationError
+from anabranch.spark.decide.lag import Lag, lag_between, sum_of
+from anabranch.spark.decide.offsets import Cut, decode
+
+log = logging.getLogger("anabranch.spark")
+
+HISTORY_MAX = 1000
+"""Progress events that a listener keeps per query."""
+
+
+def lag(progress: Any) -> Lag | None:
+    """Return how many messages the Anabranch sources of a progress event are behind; None without any.
+
+    Takes `query.lastProgress`, an item of `query.recentProgress`, or the progress of a listener's event.
+    """
+    value = json.loads(progress.json) if hasattr(progress, "json") else progress
+    found = []
+    for source in (value or {}).get("sources", ()):
+        reached, newest = _cut(source.get("endOffset")), _cut(source.get("latestOffset"))
+        if reached is not None and newest is not None:
+            found.append(lag_between(reached, newest))
+    return sum_of(found) if found else None
+
+
+def _cut(offset: Any) -> Cut | None:
+    """Return the cut in a progress event; None for the offset of another source."""
+    try:
+        value = json.loads(offset) if isinstance(offset, str) else offset
+        found = decode(value)
+    except (InvalidConfigurationError, ValueError):
+        return None
+    return found if isinstance(found, Cut) else None
+
+
+class LagListener(StreamingQueryListener):  # type: ignore[misc]
+    """Logs the lag of every streaming query of a session and keeps it.
+
+    `spark.streams.addListener(listener)` starts it; `listener.lags` has the newest lag by the name of the
+    query, or by its id if it has no name, and `listener.history` earlier ones with their time.
+    """
+
+    def __init__(self) -> None:
+        self.lags: dict[str, Lag] = {}
+        self.history: dict[str, deque[tuple[str, Lag]]] = {}
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+        """Do nothing: the first progress event has the first lag."""
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        progress = event.progress
+        found = lag(progress)
+        if found is None:
+            return
+        name = progress.name or str(progress.id)
+        self.lags[name] = found
+        self.history.setdefault(name, deque(maxlen=HISTORY_MAX)).append((progress.timestamp, found))
+        log.info("query %s: %s", name, found)
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        """Do nothing: an idle query is at the lag of its last progress."""
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        """Keep the last lag, for the reader of a notebook."""
