@@ -188,7 +188,7 @@ class Brokers:
         self._clients += 1
         hosts = ",".join(f"{host_of(n)}:{PORT}" for n in numbers or range(self.config.workers))
         rng = self.loop.random(f"client {self._clients}")
-        return AsyncClient(f"pulsar://{hosts}", clock=self.clock, rng=rng, **options)
+        return AsyncClient(f"pulsar://{hosts}", **{"clock": self.clock, "rng": rng, **options})
 
     def leader_of(self, name: TopicName) -> int:
         """Return the number of the broker that leads a topic."""

@@ -1,6 +1,6 @@
 """The lag of streaming queries, for notebooks and monitoring: a function, and a listener that keeps it.
 
-`sources[].metrics` of Spark's progress stays empty for a Python source, so the lag is derived from the offsets.
+The metrics of a Python source stay empty in Spark's progress, so the lag is derived from the offsets.
 """
 
 from __future__ import annotations

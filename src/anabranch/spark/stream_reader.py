@@ -22,10 +22,11 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from anabranch.errors import InvalidConfigurationError, TopicNotFoundError
+from anabranch.spark.decide.lag import newest_ends
 from anabranch.spark.decide.offsets import Cut, Start, TopicCut, decode, encode
 from anabranch.spark.decide.planner import advance
 from anabranch.spark.decide.slices import forget_gone, slices_between
-from anabranch.spark.decide.starts import resolve, tails_cut
+from anabranch.spark.decide.starts import resolve
 from anabranch.spark.decide.topology import Limit, Sizes, Topology
 from anabranch.spark.options import SourceOptions
 from anabranch.spark.source_reader import (
@@ -59,6 +60,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._view_until = 0.0
         self._fixed_view: dict[str, Topology] | None = None
         self._sizes: tuple[Cut, Sizes] | None = None
+        self._reached: Cut | None = None
         self._listed: Sequence[str] = ()
         self._listed_until = 0.0
         self._moved_at = time.monotonic()
@@ -85,6 +87,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return the cut to read up to; `start` itself without new messages, because Spark compares text."""
+        end = self._next_offset(start, limit)
+        reached = decode(end)
+        self._reached = reached if isinstance(reached, Cut) else None
+        return end
+
+    def _next_offset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         topologies = self._current()
         offset = decode(start)
         if isinstance(offset, Start):
@@ -116,8 +124,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return encode(end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return the newest known ends, which Spark shows beside the offsets reached."""
-        return encode(tails_cut(self._view)) if self._view is not None else None
+        """Return the newest known ends, which Spark shows beside the offsets reached; `lag` compares them."""
+        return encode(newest_ends(self._view, self._reached)) if self._view is not None else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         before, after = decode(start), decode(end)

@@ -1,6 +1,6 @@
 """How far a query is behind its topics, from the two offsets in Spark's progress. Pure.
 
-Spark does not let a Python source fill its metrics, but shows the offset that a micro-batch reached beside the
+Spark does not let a Python source fill its metrics, but shows the offset that a micro-batch reached, and the
 newest one that the source reports. The report names every segment that is not passed yet, also sealed ones,
 so that the difference of the two is the number of messages that wait.
 """

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from anabranch.errors import InvalidConfigurationError
 from anabranch.spark.decide.moments import Strategy
-from anabranch.spark.decide.offsets import Cut, Symbol, TopicCut
+from anabranch.spark.decide.offsets import Symbol, TopicCut
 from anabranch.spark.decide.topology import Topology, uncovered
 
 
@@ -94,11 +94,6 @@ def _check_request(cut: TopicCut, topology: Topology, topic: str) -> None:
                     f"the cut for topic {topic} reads segments {id_} and {other} at once, "
                     "though both hold the same keys; a child starts when its parents are read to the end"
                 )
-
-
-def tails_cut(topologies: Mapping[str, Topology]) -> Cut:
-    """Return the newest positions of all active segments, for Spark's progress reports."""
-    return Cut({name: resolve("latest", topology, name) for name, topology in topologies.items()})
 
 
 def _list(items: Iterable[object]) -> str:

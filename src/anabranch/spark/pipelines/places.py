@@ -6,7 +6,8 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from anabranch.spark.options import short_name, text_of
+from anabranch.spark.decide.topic_names import short_name
+from anabranch.spark.options import text_of
 
 FORMAT = "anabranch"
 LOCAL_BROKER = "pulsar://127.0.0.1:6650"
