@@ -47,8 +47,8 @@ def _rows(scratch: Path, plan: Plan, peer: PulsarPeer | None = None) -> list[Row
         shared = _ours(scratch / "key-shared", run_key_shared, plan)
         beside = None
         if peer is not None:
-            with peer.started(scratch / "pulsar") as url:
-                beside = run_key_shared(url, plan)
+            with peer.started(scratch / "pulsar") as server:
+                beside = run_key_shared(server.url, plan)
     finally:
         sys.setswitchinterval(before_s)
     return [

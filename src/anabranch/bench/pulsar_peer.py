@@ -10,17 +10,18 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 VERSION: Final = "5.0.0-M1"
+"""The version that we are measured beside."""
 PEER: Final = f"Pulsar {VERSION}"
-BUILT: Final = Path("build") / f"pulsar-{VERSION}"
-READY_S: Final = 90.0
+BUILT: Final = Path("build")
+READY_S: Final = 300.0
 RESOLVE_S: Final = 900.0
 
-POM: Final = f"""\
+POM: Final = """\
 <project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>anabranch</groupId>
@@ -28,20 +29,18 @@ POM: Final = f"""\
   <version>1</version>
   <packaging>pom</packaging>
   <dependencies>
-    <!-- Named first, so that Maven chooses the annotations that belong to it. -->
-    <dependency>
-      <groupId>com.fasterxml.jackson.core</groupId>
-      <artifactId>jackson-databind</artifactId>
-      <version>2.21.3</version>
-    </dependency>
-    <dependency>
-      <groupId>org.apache.pulsar</groupId>
-      <artifactId>pulsar-broker</artifactId>
-      <version>{VERSION}</version>
-    </dependency>
-  </dependencies>
+{dependencies}  </dependencies>
 </project>
 """
+DEPENDENCY: Final = """\
+    <dependency>
+      <groupId>{group}</groupId>
+      <artifactId>{artifact}</artifactId>
+      <version>{version}</version>
+    </dependency>
+"""
+# Named first, so that Maven chooses the annotations that belong to it.
+FIRST: Final = {"5.0.0-M1": ("com.fasterxml.jackson.core", "jackson-databind", "2.21.3")}
 RESOLVE: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:build-classpath"
 OPENED: Final = (
     "java.base/java.nio",
@@ -52,11 +51,27 @@ OPENED: Final = (
     "java.management/sun.management",
     "jdk.management/com.sun.management.internal",
 )
+FAST_JVM: Final = ("-Xmx2g", "-XX:MaxDirectMemorySize=4g")
+SMALL_JVM: Final = (
+    "-Xmx768m",
+    "-XX:MaxDirectMemorySize=512m",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
+    "-Xshare:auto",
+)
+"""For tests: ready sooner, and slower later."""
 DRIVERS: Final = "org.apache.pulsar.metadata.bookkeeper.PulsarMetadata"
 LOG4J: Final = """\
 <Configuration><Appenders><Console name="out"/></Appenders>
 <Loggers><Root level="warn"><AppenderRef ref="out"/></Root></Loggers></Configuration>
 """
+
+
+class PulsarServer(NamedTuple):
+    """The addresses of a running Pulsar."""
+
+    url: str
+    http_url: str
 
 
 class PulsarPeer:
@@ -66,17 +81,18 @@ class PulsarPeer:
         self._classpath = classpath
 
     @classmethod
-    def find(cls) -> PulsarPeer | None:
+    def find(cls, version: str = VERSION) -> PulsarPeer | None:
         """Resolve the jars once; None, with a line on standard error, if that is not possible."""
         if shutil.which("java") is None or shutil.which("mvn") is None:
             _report_absence("needs java and mvn")
             return None
-        jars = BUILT / "classpath.txt"
+        built = BUILT / f"pulsar-{version}"
+        jars = built / "classpath.txt"
         if not jars.exists():
-            BUILT.mkdir(parents=True, exist_ok=True)
-            (BUILT / "pom.xml").write_text(POM)
+            built.mkdir(parents=True, exist_ok=True)
+            (built / "pom.xml").write_text(_pom(version))
             found = jars.with_suffix(".new")
-            command = ["mvn", "-B", "-q", "-f", str(BUILT / "pom.xml"), RESOLVE]
+            command = ["mvn", "-B", "-q", "-f", str(built / "pom.xml"), RESOLVE]
             command.append(f"-Dmdep.outputFile={found.absolute()}")
             try:
                 subprocess.run(command, check=True, capture_output=True, timeout=RESOLVE_S)
@@ -87,14 +103,19 @@ class PulsarPeer:
         return cls(jars.read_text().strip())
 
     @contextlib.contextmanager
-    def started(self, scratch: Path) -> Iterator[str]:
-        """Run a standalone Pulsar; yields the address of its binary protocol."""
+    def started(
+        self,
+        scratch: Path,
+        settings: Mapping[str, object] | None = None,
+        jvm: Sequence[str] = FAST_JVM,
+    ) -> Iterator[PulsarServer]:
+        """Run a standalone Pulsar, with these settings on top of ours."""
         scratch.mkdir(parents=True)
         port, web_port = _free_port(), _free_port()
         config = scratch / "standalone.conf"
-        config.write_text(_settings(port, web_port))
+        config.write_text(_settings(port, web_port, settings or {}))
         (scratch / "log4j2.xml").write_text(LOG4J)
-        command = ["java", "-Xmx2g", "-XX:MaxDirectMemorySize=4g"]
+        command = ["java", *jvm]
         command += [f"--add-opens={package}=ALL-UNNAMED" for package in OPENED]
         command += [f"-Dbookkeeper.metadata.bookie.drivers={DRIVERS}BookieDriver"]
         command += [f"-Dbookkeeper.metadata.client.drivers={DRIVERS}ClientDriver"]
@@ -106,7 +127,7 @@ class PulsarPeer:
             process = subprocess.Popen(command, stdout=log, stderr=log, cwd=scratch)
         try:
             _wait_ready(process, web_port, scratch / "pulsar.log")
-            yield f"pulsar://127.0.0.1:{port}"
+            yield PulsarServer(f"pulsar://127.0.0.1:{port}", f"http://127.0.0.1:{web_port}")
         finally:
             process.kill()
             process.wait()
@@ -116,8 +137,17 @@ def _report_absence(why: str) -> None:
     print(f"{PEER} {why}; the figures stand without it", file=sys.stderr)
 
 
-def _settings(port: int, web_port: int) -> str:
-    settings = {
+def _pom(version: str) -> str:
+    wanted = [
+        *([FIRST[version]] if version in FIRST else []),
+        ("org.apache.pulsar", "pulsar-broker", version),
+    ]
+    named = (DEPENDENCY.format(group=group, artifact=artifact, version=v) for group, artifact, v in wanted)
+    return POM.format(dependencies="".join(named))
+
+
+def _settings(port: int, web_port: int, more: Mapping[str, object]) -> str:
+    settings: dict[str, object] = {
         "clusterName": "standalone",
         "brokerServicePort": port,
         "webServicePort": web_port,
@@ -129,6 +159,7 @@ def _settings(port: int, web_port: int) -> str:
         "allowLoopback": "true",
         "journalSyncData": "true",
         "brokerDeleteInactiveTopicsEnabled": "false",
+        **more,
     }
     return "".join(f"{name}={value}\n" for name, value in settings.items())
 

@@ -31,7 +31,7 @@ from anabranch.spark.decide.topology import SegmentSpan, Slice, Topology
 from anabranch.spark.option_values import CREDENTIALS, Settings
 from anabranch.spark.segment_places import places_at, places_of
 from anabranch.spark.slices_ahead import SlicesAhead
-from anabranch.spark.topics import OutgoingRows, StoredEntry
+from anabranch.spark.topics import OutgoingRows, StoredEntry, TopicReader
 from anabranch.spark.worker_memory import exempt_modules
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ class LiveService:
     url: str
     settings: Settings = ()
 
-    def reader(self) -> LiveReader:
+    def reader(self) -> TopicReader:
         return _session(self).reader
 
     def writer(self, topic: str, flush_bytes: int, compression: str | None) -> LiveWriter:
@@ -63,7 +63,10 @@ class Session:
         self._leaving: asyncio.Task[None] | None = None
         self.rng = Random()
         self.client, self.tails = self.run(_open(service))
-        self.reader = LiveReader(self)
+        # Imported late: it needs this module.
+        from anabranch.spark.broker_reader import ReaderOfBroker
+
+        self.reader = ReaderOfBroker(self)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._loop.run_until_complete(work)
@@ -107,7 +110,7 @@ def close_sessions() -> None:
 
 
 class LiveReader:
-    """The reading port over a session."""
+    """The reading port over a session with our brokers."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -147,6 +150,10 @@ class LiveReader:
                 yield number, [StoredEntry(e.first_index, e.message_count, e.data) for e in entries]
         finally:
             self._session.leave(ahead.close())
+
+    def settle(self, topic: str, positions: Mapping[int, int]) -> Mapping[int, int]:
+        """Return the positions as they are: our brokers number messages without gaps."""
+        return positions
 
     async def _topology(self, topic: str) -> Topology:
         found = self._layouts[topic] = await self.layout(topic)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic
 
-from anabranch.client.consume.segment_reader import RawEntry, SegmentReader
 from anabranch.errors import OperationTimeoutError, TopicNotFoundError
 from anabranch.spark.decide.topology import Slice
+from anabranch.spark.topics import E, SliceReader
 
 READERS_AHEAD = 8
 """Slices opened in advance, so that many small slices do not each wait for a round trip."""
@@ -17,12 +18,12 @@ ROWS_AHEAD = 50_000
 """Rows in opened slices from which on no further slice is opened."""
 
 
-class SlicesAhead:
+class SlicesAhead(Generic[E]):
     """Reads slices one after the other and requests the next ones in advance."""
 
     def __init__(
         self,
-        open_slice: Callable[[Slice], Awaitable[SegmentReader | None]],
+        open_slice: Callable[[Slice], Awaitable[SliceReader[E] | None]],
         slices: Sequence[Slice],
         timeout_s: float,
         service_url: str,
@@ -33,11 +34,11 @@ class SlicesAhead:
         self._timeout_s = timeout_s
         self._service_url = service_url
         self._opened = 0
-        self._readers: dict[int, SegmentReader | None] = {}
-        self._reads: deque[tuple[int, asyncio.Task[list[RawEntry]]]] = deque()
+        self._readers: dict[int, SliceReader[E] | None] = {}
+        self._reads: deque[tuple[int, asyncio.Task[list[E]]]] = deque()
         self._rows_ahead = 0
 
-    async def next(self) -> tuple[int, list[RawEntry]] | None:
+    async def next(self) -> tuple[int, list[E]] | None:
         """Return the next entries with the number of their slice; None at the end."""
         while True:
             self._open_more()
@@ -72,11 +73,11 @@ class SlicesAhead:
             self._rows_ahead += self._slices[number].rows
             self._reads.append((number, asyncio.ensure_future(self._first(number))))
 
-    async def _first(self, number: int) -> list[RawEntry]:
+    async def _first(self, number: int) -> list[E]:
         self._readers[number] = await self._open_slice(self._slices[number])
         return await self._more(number)
 
-    async def _more(self, number: int) -> list[RawEntry]:
+    async def _more(self, number: int) -> list[E]:
         reader = self._readers[number]
         try:
             return [] if reader is None else await reader.read(self._timeout_s)

@@ -107,7 +107,7 @@ class SourceReader(TopicViews):
                 yield from _finished(builder)
                 builder = RowBuilder(self.schema, part.topic, bad.add)
             for entry in entries:
-                self._check_gap(part, expected[step], entry.first)
+                self._check_gap(part, expected[step], entry)
                 expected[step] = entry.first + entry.positions
                 bad.add_to(builder, entry, part, keep)
                 if builder.full:
@@ -116,19 +116,20 @@ class SourceReader(TopicViews):
         yield from _finished(builder)
         bad.sum_up()
 
-    def _check_gap(self, part: Slice, expected: int, found: int) -> None:
-        if found > expected:
+    def _check_gap(self, part: Slice, expected: int, entry: StoredEntry) -> None:
+        complete = entry.first <= expected if entry.complete is None else entry.complete
+        if not complete:
             self.lost(
-                f"segment {part.segment} of topic {part.topic} should be read from position {expected}, "
-                f"but the next message stored is {found}"
+                f"segment {part.segment} of topic {part.topic} should be read from position "
+                f"{part.text(expected)}, but the next message stored is {part.text(entry.first)}"
             )
 
     def _check_ends(self, slices: Sequence[Slice], reached: Sequence[int]) -> None:
         for part, position in zip(slices, reached, strict=True):
             if position < part.hi:
                 self.lost(
-                    f"segment {part.segment} of topic {part.topic} ended at position {position}, "
-                    f"before {part.hi}"
+                    f"segment {part.segment} of topic {part.topic} ended at position "
+                    f"{part.text(position)}, before {part.text(part.hi)}"
                 )
 
     def sizes(self, reader: TopicReader, slices: Sequence[Slice]) -> Sizes:
@@ -155,7 +156,9 @@ class BadEntryReport:
     def add_to(
         self, builder: RowBuilder, entry: StoredEntry, part: Slice, keep: tuple[HashRange, ...] | None
     ) -> None:
-        """Open an entry and add it to the rows, unless it is bad and skipped."""
+        """Open an entry and add it to the rows, unless it is bad and skipped, or the end of a slice."""
+        if not entry.positions:
+            return
         try:
             payload = open_entry(entry.data, PAYLOAD_BYTES_MAX)
             if payload.count != entry.positions:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -117,7 +118,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         else:
             limits = Limit(self.source.options.max_rows, self.source.options.max_bytes)
             sizes = self._message_sizes(cleaned, topologies)
-            end = advance(cleaned, topologies, limits, chain=chain, sizes=sizes)
+            end = self._settled(advance(cleaned, topologies, limits, chain=chain, sizes=sizes), topologies)
         if end is cleaned:
             return start if known is offset else encode(known)
         self._moved_at = time.monotonic()
@@ -220,7 +221,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         if time.monotonic() - self._moved_at >= options.max_delay_s:
             return False
         end = advance(cut, topologies, Limit(rows=options.min_rows), chain=True)
-        return _rows_between(cut, end) < options.min_rows
+        return _rows_between(cut, end, topologies) < options.min_rows
+
+    def _settled(self, cut: Cut, topologies: Mapping[str, Topology]) -> Cut:
+        """Return the cut with positions that lie behind their ledgers on Pulsar moved to the next ledger.
+
+        No message lies between, so the cut stays the same; but the next cut can only count from a ledger.
+        """
+        open_ = {name: topologies[name].unsettled(topic.positions) for name, topic in cut.topics.items()}
+        if not any(open_.values()):
+            return cut
+        reader = self.source.service.reader()
+        moved = {name: reader.settle(name, positions) for name, positions in open_.items() if positions}
+        return Cut(
+            {
+                name: replace(topic, positions={**topic.positions, **moved.get(name, {})})
+                for name, topic in cut.topics.items()
+            }
+        )
 
     def _message_sizes(self, cut: Cut, topologies: Mapping[str, Topology]) -> Sizes:
         """Return the bytes per message of the next slices, measured again when the cut has moved."""
@@ -240,9 +258,9 @@ def _reaches(topology: Topology, cut: TopicCut) -> bool:
     return all(id_ in tails and position <= tails[id_].next for id_, position in cut.positions.items())
 
 
-def _rows_between(start: Cut, end: Cut) -> int:
+def _rows_between(start: Cut, end: Cut, topologies: Mapping[str, Topology]) -> int:
     return sum(
-        position - start.topics[topic].positions.get(id_, 0)
+        topologies[topic].tails[id_].rows(start.topics[topic].positions.get(id_, 0), position)
         for topic, cut in end.topics.items()
         for id_, position in cut.positions.items()
     )

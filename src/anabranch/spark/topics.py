@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from anabranch.spark.decide.offsets import TopicCut
 from anabranch.spark.decide.topic_names import TopicPattern
 from anabranch.spark.decide.topology import Slice, Topology
+
+E = TypeVar("E")
 
 
 class StoredEntry(NamedTuple):
@@ -20,7 +22,10 @@ class StoredEntry(NamedTuple):
 
     first: int
     positions: int
+    """0 for the end of a slice, which has no data: the reader reached it."""
     data: bytes
+    complete: bool | None = None
+    """Whether no message is missing before the entry; None where the positions tell."""
 
 
 class TopicReader(Protocol):
@@ -47,6 +52,17 @@ class TopicReader(Protocol):
         Entries are in order and without gaps; the first and the last may reach beyond the slice. Raises
         OperationTimeoutError when no entry arrives within the time.
         """
+
+    def settle(self, topic: str, positions: Mapping[int, int]) -> Mapping[int, int]:
+        """Move positions of segments forward to the next stored message, where positions have gaps."""
+
+
+class SliceReader(Protocol[E]):
+    """Reads one slice; no entries mean its end."""
+
+    async def read(self, timeout: float) -> list[E]: ...
+
+    async def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from anabranch.client.consume.place_reader import PERMITS, EntryPlace, PlaceReader, PlaceTails
 from anabranch.client.consume.segment_reader import SegmentReader
 from anabranch.client.consume.segment_tails import SegmentTails
 from anabranch.client.net.client_life import ClientLife
@@ -28,3 +29,22 @@ class BulkReading(ClientLife):
         pool = self._connections()
         listing = list_classic_topics if classic else list_scalable_topics
         return await pool.retry(lambda: listing(pool, namespace), f"listing the topics of {namespace}")
+
+    async def numbers_messages(self) -> bool:
+        """Whether the brokers number messages; only Anabranch's do. Elsewhere read by places."""
+        pool = self._connections()
+        return (await pool.retry(pool.any_connection, "connecting")).is_ours
+
+    def read_places(
+        self, topic: str, start: EntryPlace | None, stop: EntryPlace | None, permits: int = PERMITS
+    ) -> PlaceReader:
+        """Whole entries of one topic by ledger and entry, from brokers that do not number messages."""
+        reader = PlaceReader(self._connections(), topic, start, stop, permits)
+        self._readers[reader] = None
+        return reader
+
+    def place_tails(self) -> PlaceTails:
+        """Answers which entries topics hold now, at brokers that do not number messages."""
+        tails = PlaceTails(self._connections())
+        self._readers[tails] = None
+        return tails

@@ -57,8 +57,10 @@ class RawSubscription:
         self.connection: BrokerConnection | None = None
         self.consumer_id = 0
 
-    async def subscribe(self, start_index: int | None) -> BrokerConnection:
-        """Subscribe from a message index on, or at the end."""
+    async def subscribe(
+        self, start_index: int | None, start_id: pb.MessageIdData | None = None
+    ) -> BrokerConnection:
+        """Subscribe from a message index on, from the entry of a message id on, or at the end."""
         pool = self._pool
         connection = await pool.connection_for(self._topic)
         consumer_id = pool.next_id()
@@ -76,6 +78,8 @@ class RawSubscription:
         if start_index is not None:
             command.metadata.add(key=START_INDEX, value=str(start_index))
             command.initialPosition = pb.CommandSubscribe.Earliest
+        if start_id is not None:
+            command.start_message_id.CopyFrom(start_id)
         connection.consumers[consumer_id] = self
         try:
             await connection.request(command, pb.CommandSuccess, pool.operation_timeout_s)

@@ -70,6 +70,7 @@ class BrokerConnection:
             pb.CommandSuccess: self._answer,
             pb.CommandProducerSuccess: self._producer_success,
             pb.CommandLookupTopicResponse: self._answer_or_refusal,
+            pb.CommandPartitionedTopicMetadataResponse: self._answer_or_refusal,
             pb.CommandGetLastMessageIdResponse: self._answer,
             pb.CommandGetTopicsOfNamespaceResponse: self._answer,
             pb.CommandAckResponse: self._answer_or_refusal,
@@ -216,8 +217,8 @@ class BrokerConnection:
         self._complete(command.request_id, command)
 
     def _answer_or_refusal(self, command: Any) -> None:
-        if isinstance(command, pb.CommandLookupTopicResponse):
-            refused = command.response == pb.CommandLookupTopicResponse.Failed
+        if isinstance(command, (pb.CommandLookupTopicResponse, pb.CommandPartitionedTopicMetadataResponse)):
+            refused = command.response == type(command).Failed
         else:
             refused = command.HasField("error")
         if refused:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from anabranch.aio import TaskRegistry
 from anabranch.client.decide.layout_checks import SEGMENTS_MAX, fault_of_layout
 from anabranch.client.decide.reconnection import ReconnectEvent
+from anabranch.client.net.classic_layout import look_up_classic
 from anabranch.client.net.connection import BrokerConnection
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.reconnector import Reconnector
@@ -21,7 +22,6 @@ from anabranch.errors import (
     OperationTimeoutError,
     RemoteProtocolError,
     TopicNotFoundError,
-    UnsupportedFeatureError,
 )
 from anabranch.model.layout import Layout, Segment, SegmentState
 from anabranch.model.names import TopicName
@@ -183,10 +183,10 @@ class LayoutWatch:
         self._end_session()
         # Any broker of ours sends layouts. Watching at the leader would lose leader and watch at once.
         connection = await self._pool.any_connection()
+        if not connection.machine.server_features.supports_scalable_topics:
+            return await self._look_up_partitions(connection)
         if not connection.is_ours:
             connection = await self._pool.connection_for(str(self._topic))
-        if not connection.machine.server_features.supports_scalable_topics:
-            raise UnsupportedFeatureError("the broker does not support scalable topics")
         self._session = self._pool.next_id()
         self._first = asyncio.get_running_loop().create_future()
         self._connection = connection
@@ -214,6 +214,13 @@ class LayoutWatch:
             raise
         finally:
             self._first = None
+
+    async def _look_up_partitions(self, connection: BrokerConnection) -> TopicLayout:
+        """Return the layout of a classic topic; a broker without layouts does not tell when it changes."""
+        create = self._create and self.current is None
+        layout = await look_up_classic(self._pool, connection, self._topic, create=create)
+        self.current = TopicLayout(self._topic.topic, layout)
+        return self.current
 
     async def _attach(self) -> None:
         self._changed(await self.look_up())

@@ -1,7 +1,8 @@
 """Spark's offsets: a cut through the DAG of each topic, as JSON that Spark stores and compares as text.
 
 A position is the index of the next message to read, so a cut does not include its end. Users write the same
-JSON as `startingOffsets` and `endingOffsets`. This module knows neither layouts nor Spark.
+JSON as `startingOffsets` and `endingOffsets`, where the text ledger:entry:batch may stand for a position on
+Apache Pulsar. This module knows neither layouts nor Spark.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, Literal
 
 from anabranch.errors import InvalidConfigurationError
 from anabranch.spark.decide.moments import Times, decode_times, encode_times
+from anabranch.spark.decide.places import parse_place
 
 VERSION = 1
 
@@ -123,6 +125,8 @@ def _decode_topic(value: dict[str, Any]) -> TopicCut:
 
 
 def _position(value: object) -> int:
+    if isinstance(value, str):
+        return parse_place(value)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise ValueError(value)
     return value

@@ -15,6 +15,7 @@ from itertools import groupby, pairwise
 from math import ceil
 
 from anabranch.model.ranges import HashRange
+from anabranch.spark.decide.places import entry_borders
 from anabranch.spark.decide.topology import UNKNOWN_SIZES, Sizes, Slice
 
 
@@ -57,7 +58,7 @@ def plan_in_key_order(slices: Iterable[Slice], max_partitions: int, buckets: int
     """
     runs: list[tuple[float, KeyedRun]] = []
     for _, group in groupby(sorted(slices), key=lambda s: s.topic):
-        for part, members in _runs_of_topic(list(group)):
+        for part, members in _runs_of_topic(_widened(list(group))):
             cuts = min(buckets, part.width) if all(s.routed for s in members) else 1
             for piece in part.parts(cuts):
                 weight = sum(s.rows * _share(piece, s.range) for s in members)
@@ -107,8 +108,30 @@ def _cut(whole: Slice, target: float, max_rows: int | None, sizes: Sizes) -> lis
     if max_rows is not None:
         parts = max(parts, ceil(whole.rows / max_rows))
     parts = min(parts, whole.rows)
+    if whole.estimate is not None:
+        borders = entry_borders(whole.lo, whole.hi, parts)
+        share = max(1, whole.estimate // (len(borders) - 1))
+        return [whole._replace(lo=lo, hi=hi, estimate=share) for lo, hi in pairwise(borders)]
     borders = [whole.lo + whole.rows * index // parts for index in range(parts + 1)]
     return [whole._replace(lo=lo, hi=hi) for lo, hi in pairwise(borders)]
+
+
+def _widened(slices: list[Slice]) -> list[Slice]:
+    """Give slices of Pulsar that are connected by their ranges one range, so that one task reads them all.
+
+    Producers there do not agree on the half of the hash that picks a segment, so no filter by hash would
+    keep the messages of a key together. Any hash serves to cut such a run, because all its slices are cut
+    alike.
+    """
+    if all(s.estimate is None for s in slices):
+        return slices
+    joined: list[HashRange] = []
+    for part in sorted(s.range for s in slices):
+        if joined and part.start <= joined[-1].end:
+            joined[-1] = HashRange(joined[-1].start, max(joined[-1].end, part.end))
+        else:
+            joined.append(part)
+    return [s._replace(range=next(part for part in joined if part.overlaps(s.range))) for s in slices]
 
 
 def _runs_of_topic(slices: Sequence[Slice]) -> list[tuple[HashRange, list[Slice]]]:

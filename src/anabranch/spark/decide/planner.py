@@ -92,7 +92,8 @@ class _Progress:
     def waiting(self) -> Iterator[tuple[int, int]]:
         """Return the segments with messages to read, and how many each has."""
         for id_, position in sorted(self.positions.items()):
-            count = self.topology.tails[id_].next - position
+            tail = self.topology.tails[id_]
+            count = tail.rows(position, tail.next)
             if count > 0:
                 yield id_, count
 
@@ -112,7 +113,8 @@ def _take(work: Collection[_Progress], limit: Limit, sizes: Sizes) -> Counts:
     waiting = {(topic.name, id_): count for topic in work for id_, count in topic.waiting()}
     taken = _fair_shares(waiting, limit, sizes) if waiting else {}
     for (name, id_), count in taken.items():
-        by_name[name].positions[id_] += count
+        topic = by_name[name]
+        topic.positions[id_] = topic.topology.tails[id_].after(topic.positions[id_], count)
     return {key: count for key, count in taken.items() if count}
 
 

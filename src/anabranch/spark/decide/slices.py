@@ -51,16 +51,22 @@ def _stored(topic: str, topology: Topology, id_: int, wanted: range, lost: Lost)
         lost(f"messages {lo} to {hi} of segment {id_} of topic {topic} are gone with their segment")
         return []
     tail = topology.tails[id_]
-    if tail.first > lo:
+    if tail.lost_before(lo):
         lost(
-            f"segment {id_} of topic {topic} should be read from position {lo}, "
-            f"but the first message still stored is {tail.first}"
+            f"segment {id_} of topic {topic} should be read from position {tail.text(lo)}, "
+            f"but the first message still stored is {tail.text(tail.first)}"
         )
     if tail.next < hi:
-        lost(f"segment {id_} of topic {topic} should be read up to position {hi}, but it ends at {tail.next}")
+        lost(
+            f"segment {id_} of topic {topic} should be read up to position {tail.text(hi)}, "
+            f"but it ends at {tail.text(tail.next)}"
+        )
     lo, hi = max(lo, tail.first), min(hi, tail.next)
+    if hi <= lo:
+        return []
     routed = not segment.is_classic or not segment.active
-    return [Slice(topic, id_, segment.range, lo, hi, routed)] if hi > lo else []
+    estimate = None if tail.per_entry is None else tail.rows(lo, hi)
+    return [Slice(topic, id_, segment.range, lo, hi, routed, estimate)]
 
 
 def forget_gone(start: Cut, topologies: Mapping[str, Topology], lost: Lost) -> Cut:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from anabranch.model.layout import Layout
 from anabranch.model.ranges import FULL, HashRange
+from anabranch.spark.decide.places import place_of, position_after, rows_between
 
 
 class SegmentSpan(NamedTuple):
@@ -20,6 +21,36 @@ class SegmentSpan(NamedTuple):
     next: int
     sealed: bool
     """Whether `next` is final."""
+    per_entry: float | None = None
+    """Estimated messages per entry if positions are places on Pulsar; None if positions count messages."""
+
+    def lost_before(self, position: int) -> bool:
+        """Whether messages from `position` on are stored no more.
+
+        Pulsar does not tell where a segment began, so a segment that is read from its beginning, which is
+        position 0, has lost nothing there.
+        """
+        return self.first > position and (self.per_entry is None or position > 0)
+
+    def rows(self, lo: int, hi: int) -> int:
+        """Return the messages from one position up to another: exact, or an estimate on Pulsar."""
+        if self.per_entry is None:
+            return max(0, hi - lo)
+        return rows_between(self.begin(lo), hi, self.per_entry)
+
+    def after(self, position: int, rows: int) -> int:
+        """Return the position that many messages further, at most `next`; about that many on Pulsar."""
+        if self.per_entry is None:
+            return min(position + rows, self.next)
+        return position_after(self.begin(position), rows, self.next, self.per_entry)
+
+    def begin(self, position: int) -> int:
+        """Return the position itself, or the first stored one for the beginning of a segment on Pulsar."""
+        return self.first if self.per_entry is not None and position == 0 else position
+
+    def text(self, position: int) -> str:
+        """Return a position as its user knows it."""
+        return _text(position, places=self.per_entry is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +63,17 @@ class Topology:
     def finished(self, segment: int, position: int) -> bool:
         """Whether no message can ever be stored at or after `position`."""
         tail = self.tails[segment]
-        return tail.sealed and position >= tail.next
+        return tail.sealed and tail.begin(position) >= tail.next
+
+    def unsettled(self, cut: Mapping[int, int]) -> dict[int, int]:
+        """Return the positions of a cut that may lie behind the end of their ledger on Pulsar."""
+        return {
+            id_: position
+            for id_, position in cut.items()
+            if (tail := self.tails[id_]).per_entry is not None
+            and 0 < position < tail.next
+            and place_of(position).ledger < place_of(tail.next).ledger
+        }
 
 
 class Slice(NamedTuple):
@@ -45,10 +86,16 @@ class Slice(NamedTuple):
     hi: int
     routed: bool = True
     """Whether all keys lie in the range; a classic topic may hold any key."""
+    estimate: int | None = None
+    """Estimated messages if positions are places on Pulsar; None if positions count messages."""
 
     @property
     def rows(self) -> int:
-        return self.hi - self.lo
+        return self.hi - self.lo if self.estimate is None else self.estimate
+
+    def text(self, position: int) -> str:
+        """Return a position as its user knows it."""
+        return _text(position, places=self.estimate is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +137,10 @@ Lost = Callable[[str], None]
 NO_LIMIT = Limit()
 
 UNKNOWN_SIZES = Sizes()
+
+
+def _text(position: int, *, places: bool) -> str:
+    return str(place_of(position)) if places else str(position)
 
 
 def uncovered(ranges: Iterable[HashRange]) -> list[HashRange]:

@@ -10,7 +10,6 @@ import pytest
 
 from anabranch.aio import TaskRegistry
 from anabranch.client.net.layout_watch import LayoutWatch, TopicLayout
-from anabranch.errors import UnsupportedFeatureError
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.unit.client.fakes import FakePool
@@ -21,12 +20,17 @@ NAME = TopicName.parse("topic://public/default/orders")
 class EagerConnection:
     """A connection whose broker answers a look-up with several layouts at once."""
 
-    def __init__(self, epochs: tuple[int, ...], *, able: bool = True) -> None:
+    def __init__(self, epochs: tuple[int, ...], *, able: bool = True, partitions: int = 0) -> None:
         self.watches: dict[int, LayoutWatch] = {}
         self.is_ours = True
         self.machine = SimpleNamespace(server_features=SimpleNamespace(supports_scalable_topics=able))
         self.sent: list[Any] = []
         self._epochs = epochs
+        self._partitions = partitions
+
+    async def request(self, message: Any, answer: Any, timeout_s: float) -> Any:
+        self.sent.append(message)
+        return answer(request_id=message.request_id, partitions=self._partitions)
 
     def send(self, message: Any) -> None:
         self.sent.append(message)
@@ -71,10 +75,15 @@ async def test_a_session_begins_with_the_newest_layout_and_never_steps_back() ->
     await tasks.stop()
 
 
-async def test_a_broker_without_scalable_topics_gets_no_look_up() -> None:
-    tasks, broker = TaskRegistry(), EagerConnection((1,), able=False)
+@pytest.mark.parametrize("partitions", [0, 3])
+async def test_a_broker_without_scalable_topics_is_asked_for_partitions(partitions: int) -> None:
+    tasks, broker = TaskRegistry(), EagerConnection((1,), able=False, partitions=partitions)
     pool: Any = Pool(broker)
-    with pytest.raises(UnsupportedFeatureError):
-        await LayoutWatch(pool, NAME, lambda _: None).open(tasks, 30.0)
-    assert broker.sent == [], "such a broker closes the connection on an unknown command"
+    found = await LayoutWatch(pool, NAME, lambda _: None, create=False).open(tasks, 30.0)
+    (asked,) = broker.sent
+    assert asked.topic == "persistent://public/default/orders"
+    assert not asked.metadata_auto_creation_enabled
+    names = [found.segment_topic(segment) for segment in found.layout.active]
+    whole = "persistent://public/default/orders"
+    assert names == ([f"{whole}-partition-{n}" for n in range(partitions)] or [whole])
     await tasks.stop()

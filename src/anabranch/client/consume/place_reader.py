@@ -1,0 +1,257 @@
+"""Raw access to topics of brokers that do not number messages, as Apache Pulsar: entries by their place.
+
+Like `segment_reader`, with ledger and entry instead of message indexes. The places of a topic are ordered.
+Entries of a ledger follow each other without gaps, except those that the broker hides, such as markers of
+transactions. How many entries an old ledger has, no command of the protocol tells.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import NamedTuple
+
+from anabranch.client.consume.segment_reader import RawSubscription
+from anabranch.client.net.closing import Deadline
+from anabranch.client.net.connection import BrokerConnection
+from anabranch.client.net.connection_pool import ConnectionPool
+from anabranch.client.options import Seconds, optional_seconds
+from anabranch.errors import AlreadyClosedError, AnabranchError, OperationTimeoutError, RemoteProtocolError
+from anabranch.protocol.claims import permits_for
+from anabranch.protocol.commands import NO_ID, Delivery
+from anabranch.protocol.outer import read_outer
+from anabranch.protocol.pb import pulsar_pb2 as pb
+
+PERMITS = 5_000
+"""Messages that the broker may send before the reader asks for more."""
+
+SILENCE_S = 1.0
+"""After this time without an entry the reader asks whether the entries it waits for are gone."""
+
+EARLIEST = pb.MessageIdData(ledgerId=NO_ID, entryId=NO_ID)
+
+
+class EntryPlace(NamedTuple):
+    """The place of a stored entry; the entry is -1 before the first one of its ledger."""
+
+    ledger: int
+    entry: int
+
+
+BEYOND = EntryPlace(2**63, 0)
+"""Behind every entry."""
+
+
+class PlacedEntry(NamedTuple):
+    """An entry as it is stored."""
+
+    place: EntryPlace
+    message_count: int
+    data: bytes
+
+
+class PlaceTail(NamedTuple):
+    """The entries in a topic now: from `first` on up to `last`, which is included."""
+
+    first: EntryPlace
+    last: EntryPlace
+    """Smaller than `first` when the topic is empty."""
+    last_messages: int
+    """Messages in the last entry."""
+
+
+class PlaceReader(RawSubscription):
+    """Reads the entries of one topic from `start` on up to `stop`, which is not included.
+
+    `start` None means the first stored entry. `read` returns no entries at the end. After a lost connection
+    the reader goes on with the next entry.
+    """
+
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        topic: str,
+        start: EntryPlace | None,
+        stop: EntryPlace | None,
+        permits: int = PERMITS,
+    ) -> None:
+        """Without `stop` the reader never ends; `permits` messages may arrive before they are read."""
+        super().__init__(pool, topic)
+        self._next = start
+        self._stop = stop or BEYOND
+        self._granted = permits
+        self._received = start or EntryPlace(-1, -1)
+        """The place that follows the last entry received."""
+        self._entries: deque[PlacedEntry] = deque()
+        self._returned = 0
+        self._ended = False
+        self._arrived = asyncio.Event()
+        self._closed = False
+        self.stop_passed = False
+        """Whether everything before `stop` was received; False when the last entries are gone."""
+
+    async def read(self, timeout: Seconds | None = None) -> list[PlacedEntry]:
+        """Wait for an entry and return all that have arrived; empty at the end.
+
+        Raises OperationTimeoutError when none arrives within `timeout`, by default the operation timeout.
+        """
+        limit = optional_seconds("timeout", timeout)
+        limit_s = self._pool.operation_timeout_s if limit is None else limit
+        deadline = Deadline(limit_s)
+        if not await deadline.allow(self._wait_for_entries(deadline)):
+            where = f" at {self.connection.peer}" if self.connection is not None else ""
+            raise OperationTimeoutError(f"{self._topic}{where} gave no message within {limit_s:g} s")
+        return self._take_entries()
+
+    async def _wait_for_entries(self, deadline: Deadline) -> None:
+        while not self._entries:
+            if self._closed:
+                raise AlreadyClosedError("the reader is closed; open another one")
+            if self._ended:
+                self.leave()
+                return
+            if self.connection is None:
+                what = f"reading {self._topic}"
+                await self._pool.retry(self._attach, what, within_s=deadline.left_s)
+            self._arrived.clear()
+            connection = self.connection
+            if not self._entries and connection is not None and not self._ended:
+                try:
+                    async with asyncio.timeout(SILENCE_S):
+                        await self._arrived.wait()
+                except TimeoutError:
+                    await self._end_if_gone(connection)
+
+    async def _end_if_gone(self, connection: BrokerConnection) -> None:
+        """End when no entry is left that could still arrive before the stop."""
+        try:
+            tail = await _ask_tail(self._pool, connection, self.consumer_id, self._topic)
+        except AnabranchError as error:
+            if not error.retryable:
+                raise
+            return
+        if not self._entries and (tail.last < self._received or tail.last.entry < 0):
+            self._ended = True
+
+    def _take_entries(self) -> list[PlacedEntry]:
+        taken = list(self._entries)
+        if not taken:
+            return taken
+        self._entries.clear()
+        self._next = _after(taken[-1].place)
+        self._returned += sum(permits_for(entry.message_count, entry.data) for entry in taken)
+        if self.connection is not None and self._returned * 2 >= self._granted and not self._ended:
+            self.connection.send(pb.CommandFlow(consumer_id=self.consumer_id, messagePermits=self._returned))
+            self._returned = 0
+        return taken
+
+    async def _attach(self) -> None:
+        self._entries.clear()
+        self._received = self._next or EntryPlace(-1, -1)
+        start = EARLIEST
+        if self._next is not None:
+            start = pb.MessageIdData(ledgerId=self._next.ledger, entryId=self._next.entry)
+        connection = await self.subscribe(None, start)
+        self._returned = 0
+        connection.send(pb.CommandFlow(consumer_id=self.consumer_id, messagePermits=self._granted))
+
+    def delivered(self, delivery: Delivery) -> None:
+        """Keep an entry, unless it lies behind the stop or was received before."""
+        place = EntryPlace(delivery.ledger, delivery.entry)
+        if len(self._entries) > 2 * PERMITS:
+            raise RemoteProtocolError(f"the broker sent more of {self._topic} than it was asked for")
+        if place < self._received or self._ended:
+            return
+        if place < self._stop:
+            self._received = _after(place)
+            self._entries.append(PlacedEntry(place, _claimed_messages(delivery.data), delivery.data))
+        if _after(place) >= self._stop:
+            self._ended = self.stop_passed = True
+        self._arrived.set()
+
+    def connection_lost(self) -> None:
+        super().connection_lost()
+        self._arrived.set()
+
+    async def close(self) -> None:
+        """Stop reading; a call that waits raises AlreadyClosedError. Does not wait for the broker."""
+        self._closed = True
+        self.leave()
+        self._arrived.set()
+
+
+class PlaceTails:
+    """Asks for the tails of topics repeatedly, through one subscription per topic."""
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+        self._subscriptions: dict[str, RawSubscription] = {}
+        self._closed = False
+
+    async def tail(self, topic: str) -> PlaceTail:
+        """The entries in a topic now."""
+        if self._closed:
+            raise AlreadyClosedError("this PlaceTails is closed; open another one")
+        return await self._pool.retry(lambda: self._ask(topic), f"asking for the tail of {topic}")
+
+    async def tails(self, topics: list[str]) -> dict[str, PlaceTail]:
+        """The entries in several topics, asked at the same time."""
+        found = await asyncio.gather(*(self.tail(topic) for topic in topics))
+        return dict(zip(topics, found, strict=True))
+
+    def forget(self, topic: str) -> None:
+        """End the subscription of a topic whose tail is not needed any more."""
+        subscription = self._subscriptions.pop(topic, None)
+        if subscription is not None:
+            subscription.leave()
+
+    async def close(self) -> None:
+        """End all subscriptions."""
+        self._closed = True
+        for topic in list(self._subscriptions):
+            self.forget(topic)
+
+    async def _ask(self, topic: str) -> PlaceTail:
+        subscription = self._subscriptions.get(topic)
+        connection = None if subscription is None else subscription.connection
+        if subscription is None or connection is None:
+            subscription = RawSubscription(self._pool, topic)
+            # The cursor of a reader at the earliest entry stands before the first ledger that is stored.
+            connection = await subscription.subscribe(None, EARLIEST)
+            self._subscriptions[topic] = subscription
+        return await _ask_tail(self._pool, connection, subscription.consumer_id, topic)
+
+
+async def _ask_tail(
+    pool: ConnectionPool, connection: BrokerConnection, consumer_id: int, topic: str
+) -> PlaceTail:
+    reply = await connection.request(
+        pb.CommandGetLastMessageId(consumer_id=consumer_id, request_id=pool.next_id()),
+        pb.CommandGetLastMessageIdResponse,
+        pool.operation_timeout_s,
+    )
+    last = reply.last_message_id
+    if not reply.HasField("consumer_mark_delete_position"):
+        raise RemoteProtocolError(f"the broker does not tell where {topic} begins")
+    return PlaceTail(
+        _after(_signed(reply.consumer_mark_delete_position)), _signed(last), max(1, last.batch_index + 1)
+    )
+
+
+def _signed(id_: pb.MessageIdData) -> EntryPlace:
+    def number(value: int) -> int:
+        return value - 2**64 if value >= 2**63 else value
+
+    return EntryPlace(number(id_.ledgerId), number(id_.entryId))
+
+
+def _after(place: EntryPlace) -> EntryPlace:
+    return EntryPlace(place.ledger, place.entry + 1)
+
+
+def _claimed_messages(entry: bytes) -> int:
+    """The messages that an entry claims; 1 if the claim cannot be read."""
+    try:
+        return max(1, read_outer(entry).num_messages)
+    except AnabranchError:
+        return 1

@@ -1,0 +1,227 @@
+"""Topics of Apache Pulsar, which does not number messages: the reading port by ledger, entry and batch index.
+
+Segments and partitions are read as those of our brokers are, with positions of `decide.places`. The broker
+tells the first ledger that it stores, so that entries which retention removed before they were read are
+noticed. It does not tell how many entries an old ledger had. This module must not know Spark.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+
+from anabranch.client.consume.place_reader import EntryPlace, PlacedEntry, PlaceReader, PlaceTail, PlaceTails
+from anabranch.client.net.layout_watch import TopicLayout
+from anabranch.client.options import parse_topic
+from anabranch.errors import TopicNotFoundError, UnsupportedFeatureError
+from anabranch.spark.decide.offsets import TopicCut
+from anabranch.spark.decide.places import MessagePlace, place_of, position_of
+from anabranch.spark.decide.topic_names import TopicPattern, short_name
+from anabranch.spark.decide.topology import SegmentSpan, Slice, Topology
+from anabranch.spark.live import SEALED_TAIL_TTL_S, TAILS_AT_ONCE, Session
+from anabranch.spark.slices_ahead import SlicesAhead
+from anabranch.spark.topics import StoredEntry
+
+FADING = 0.9
+"""How much of a larger estimate of messages per entry is left at the next look."""
+
+
+class PulsarReader:
+    """The reading port over a session with brokers of Apache Pulsar."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._tails = session.run(_tails_of(session))
+        self._layouts: dict[str, TopicLayout] = {}
+        self._classic: set[str] = set()
+        """Topics that exist only as classic ones, under the name of a scalable one."""
+        self._sealed: dict[str, tuple[PlaceTail, float]] = {}
+        self._per_entry: dict[str, float] = {}
+
+    def topology(self, topic: str) -> Topology:
+        return self._session.run(self._topology(topic))
+
+    def topics(self, pattern: TopicPattern) -> Sequence[str]:
+        names = self._session.run(self._list(pattern))
+        return [name for name in map(short_name, names) if pattern.matches(name)]
+
+    def places_at(self, topic: str, topology: Topology, time_ms: int) -> Mapping[int, int]:
+        raise UnsupportedFeatureError("starting and ending times need an Anabranch broker")
+
+    def places_of(self, topic: str, topology: Topology, subscription: str) -> Mapping[int, int] | None:
+        raise UnsupportedFeatureError("the option subscription needs an Anabranch broker")
+
+    def mirror(self, topic: str, subscription: str, cut: TopicCut) -> None:
+        raise UnsupportedFeatureError("the option subscription needs an Anabranch broker")
+
+    def read(self, slices: Sequence[Slice], timeout_s: float) -> Iterator[tuple[int, Sequence[StoredEntry]]]:
+        ahead = SlicesAhead(self._open_slice, slices, timeout_s, self._session.client.service_url)
+        try:
+            while True:
+                found = self._session.run(ahead.next())
+                if found is None:
+                    return
+                yield found
+        finally:
+            self._session.leave(ahead.close())
+
+    def settle(self, topic: str, positions: Mapping[int, int]) -> Mapping[int, int]:
+        """Return for each position the one of the first entry stored there or later."""
+        return self._session.run(self._settle(topic, positions))
+
+    async def _settle(self, topic: str, positions: Mapping[int, int]) -> Mapping[int, int]:
+        layout = await self._layout(topic)
+        found = await asyncio.gather(
+            *(self._next_stored(_name_in(layout, id_), position) for id_, position in positions.items())
+        )
+        return dict(zip(positions, found, strict=True))
+
+    async def _next_stored(self, name: str | None, position: int) -> int:
+        if name is None:
+            return position
+        place = place_of(position)
+        reader = self._session.client.read_places(name, EntryPlace(place.ledger, place.entry), None, 1)
+        try:
+            stored = (await reader.read())[0].place
+        finally:
+            await reader.close()
+        return max(position, position_of(MessagePlace(*stored)))
+
+    async def _topology(self, topic: str) -> Topology:
+        while True:
+            found = await self._layout(topic, fresh=True)
+            segments = found.layout.segments
+            names = {found.segment_topic(segment): id_ for id_, segment in segments.items()}
+            sealed = {found.segment_topic(segment) for segment in found.layout.sealed}
+            # Asked after the layout, so the extents of its sealed segments are final.
+            try:
+                tails = await self._ask_tails(list(names), sealed)
+            except TopicNotFoundError:
+                # If a segment was pruned in between, a newer layout lacks it.
+                newer = await self._layout(topic, fresh=True)
+                if segments.keys() <= newer.layout.segments.keys():
+                    raise
+                continue
+            spans = {names[name]: self._span(name, tail, name in sealed) for name, tail in tails.items()}
+            return Topology(found.layout, spans)
+
+    async def _layout(self, topic: str, *, fresh: bool = False) -> TopicLayout:
+        known = self._layouts.get(topic)
+        if known is None or fresh:
+            known = self._layouts[topic] = await self._look_up(topic)
+        return known
+
+    async def _list(self, pattern: TopicPattern) -> list[str]:
+        """Return the full names of topics; classic ones stand for scalable ones that the broker lacks."""
+        client = self._session.client
+        try:
+            return await client.topics(pattern.namespace, classic=pattern.is_classic)
+        except UnsupportedFeatureError:
+            names = await client.topics(pattern.namespace, classic=True)
+            return [name.replace("persistent://", "topic://", 1) for name in names]
+
+    async def _look_up(self, topic: str) -> TopicLayout:
+        """Return the layout of the scalable topic of that name, or else of the classic one."""
+        name = parse_topic(topic)
+        if topic not in self._classic:
+            try:
+                return await self._session.client.layout(topic)
+            except TopicNotFoundError:
+                if not name.is_scalable:
+                    raise
+        classic = str(name).replace("topic://", "persistent://", 1)
+        found = await self._session.client.layout(classic)
+        self._classic.add(topic)
+        return found
+
+    async def _ask_tails(self, names: list[str], sealed: set[str]) -> dict[str, PlaceTail]:
+        now = asyncio.get_running_loop().time()
+        known = {
+            name: tail
+            for name, (tail, asked_at) in self._sealed.items()
+            if now - asked_at < SEALED_TAIL_TTL_S and name in sealed
+        }
+        missing = [name for name in names if name not in known]
+        for at in range(0, len(missing), TAILS_AT_ONCE):
+            answers = await self._tails.tails(missing[at : at + TAILS_AT_ONCE])
+            known |= answers
+            for name in sealed & answers.keys():
+                self._sealed[name] = (answers[name], now)
+                self._tails.forget(name)
+        return known
+
+    def _span(self, name: str, tail: PlaceTail, sealed: bool) -> SegmentSpan:
+        # Rather too many than too few: the estimate limits the size of a micro-batch.
+        per_entry = max(float(tail.last_messages), FADING * self._per_entry.get(name, 1.0))
+        self._per_entry[name] = per_entry
+        first = next_ = position_of(MessagePlace(*tail.first))
+        if tail.last.entry >= 0:
+            next_ = max(first, position_of(MessagePlace(tail.last.ledger, tail.last.entry + 1)))
+        return SegmentSpan(first, next_, sealed, per_entry)
+
+    async def _open_slice(self, part: Slice) -> PlacedSlice | None:
+        """Return a reader of the slice; None when its segment is gone."""
+        name = _name_in(await self._layout(part.topic), part.segment)
+        if name is None:
+            name = _name_in(await self._layout(part.topic, fresh=True), part.segment)
+        if name is None:
+            return None
+        start, stop = place_of(part.lo), place_of(part.hi)
+        reader = self._session.client.read_places(
+            name,
+            EntryPlace(start.ledger, start.entry),
+            EntryPlace(stop.ledger, stop.entry + (stop.batch > 0)),
+        )
+        return PlacedSlice(reader, self._tails, name, part)
+
+
+class PlacedSlice:
+    """Reads one slice, and finds out at each new ledger whether entries before it were removed unread."""
+
+    def __init__(self, reader: PlaceReader, tails: PlaceTails, topic: str, part: Slice) -> None:
+        self._reader = reader
+        self._tails = tails
+        self._topic = topic
+        self._part = part
+        start = place_of(part.lo)
+        self._expected = EntryPlace(start.ledger, start.entry)
+        self._ended = False
+
+    async def read(self, timeout: float) -> list[StoredEntry]:
+        """Return the next entries; at last the end of the slice, and then none."""
+        if self._ended:
+            return []
+        entries = await self._reader.read(timeout)
+        if entries:
+            return [await self._stored(entry) for entry in entries]
+        self._ended = True
+        if not self._reader.stop_passed:
+            return []
+        stop = place_of(self._part.hi)
+        complete = self._expected >= (stop.ledger, stop.entry) or await self._nothing_removed()
+        return [StoredEntry(self._part.hi, 0, b"", complete)]
+
+    async def _stored(self, entry: PlacedEntry) -> StoredEntry:
+        complete = entry.place.ledger == self._expected.ledger or await self._nothing_removed()
+        self._expected = EntryPlace(entry.place.ledger, entry.place.entry + 1)
+        last = position_of(MessagePlace(*entry.place, entry.message_count - 1))
+        return StoredEntry(last - entry.message_count + 1, entry.message_count, entry.data, complete)
+
+    async def _nothing_removed(self) -> bool:
+        """Whether retention removed no entry from the expected place on.
+
+        It removes the oldest ledgers first: as long as one is stored, all later ones are.
+        """
+        return (await self._tails.tail(self._topic)).first <= self._expected
+
+    async def close(self) -> None:
+        await self._reader.close()
+
+
+async def _tails_of(session: Session) -> PlaceTails:
+    return session.client.place_tails()
+
+
+def _name_in(layout: TopicLayout, id_: int) -> str | None:
+    segment = layout.layout.segments.get(id_)
+    return None if segment is None else layout.segment_topic(segment)

@@ -1,0 +1,155 @@
+"""The Spark source on a real Apache Pulsar, which numbers no messages: 4.0.7 and 5.0.0-M1.
+
+Each server is started once. Its ledgers are short, so that every read crosses several of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from anabranch.bench.pulsar_peer import SMALL_JVM, PulsarPeer
+from anabranch.errors import DataLossError, TopicNotFoundError
+from anabranch.spark.decide.places import place_of
+from anabranch.spark.live import close_sessions
+from tests.interop.pulsar_topics import PulsarQuery, PulsarTopics, by_key, expected, path
+
+# The first run downloads some 250 MB for each server.
+pytestmark = pytest.mark.timeout(900)
+
+SETTINGS = {
+    "managedLedgerMaxEntriesPerLedger": 20,
+    "managedLedgerMinLedgerRolloverTimeMinutes": 0,
+    "defaultRetentionTimeInMinutes": 60,
+    "defaultRetentionSizeInMB": 100,
+}
+
+SCALABLE = "5.0.0-M1"
+
+
+@pytest.fixture(scope="module", params=["4.0.7", SCALABLE])
+def topics(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[PulsarTopics]:
+    peer = PulsarPeer.find(request.param)
+    if peer is None:
+        pytest.fail(f"Pulsar {request.param} could not be resolved; these tests need JDK 17 with Maven")
+    scratch = tmp_path_factory.mktemp("pulsar") / request.param
+    with peer.started(scratch, SETTINGS, SMALL_JVM) as server:
+        yield PulsarTopics(server)
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    yield
+    close_sessions()
+
+
+def wait_for(look: Callable[[], int], good: Callable[[int], bool]) -> int:
+    """Look again until the answer is good; return the last one after half a minute."""
+    deadline = time.monotonic() + 30
+    while not good(found := look()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return found
+
+
+@pytest.mark.parametrize("partitions", [0, 3])
+def test_a_stream_reads_a_classic_topic_once_and_in_order(topics: PulsarTopics, partitions: int) -> None:
+    name = f"classic-{partitions}"
+    topics.create_classic(name, partitions)
+    topics.publish(name, 0, 300, batch=7)
+    query = PulsarQuery(topics, name, maxOffsetsPerTrigger="60")
+    for _ in range(5):
+        query.step(replay=True)
+    topics.publish(name, 300, 400, batch=1)
+    query.restart()
+    for _ in range(3):
+        query.step(replay=True)
+    topics.publish(name, 400, 1200, batch=50, compression="ZLib")
+    query.drain()
+    assert by_key(query.rows) == expected(1200)
+    # The limit holds about: an entry is never cut, and each partition takes at least one.
+    assert max(query.batches) <= 60 + 50 * max(1, partitions)
+    ledgers = {place_of(position).ledger for _, _, _, position in query.rows}
+    assert len(ledgers) >= 3, "the ledgers should be short"
+    in_sql_order = sorted(query.rows, key=lambda row: row[2:])
+    assert by_key(in_sql_order) == expected(1200)
+
+
+@pytest.mark.parametrize("topics", [SCALABLE], indirect=True)
+def test_a_stream_follows_splits_and_merges_of_a_scalable_topic(topics: PulsarTopics) -> None:
+    change = "scalable/public/default/scaled"
+    topics.call("PUT", f"{change}?numInitialSegments=1")
+    topics.publish_by_ours("scaled", 0, 400)
+    query = PulsarQuery(topics, "scaled", maxOffsetsPerTrigger="120")
+    for _ in range(3):
+        query.step(replay=True)
+    topics.call("POST", f"{change}/split/0")
+    topics.publish_by_ours("scaled", 400, 800)
+    query.restart()
+    query.step(replay=True)
+    topics.call("POST", f"{change}/split/1")
+    topics.publish_by_ours("scaled", 800, 1000)
+    at_once = PulsarQuery(topics, "scaled", bucketsPerSegment="2")
+    at_once.drain()
+    assert by_key(at_once.rows) == expected(1000)
+    assert at_once.batches == [0, 1000], "all generations are in one micro-batch"
+    topics.call("POST", f"{change}/merge/2/4")
+    topics.publish_by_ours("scaled", 1000, 1300)
+    query.drain()
+    assert by_key(query.rows) == expected(1300)
+    assert {segment for _, _, segment, _ in query.rows} == {0, 1, 2, 3, 4, 5}
+    assert by_key(topics.batch("scaled", ordering="key")) == expected(1300)
+
+
+def test_a_cut_written_by_hand_names_places(topics: PulsarTopics) -> None:
+    topics.create_classic("by-hand")
+    topics.publish("by-hand", 0, 100, batch=10)
+    rows = topics.batch("by-hand")
+    middle = place_of(rows[34][3])
+    assert middle.batch == 4, "the cut lies inside an entry"
+    cut = f'{{"v": 1, "topics": {{"by-hand": {{"segs": {{"0": "{middle}"}}}}}}}}'
+    before = topics.batch("by-hand", endingOffsets=cut)
+    behind = topics.batch("by-hand", startingOffsets=cut)
+    assert [row[1] for row in before] == [*range(34)]
+    assert [row[1] for row in behind] == [*range(34, 100)]
+
+
+def test_messages_removed_before_they_were_read_fail_the_query(topics: PulsarTopics) -> None:
+    name = "public/brief/trimmed"
+    topics.call("PUT", "namespaces/public/brief")
+    topics.create_classic(name)
+    # Twenty entries, which fill a ledger.
+    topics.publish(name, 0, 100, batch=5)
+    query = PulsarQuery(topics, f"persistent://{name}", maxOffsetsPerTrigger="40")
+    caught_up = PulsarQuery(topics, f"persistent://{name}")
+    caught_up.drain()
+    query.step()
+    query.step()
+    assert 0 < len(query.rows) < 100
+    topics.publish(name, 100, 130, batch=10)
+    nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+    topics.call("POST", "namespaces/public/brief/retention", nothing)
+
+    def first_after_trimming() -> int:
+        topics.call("POST", f"{path(name)}/trim")
+        return min(row[1] for row in topics.batch(f"persistent://{name}"))
+
+    assert wait_for(first_after_trimming, lambda first: first > 0) == 100
+    # The reader of a running query learns where the removed ledger ended, and that it was read to its end.
+    caught_up.drain()
+    assert by_key(caught_up.rows) == expected(130)
+    query.restart()
+    with pytest.raises(DataLossError, match="the first message still stored is"):
+        query.step()
+    lenient = PulsarQuery(topics, f"persistent://{name}", failOnDataLoss="false")
+    lenient.go_on_from(query)
+    lenient.drain()
+    assert [row[1] for row in lenient.rows] == [*range(100, 130)]
+
+
+def test_a_topic_that_does_not_exist_is_an_error(topics: PulsarTopics) -> None:
+    with pytest.raises(TopicNotFoundError):
+        topics.batch("missing")
