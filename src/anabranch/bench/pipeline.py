@@ -14,7 +14,7 @@ from typing import Any
 
 from anabranch.bench.kafka_peer import PEER, KafkaPeer
 from anabranch.bench.results import Row
-from anabranch.bench.spark_runs import Connector, SparkRuns, Times, session, write_random_rows
+from anabranch.bench.spark_runs import Connector, RunTimes, SparkRuns, session, write_random_rows
 from anabranch.testing.process import BrokerProcess
 
 TOPIC = "rows"
@@ -25,7 +25,7 @@ SMALL_TRIGGER_ROWS = 1_000
 ROUNDS = 3
 """Timed rounds; the fastest one counts."""
 
-Job = Callable[[Connector], Times]
+Job = Callable[[Connector], RunTimes]
 
 
 def ours(url: str) -> Connector:
@@ -129,7 +129,7 @@ def run(scratch: Path, fast: bool) -> list[Row]:
     rows = spark.read.parquet(str(scratch / "rows"))
     numbers = iter(range(1_000_000))
 
-    def write(connector: Connector) -> Times:
+    def write(connector: Connector) -> RunTimes:
         # The first run fills the topic that the other jobs read.
         number = next(numbers) // len(connectors)
         return runs.write(rows, connector, TOPIC if number == 0 else f"{TOPIC}-{number}")

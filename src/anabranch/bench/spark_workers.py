@@ -10,7 +10,7 @@ from pathlib import Path
 
 from anabranch.bench.pipeline import TOPIC, ours
 from anabranch.bench.results import Row
-from anabranch.bench.spark_runs import SparkRuns, Times, session, write_random_rows
+from anabranch.bench.spark_runs import RunTimes, SparkRuns, session, write_random_rows
 from anabranch.testing.process import BrokerProcess
 from anabranch.testing.spark_cluster import SparkCluster
 
@@ -33,7 +33,7 @@ def run(scratch: Path, fast: bool) -> list[Row]:
             if executors == 1:
                 runs.write(spark.read.parquet(str(scratch / "rows")), connector, TOPIC)
             for name, job in (("batch read", runs.read), ("stream", runs.stream)):
-                times: list[Times] = [job(connector) for _ in range(ROUNDS + 1)]
+                times: list[RunTimes] = [job(connector) for _ in range(ROUNDS + 1)]
                 found[name, executors] = count / min(one.wall_s for one in times[1:])
             spark.stop()
     return [

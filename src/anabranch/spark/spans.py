@@ -40,8 +40,6 @@ _PAD = bytes(REACH_BYTES)
 _LARGE_MESSAGE_BYTES = 1536
 """Above this average size, reading every byte costs more than a call per message."""
 
-_PIECE_BYTES = 128 * 1024
-
 _ALL = slice(None)
 
 _read_size = Struct(">I").unpack_from
@@ -112,11 +110,7 @@ def _candidates(data: Bytes, total: int) -> Numbers:
     """Return the offsets of three zero bytes, any byte and one of the first tags."""
     # Three zero bytes cover a pair of them at an even offset, and only half of all pairs are there.
     pairs = np.frombuffer(data.data, "<u2", (total + 1) // 2)
-    found = []
-    # One piece at a time stays in the processor's cache.
-    for start in range(0, len(pairs), _PIECE_BYTES // 2):
-        found.append(np.flatnonzero(pairs[start : start + _PIECE_BYTES // 2] == 0) + start)
-    even = np.concatenate(found) * 2 if found else np.zeros(0, np.int64)
+    even = np.flatnonzero(pairs == 0) * 2
     near = np.empty((len(even), 2), np.int64)
     near[:, 0] = even - 1
     near[:, 1] = even
