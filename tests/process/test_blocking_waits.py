@@ -26,6 +26,7 @@ PATIENCE_S = 30.0
 
 NEVER_WAIT = {
     "layout": "see test_waits",
+    "topic_schema": "see test_waits",
     "processing": "acknowledges",
     "checkpoint": "answers at once",
     "negative_acknowledge": "answers at once",

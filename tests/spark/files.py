@@ -12,14 +12,17 @@ import pickle
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from anabranch.client.net.schemas import TopicSchema
 from anabranch.errors import TopicNotFoundError
 from anabranch.model.hashing import key_hash
 from anabranch.model.layout import Layout, Router
 from anabranch.protocol.batches import MessageBatch
+from anabranch.protocol.entries import checked_metadata
+from anabranch.protocol.frames import build_entry
 from anabranch.protocol.outer import read_outer
 from anabranch.spark.decide.offsets import TopicCut
 from anabranch.spark.decide.topic_names import TopicPattern
@@ -92,6 +95,30 @@ class FileTopic:
             for segment, messages in by_segment.items():
                 for at in range(0, len(messages), batch):
                     self._append(segment, messages[at : at + batch], at_ms)
+
+    def register(self, schema: TopicSchema) -> bytes:
+        """Add a version of the topic's schema and return its number, as messages carry it."""
+        known = self.schemas
+        version = len(known).to_bytes(8, "big")
+        (self.directory / "schemas").write_bytes(pickle.dumps([*known, replace(schema, version=version)]))
+        return version
+
+    @property
+    def schemas(self) -> list[TopicSchema]:
+        file = self.directory / "schemas"
+        found: list[TopicSchema] = pickle.loads(file.read_bytes()) if file.exists() else []
+        return found
+
+    def send_versioned(self, values: Sequence[bytes | None], version: bytes) -> None:
+        """Append one entry whose messages were written with a version of the schema."""
+        built = MessageBatch()
+        for number, value in enumerate(values):
+            built.add(value or b"", f"key-{number}", number, null_value=value is None)
+        entry = built.build("test", PUBLISHED_MS)
+        metadata, end = checked_metadata(entry)
+        metadata.schema_version = version
+        with self._locked():
+            self.append_entry(0, build_entry(metadata.SerializeToString(), entry[end:]), built.count)
 
     def _append(
         self, segment: int, messages: Sequence[tuple[str | bytes | None, bytes | None]], at_ms: int
@@ -182,6 +209,12 @@ class FileReader:
 
     def mirror(self, topic: str, subscription: str, cut: TopicCut) -> None:
         (self._root / topic / f"subscription-{subscription}").write_bytes(pickle.dumps(cut))
+
+    def schema(self, topic: str, version: bytes | None = None) -> TopicSchema | None:
+        known = FileTopic(self._root, topic).schemas
+        if version is None:
+            return known[-1] if known else None
+        return next((schema for schema in known if schema.version == version), None)
 
     def read(self, slices: Sequence[Slice], timeout_s: float) -> Iterator[tuple[int, Sequence[StoredEntry]]]:
         for number, part in enumerate(slices):

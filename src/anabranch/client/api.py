@@ -13,6 +13,7 @@ from typing import Any, Unpack, cast
 from anabranch.client.consume.consumer_opening import ConsumerOpening
 from anabranch.client.net.connection_pool import ConnectionPool, PoolTimes
 from anabranch.client.net.layout_watch import TopicLayout, look_up_layout
+from anabranch.client.net.schemas import TopicSchema, look_up_schema
 from anabranch.client.options import (
     MEMORY_LIMIT,
     AccessMode,
@@ -118,6 +119,13 @@ class AsyncClient(ConsumerOpening):
         """The layout of a topic now, for tools and bulk readers."""
         pool, name = self._connections(), parse_topic(topic)
         return await pool.retry(lambda: look_up_layout(pool, name, create=create), f"looking up {name}")
+
+    async def topic_schema(self, topic: str, *, version: bytes | None = None) -> TopicSchema | None:
+        """A version of the topic's registered schema, the newest by default; None without such a schema."""
+        pool, name = self._connections(), parse_topic(topic)
+        return await pool.retry(
+            lambda: look_up_schema(pool, name, version), f"asking for the schema of {name}"
+        )
 
     async def close(self, timeout: Seconds | None = None) -> None:
         """Complete pending sends and acknowledgements, close all producers, then all consumers.

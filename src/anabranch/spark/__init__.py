@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
-__all__ = ["AnabranchSource", "read_stream", "register"]
+__all__ = ["AnabranchSource", "read_stream", "register", "session"]
+
+_PLACES = {"session": "anabranch.spark.sessions"}
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        from anabranch.spark import source
-
-        return getattr(source, name)
+        return getattr(import_module(_PLACES.get(name, "anabranch.spark.source")), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from anabranch.client.net.schemas import TopicSchema
 from anabranch.spark.decide.offsets import TopicCut
 from anabranch.spark.decide.topic_names import TopicPattern
 from anabranch.spark.decide.topology import Slice, Topology
@@ -39,6 +40,9 @@ class ReaderOfBroker:
 
     def settle(self, topic: str, positions: Mapping[int, int]) -> Mapping[int, int]:
         return self._reader().settle(topic, positions)
+
+    def schema(self, topic: str, version: bytes | None = None) -> TopicSchema | None:
+        return self._session.run(self._session.client.topic_schema(topic, version=version))
 
     def _reader(self) -> TopicReader:
         """Return the reader that fits the broker; connects on first use."""

@@ -26,6 +26,7 @@ class Payload(NamedTuple):
     count: int  # type: ignore[assignment]
     publish_time_ms: int
     producer: str = ""
+    schema_version: bytes = b""
 
 
 def open_entry(entry: bytes, limit: int) -> Payload:
@@ -47,8 +48,10 @@ def open_entry(entry: bytes, limit: int) -> Payload:
     if metadata.compression:
         data = decompress(metadata.compression, bytes(data), metadata.uncompressed_size, limit)
     if metadata.HasField("num_messages_in_batch"):
-        return Payload(data, metadata.num_messages_in_batch, published, metadata.producer_name)
-    return Payload(_as_batch(metadata, bytes(data)), 1, published, metadata.producer_name)
+        inner, count = data, metadata.num_messages_in_batch
+    else:
+        inner, count = _as_batch(metadata, bytes(data)), 1
+    return Payload(inner, count, published, metadata.producer_name, metadata.schema_version)
 
 
 def _as_batch(metadata: pb.MessageMetadata, value: bytes) -> bytes:

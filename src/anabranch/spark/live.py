@@ -21,6 +21,7 @@ from anabranch.client.api import AsyncClient
 from anabranch.client.consume.segment_reader import SegmentReader
 from anabranch.client.consume.segment_tails import SegmentTails
 from anabranch.client.net.layout_watch import TopicLayout
+from anabranch.client.net.schemas import TopicSchema
 from anabranch.client.produce.futures import BulkFuture
 from anabranch.client.produce.producer import AsyncProducer
 from anabranch.errors import TopicNotFoundError
@@ -138,6 +139,9 @@ class LiveReader:
         """Return the topic name of each segment."""
         layout = self._layouts[topic]
         return {id_: layout.segment_topic(segment) for id_, segment in topology.layout.segments.items()}
+
+    def schema(self, topic: str, version: bytes | None = None) -> TopicSchema | None:
+        return self._session.run(self._session.client.topic_schema(topic, version=version))
 
     def read(self, slices: Sequence[Slice], timeout_s: float) -> Iterator[tuple[int, Sequence[StoredEntry]]]:
         ahead = SlicesAhead(self._open_slice, slices, timeout_s, self._session.client.service_url)

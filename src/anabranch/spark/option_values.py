@@ -38,7 +38,7 @@ class GivenOptions:
         names = {name.lower(): name for name in known}
         not_yet = {name.lower(): name for name in later}
         for name in sorted(self._given):
-            if name in names or name.startswith(_PREFIXES):
+            if name in names or name in _OF_SPARK or name.startswith(_PREFIXES):
                 continue
             if name in not_yet:
                 raise InvalidConfigurationError(f"option {not_yet[name]} of the {what} is not supported yet")
@@ -134,6 +134,9 @@ def duration_s(text: str) -> float:
         raise ValueError("it takes a time, such as 500 (milliseconds), 500ms, 10s or 15m")
     return float(match[1]) * _UNITS_S[match[2]]
 
+
+_OF_SPARK = ("queryname", "checkpointlocation", "outputmode")
+"""Options that Spark itself adds to those of the user, for its own use."""
 
 _PREFIXES = ("client.", "pulsar.client.")
 """Prefixes of the options that go to the client; the second one is that of Pulsar's own connector."""

@@ -32,6 +32,7 @@ from anabranch.spark.option_values import (
     whole_number,
     word,
 )
+from anabranch.spark.values.wanted import VALUE_OPTIONS, ValueOptions, read_value_options
 
 Ordering = Literal["key", "none"]
 BadEntries = Literal["fail", "skip"]
@@ -74,6 +75,7 @@ _SOURCE = (
     *START_OPTIONS,
     *END_OPTIONS,
     *_MAX_ROWS_NAMES,
+    *VALUE_OPTIONS,
     *(option for option, _, _ in _SOURCE_FIELDS.values()),
 )
 _SOURCE_LATER = (
@@ -85,6 +87,7 @@ _SINK = (
     "service.url",
     *_ROLE,
     "topic",
+    "subscribe",
     "path",
     "checkpointLocation",
     "delivery",
@@ -141,6 +144,8 @@ class SourceOptions:
     retries: int
     retry_interval_s: float
     view_ttl_s: float
+    values: ValueOptions | None = None
+    """How values are decoded; None leaves them as bytes."""
 
     def reads(self, topic: str) -> bool:
         """Whether the query reads a topic, which may not exist."""
@@ -172,6 +177,7 @@ def read_source_options(given: Mapping[str, str]) -> SourceOptions:
         starting=read_start(options, topics, pattern),
         ending=read_end(options, topics, pattern),
         max_rows=options.either(_MAX_ROWS_NAMES, count),
+        values=read_value_options(options),
         **{field: options.read(*how) for field, how in _SOURCE_FIELDS.items()},
     )
     if found.min_rows and found.max_rows and found.min_rows > found.max_rows:
@@ -189,7 +195,8 @@ def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
         )
     # LZ4 costs less time than broker and disk save by the smaller entries; Zstandard costs more.
     compression = options.read("compression", lambda text: word(text, _COMPRESSIONS), "lz4")
-    topic = options.text("topic") or options.text("path")
+    # The options of a view or table name the topic as for reading.
+    topic = options.text("topic") or options.text("path") or options.text("subscribe")
     return SinkOptions(
         service_url=options.required("service.url"),
         client=options.client(),
@@ -199,6 +206,13 @@ def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
         include_headers=options.read("includeHeaders", flag, True),
         refuse_unknown_columns=options.read("failOnUnknownColumns", flag, True),
     )
+
+
+def sink_part(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of a table or view without those that only reading needs."""
+    sink = {name.lower() for name in _SINK}
+    reading = {name.lower() for name in _SOURCE} - sink
+    return {name: text for name, text in options.items() if name.lower() not in reading}
 
 
 def text_of(options: Mapping[str, object]) -> dict[str, str]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from anabranch.client.consume.place_reader import EntryPlace, PlacedEntry, PlaceReader, PlaceTail, PlaceTails
 from anabranch.client.net.layout_watch import TopicLayout
+from anabranch.client.net.schemas import TopicSchema
 from anabranch.client.options import parse_topic
 from anabranch.errors import TopicNotFoundError, UnsupportedFeatureError
 from anabranch.spark.decide.offsets import TopicCut
@@ -64,6 +65,9 @@ class PulsarReader:
                 yield found
         finally:
             self._session.leave(ahead.close())
+
+    def schema(self, topic: str, version: bytes | None = None) -> TopicSchema | None:
+        return self._session.run(self._session.client.topic_schema(topic, version=version))
 
     def settle(self, topic: str, positions: Mapping[int, int]) -> Mapping[int, int]:
         """Return for each position the one of the first entry stored there or later."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,9 @@ from anabranch.spark.columns import Flags, Numbers, Words, binary_column, hash_c
 from anabranch.spark.decide.topology import Slice
 from anabranch.spark.entries import Payload
 from anabranch.spark.spans import Spans, find_spans
+
+if TYPE_CHECKING:
+    from anabranch.spark.values.value_columns import ValueColumns
 
 _TIME_MS_MAX = 2**63 // 1000 - 1
 """Latest time in milliseconds that fits a column of microseconds."""
@@ -55,10 +58,20 @@ def arrow_schema(schema: Any) -> Any:
 class RowBuilder:
     """Collects entries of one topic and turns them into Arrow batches."""
 
-    def __init__(self, schema: Any, topic: str, report_bad: ReportBad | None = None) -> None:
-        """Without `report_bad`, an entry that cannot be decoded raises CorruptDataError."""
+    def __init__(
+        self,
+        schema: Any,
+        topic: str,
+        report_bad: ReportBad | None = None,
+        values: ValueColumns | None = None,
+    ) -> None:
+        """Without `report_bad`, an entry that cannot be decoded raises CorruptDataError.
+
+        With `values`, the value column is decoded.
+        """
         self._schema = arrow_schema(schema)
         self._report_bad = report_bad
+        self._values = values
         self.topic = topic
         self._pieces: list[_Piece] = []
         self._rows = 0
@@ -93,8 +106,11 @@ class RowBuilder:
         rows = _Rows(self.topic, pieces, spans)
         if rows.count == 0:
             return None
+        decoded = {} if self._values is None else self._values.of(_values(rows), *rows.versions(), rows.place)
         columns = [
-            _BUILDERS[column.name](rows) if column.name != "headers" else _headers(rows, column.type)
+            decoded[column.name]
+            if column.name in decoded
+            else (_BUILDERS[column.name](rows) if column.name != "headers" else _headers(rows, column.type))
             for column in self._schema
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
@@ -156,6 +172,17 @@ class _Rows:
     def producers(self) -> Any:
         names = pa.array([_text(piece.payload.producer) for piece in self._pieces], pa.string())
         return names.take(pa.array(self.pick(self._of_entry(list(range(len(self._pieces)))))))
+
+    def versions(self) -> tuple[list[bytes], Any]:
+        """Return the distinct schema versions of the entries, and the index of each row's version."""
+        distinct = sorted({piece.payload.schema_version for piece in self._pieces})
+        index = {version: number for number, version in enumerate(distinct)}
+        of_entry = [index[piece.payload.schema_version] for piece in self._pieces]
+        return distinct, self.pick(self._of_entry(of_entry))
+
+    def place(self, row: int) -> str:
+        """Describe a row for an error text."""
+        return f"position {self.positions()[row]} of segment {self.segments()[row]} of topic {self.topic}"
 
     def publish_times_ms(self) -> Any:
         return self.pick(self._of_entry([piece.payload.publish_time_ms for piece in self._pieces]))

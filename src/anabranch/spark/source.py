@@ -24,14 +24,19 @@ from anabranch.spark.options import (
     SourceOptions,
     read_sink_options,
     read_source_options,
+    sink_part,
     text_of,
 )
+from anabranch.spark.sessions import use_this_interpreter
 from anabranch.spark.source_reader import BatchReader
 from anabranch.spark.stream_reader import StreamReader
+from anabranch.spark.tables import options_of_table, recall_options, with_comment
 from anabranch.spark.topics import Service
+from anabranch.spark.values.wanted import CORRUPT, ValueOptions
 
 if TYPE_CHECKING:
-    # Imported late: the processes of a source need nothing of the sink.
+    # Imported late: the processes of a source need nothing of the sink, and few queries decode values.
+    from anabranch.spark.values.planning import SchemaOf, ValueSchema
     from anabranch.spark.writer import BatchWriter, StreamWriter
 
 FORMAT = "anabranch"
@@ -68,14 +73,15 @@ def source_schema(*, event_time: bool, headers: bool, key_hash: bool, producer: 
     return StructType([StructField(name, COLUMNS[name]) for name in wanted])
 
 
-def check_source_schema(schema: Any) -> None:
+def check_source_schema(schema: Any, values: ValueOptions | None = None) -> None:
     """Refuse columns that the source cannot fill, when Spark plans the query and not when it runs."""
+    columns = COLUMNS if values is None else decoded_columns(schema, values)
     seen = set()
     for column in schema.fields:
-        kind = COLUMNS.get(column.name)
+        kind = columns.get(column.name)
         if kind is None:
             raise InvalidConfigurationError(
-                f"the source has no column {column.name}; it has {', '.join(COLUMNS)}"
+                f"the source has no column {column.name}; it has {', '.join(columns)}"
             )
         if column.name in seen:
             raise InvalidConfigurationError(f"the schema names column {column.name} twice")
@@ -86,6 +92,37 @@ def check_source_schema(schema: Any) -> None:
             )
         if not column.nullable and column.name not in _NEVER_NULL:
             raise InvalidConfigurationError(f"column {column.name} may be null; declare it without NOT NULL")
+
+
+def decoded_columns(schema: Any, values: ValueOptions) -> dict[str, Any]:
+    """Return the columns of a query that decodes values; the schema of values is checked apart."""
+    columns = dict(COLUMNS)
+    if "value" in schema.names:
+        columns["value"] = schema["value"].dataType
+    if values.bad_rows == "column":
+        columns[CORRUPT] = BinaryType()
+    return columns
+
+
+def with_values(columns: Any, kind: Any, values: ValueOptions) -> Any:
+    """Return the schema with the type of decoded values; as text when the type is a DDL."""
+    kinds = {field.name: kind if field.name == "value" else field.dataType for field in columns}
+    if values.bad_rows == "column":
+        kinds[CORRUPT] = BinaryType()
+    if not isinstance(kind, str):
+        return StructType([StructField(name, of_column) for name, of_column in kinds.items()])
+    # Only Spark's JVM parses DDL, and it takes the whole schema as DDL too.
+    texts = {name: kind if name == "value" else other.simpleString() for name, other in kinds.items()}
+    return ", ".join(f"{name} {text}" for name, text in texts.items())
+
+
+def _registry(service: Service, options: SourceOptions) -> tuple[Sequence[str], SchemaOf]:
+    """Return the topics of a query, and the way to their registered schemas; connects on use."""
+    if options.pattern is not None and options.values is not None and options.values.registered:
+        raise InvalidConfigurationError(
+            "valueSchema=registered needs topics by name, not by subscribePattern"
+        )
+    return options.topics, lambda topic: service.reader().schema(topic)
 
 
 class AnabranchSource(DataSource):  # type: ignore[misc]
@@ -103,31 +140,49 @@ class AnabranchSource(DataSource):  # type: ignore[misc]
         return LiveService(url, settings)
 
     def schema(self) -> Any:
-        options = read_source_options(self.options)
-        return source_schema(
+        table = options_of_table(self.options)
+        options = read_source_options(self.options if table is None else table)
+        columns = self._columns(options)
+        return columns if table is None else with_comment(columns, table)
+
+    def _columns(self, options: SourceOptions) -> Any:
+        columns = source_schema(
             event_time=options.include_event_time,
             headers=options.include_headers,
             key_hash=options.include_hash,
             producer=options.include_producer,
         )
+        if options.values is None:
+            return columns
+        from anabranch.spark.values.planning import value_type
+
+        service = self.service(options.service_url, options.client)
+        kind = value_type(options.values, *_registry(service, options))
+        return with_values(columns, kind, options.values)
 
     def reader(self, schema: Any) -> BatchReader:
-        return BatchReader(*self._read_from(schema), schema)
+        return BatchReader(*self._read_from(schema))
 
     def streamReader(self, schema: Any) -> StreamReader:  # noqa: N802
-        return StreamReader(*self._read_from(schema), schema)
+        return StreamReader(*self._read_from(schema))
 
-    def _read_from(self, schema: Any) -> tuple[Service, SourceOptions]:
-        options = read_source_options(self.options)
-        check_source_schema(schema)
-        return self.service(options.service_url, options.client), options
+    def _read_from(self, schema: Any) -> tuple[Service, SourceOptions, Any, ValueSchema | None]:
+        options = read_source_options(recall_options(schema, self.options))
+        check_source_schema(schema, options.values)
+        service = self.service(options.service_url, options.client)
+        values = None
+        if options.values is not None and "value" in schema.names:
+            from anabranch.spark.values.planning import plan_values
+
+            values = plan_values(options.values, schema["value"].dataType, *_registry(service, options))
+        return service, options, schema, values
 
     def writer(self, schema: Any, overwrite: bool) -> BatchWriter:
         if overwrite:
             raise InvalidConfigurationError('a topic cannot be overwritten; write with .mode("append")')
         from anabranch.spark.writer import BatchWriter
 
-        return BatchWriter(*self._write_to(schema))
+        return BatchWriter(*self._write_to(schema, sink_part(recall_options(schema, self.options))))
 
     def streamWriter(self, schema: Any, overwrite: bool) -> StreamWriter:  # noqa: N802
         if overwrite:
@@ -136,18 +191,24 @@ class AnabranchSource(DataSource):  # type: ignore[misc]
             )
         from anabranch.spark.writer import StreamWriter
 
-        return StreamWriter(*self._write_to(schema))
+        # A column may bring the comment of the table that a stream reads; that is not the table to write to.
+        return StreamWriter(*self._write_to(schema, self.options))
 
-    def _write_to(self, schema: Any) -> tuple[Service, SinkOptions]:
+    def _write_to(self, schema: Any, given: Mapping[str, str]) -> tuple[Service, SinkOptions]:
         from anabranch.spark.writer import check_sink_schema
 
-        options = read_sink_options(self.options)
+        options = read_sink_options(given)
         check_sink_schema(schema, options)
         return self.service(options.service_url, options.client), options
 
 
 def register(spark: Any) -> None:
-    """Register the format with a session; needed only where Spark's discovery is disabled."""
+    """Register the format with a session.
+
+    Needed where Spark's discovery is disabled, and in a local session that was started by an interpreter
+    which is not the first `python3` of the search path.
+    """
+    use_this_interpreter(spark)
     spark.dataSource.register(AnabranchSource)
 
 

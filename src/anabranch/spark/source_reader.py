@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
@@ -25,9 +25,14 @@ from anabranch.spark.decide.slices import slices_of_range
 from anabranch.spark.decide.topology import Sizes, Slice, Topology
 from anabranch.spark.entries import open_entry
 from anabranch.spark.options import BadEntries, SourceOptions
-from anabranch.spark.rows import RowBuilder
+from anabranch.spark.rows import RowBuilder, arrow_schema
 from anabranch.spark.topic_views import TopicViews, log
 from anabranch.spark.topics import Service, StoredEntry, TopicReader
+
+if TYPE_CHECKING:
+    # Imported late: few queries decode values.
+    from anabranch.spark.values.planning import ValueSchema
+    from anabranch.spark.values.value_columns import ValueColumns
 
 PARTITIONS_MAX = 32
 """Most tasks of a micro-batch unless the user sets a number; a reader cannot see the size of the cluster."""
@@ -77,6 +82,8 @@ class SourceReader(TopicViews):
     """A query; pickled into the tasks of a job, so it is a value and remembers nothing between calls."""
 
     schema: Any
+    values: ValueSchema | None = None
+    """The schema to decode values with; None leaves them as bytes."""
 
     def plan_in_key_order(self, slices: Sequence[Slice]) -> list[PlannedPartition]:
         options = self.options
@@ -105,7 +112,7 @@ class SourceReader(TopicViews):
             part, keep = steps[step]
             if builder is None or builder.topic != part.topic:
                 yield from _finished(builder)
-                builder = RowBuilder(self.schema, part.topic, bad.add)
+                builder = RowBuilder(self.schema, part.topic, bad.add, self._value_columns(part.topic))
             for entry in entries:
                 self._check_gap(part, expected[step], entry)
                 expected[step] = entry.first + entry.positions
@@ -115,6 +122,18 @@ class SourceReader(TopicViews):
         self._check_ends(slices, expected)
         yield from _finished(builder)
         bad.sum_up()
+
+    def _value_columns(self, topic: str) -> ValueColumns | None:
+        options = self.options.values
+        if self.values is None or options is None or "value" not in self.schema.names:
+            return None
+        from anabranch.spark.values.planning import decoder_of
+        from anabranch.spark.values.value_columns import ValueColumns
+
+        kind = arrow_schema(self.schema).field("value").type
+        reader = self.service.reader()
+        decoder = decoder_of(self.values, kind, lambda version: reader.schema(topic, version))
+        return ValueColumns(decoder, options.bad_rows, topic)
 
     def _check_gap(self, part: Slice, expected: int, entry: StoredEntry) -> None:
         complete = entry.first <= expected if entry.complete is None else entry.complete
@@ -198,7 +217,9 @@ def refuse_set(options: SourceOptions, where: str, names: Mapping[str, str]) -> 
 class BatchReader(DataSourceReader):  # type: ignore[misc]
     """Reads from one cut to another; both are resolved when Spark first plans the DataFrame."""
 
-    def __init__(self, service: Service, options: SourceOptions, schema: Any) -> None:
+    def __init__(
+        self, service: Service, options: SourceOptions, schema: Any, values: ValueSchema | None = None
+    ) -> None:
         if options.starting is not None and options.starting.at == "latest":
             raise InvalidConfigurationError("startingOffsets=latest makes no sense in a batch query")
         if options.ending is not None and options.ending.at == "earliest":
@@ -208,7 +229,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
             refuse_set(options, "a batch query with ordering=key", POSITION_ONLY)
         elif options.buckets > 1:
             raise InvalidConfigurationError("bucketsPerSegment needs ordering=key in a batch query")
-        self.source = SourceReader(service, options, schema)
+        self.source = SourceReader(service, options, schema, values)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Resolve "latest" and plan; Spark calls this once per DataFrame."""

@@ -38,6 +38,7 @@ from anabranch.spark.source_reader import (
 )
 from anabranch.spark.topic_views import log
 from anabranch.spark.topics import Service, TopicReader
+from anabranch.spark.values.planning import ValueSchema
 
 DISCOVERY_S = 1.0
 """Time between two lists of the topics that match a pattern."""
@@ -46,7 +47,9 @@ DISCOVERY_S = 1.0
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """Plans and reads micro-batches; Spark's offset log is its only memory between runs."""
 
-    def __init__(self, service: Service, options: SourceOptions, schema: Any) -> None:
+    def __init__(
+        self, service: Service, options: SourceOptions, schema: Any, values: ValueSchema | None = None
+    ) -> None:
         if options.ending is not None:
             raise InvalidConfigurationError(
                 "endingOffsets and endingTimestamp are for batch queries; a stream has no end"
@@ -56,7 +59,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
                 raise InvalidConfigurationError("bucketsPerSegment needs ordering=key")
         else:
             refuse_set(options, "a stream with ordering=key", POSITION_ONLY)
-        self.source = SourceReader(service, options, schema)
+        self.source = SourceReader(service, options, schema, values)
         self._view: dict[str, Topology] | None = None
         self._view_until = 0.0
         self._fixed_view: dict[str, Topology] | None = None

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from anabranch.client.net.schemas import TopicSchema
 from anabranch.spark.decide.offsets import TopicCut
 from anabranch.spark.decide.topic_names import TopicPattern
 from anabranch.spark.decide.topology import Slice, Topology
@@ -55,6 +56,9 @@ class TopicReader(Protocol):
 
     def settle(self, topic: str, positions: Mapping[int, int]) -> Mapping[int, int]:
         """Move positions of segments forward to the next stored message, where positions have gaps."""
+
+    def schema(self, topic: str, version: bytes | None = None) -> TopicSchema | None:
+        """Return a version of the topic's registered schema, the newest by default; None without it."""
 
 
 class SliceReader(Protocol[E]):

@@ -50,6 +50,7 @@ REQUESTS = [
     pb.CommandGetLastMessageId,
     pb.CommandWatchScalableTopics,
     pb.CommandGetTopicsOfNamespace,
+    pb.CommandGetSchema,
 ]
 """Commands that wait for an answer."""
 
@@ -136,6 +137,7 @@ CLIENT_CALLS: dict[str, list[Callable[[AsyncClient], Awaitable[Any]]]] = {
         lambda client: client.topics("public/default"),
         lambda client: client.topics("public/default", classic=True),
     ],
+    "topic_schema": [lambda client: client.topic_schema(TOPIC)],
     "close": [lambda client: client.close(), lambda client: client.close(timeout=CLOSE_S)],
     "shutdown": [lambda client: client.shutdown()],
 }

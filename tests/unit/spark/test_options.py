@@ -95,6 +95,12 @@ def test_a_sink_refuses_options_of_the_source() -> None:
         read_sink_options({**SINK, "txnid": "7"})
 
 
+def test_options_that_spark_adds_are_none_of_ours() -> None:
+    added = {"queryName": "q", "checkpointLocation": "/c", "outputMode": "append"}
+    assert read_sink_options({**SINK, **added}) == read_sink_options(SINK)
+    assert read_source_options({**SOURCE, **added}) == read_source_options(SOURCE)
+
+
 def test_compression_may_be_switched_off_by_name() -> None:
     assert read_sink_options({**SINK, "compression": "ZSTD"}).compression == "zstd"
     assert read_sink_options({**SINK, "compression": "none"}).compression is None

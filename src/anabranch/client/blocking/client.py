@@ -17,6 +17,7 @@ from anabranch.client.blocking.producer import Producer
 from anabranch.client.blocking.subscribers import QueueConsumer, StreamConsumer
 from anabranch.client.net.closing import Deadline, close_all
 from anabranch.client.net.layout_watch import TopicLayout
+from anabranch.client.net.schemas import TopicSchema
 from anabranch.client.options import MEMORY_LIMIT, ClientArguments, Seconds, log, optional_seconds
 
 P = ParamSpec("P")
@@ -92,6 +93,10 @@ class Client(Handle):
     def topics(self, namespace: str, *, classic: bool = False) -> list[str]:
         """The full names of the scalable topics, or of the classic ones, of a namespace `tenant/name`."""
         return self._run("topics", lambda: self._twin.topics(namespace, classic=classic))
+
+    def topic_schema(self, topic: str, *, version: bytes | None = None) -> TopicSchema | None:
+        """A version of the topic's registered schema, the newest by default; None without such a schema."""
+        return self._run("topic_schema", lambda: self._twin.topic_schema(topic, version=version))
 
     def close(self, timeout: Seconds | None = None) -> None:
         """Complete pending sends and acknowledgements, close all handles and end the thread.
