@@ -35,6 +35,9 @@ _ACTIONS = {
     "load": "pipeline_lake",
     "replay": "pipeline_lake",
     "compact": "pipeline_lake",
+    "mirror": "pipeline_proofs",
+    "skew": "pipeline_proofs",
+    "verify": "pipeline_proofs",
 }
 """By pipeline: the module of this package with a function of its name, from PipelineJob to Report."""
 

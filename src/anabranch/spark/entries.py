@@ -27,6 +27,8 @@ class Payload(NamedTuple):
     publish_time_ms: int
     producer: str = ""
     schema_version: bytes = b""
+    first_sequence: int = -1
+    """Sequence id of the first message if the ids follow each other; -1 if each message has its own."""
 
 
 def open_entry(entry: bytes, limit: int) -> Payload:
@@ -51,7 +53,10 @@ def open_entry(entry: bytes, limit: int) -> Payload:
         inner, count = data, metadata.num_messages_in_batch
     else:
         inner, count = _as_batch(metadata, bytes(data)), 1
-    return Payload(inner, count, published, metadata.producer_name, metadata.schema_version)
+    # An entry whose outer metadata was written again has old ids inside.
+    consecutive = metadata.highest_sequence_id - metadata.sequence_id == count - 1
+    first = metadata.sequence_id if consecutive else -1
+    return Payload(inner, count, published, metadata.producer_name, metadata.schema_version, first)
 
 
 def _as_batch(metadata: pb.MessageMetadata, value: bytes) -> bytes:

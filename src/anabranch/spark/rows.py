@@ -184,6 +184,11 @@ class _Rows:
         """Describe a row for an error text."""
         return f"position {self.positions()[row]} of segment {self.segments()[row]} of topic {self.topic}"
 
+    def sequences(self) -> Numbers:
+        firsts = self._of_entry([piece.payload.first_sequence for piece in self._pieces])
+        found: Numbers = np.where(firsts >= 0, firsts + self._within_entry(), self.spans.sequence_ids())
+        return found
+
     def publish_times_ms(self) -> Any:
         return self.pick(self._of_entry([piece.payload.publish_time_ms for piece in self._pieces]))
 
@@ -255,7 +260,7 @@ def _hashes(rows: _Rows) -> Any:
 
 
 def _sequences(rows: _Rows) -> Any:
-    sequences = rows.pick(rows.spans.sequence_ids())
+    sequences = rows.pick(rows.sequences())
     return pa.array(sequences, pa.int64(), mask=sequences < 0)
 
 

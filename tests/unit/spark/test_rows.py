@@ -11,7 +11,7 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 from anabranch.errors import InvalidConfigurationError
 from anabranch.model.ranges import FULL
 from anabranch.protocol.batches import MessageBatch
-from anabranch.protocol.frames import build_entry
+from anabranch.protocol.frames import build_entry, metadata_span
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.spark.decide.topology import Slice
 from anabranch.spark.entries import open_entry
@@ -143,6 +143,21 @@ def test_each_message_has_the_producer_and_sequence_id_of_its_own_entry() -> Non
     builder.add(open_entry(build_entry(batched, payload), 2**20), 5, part, None)
     found = [(row["producer"], row["sequence"]) for row in taken(builder)]
     assert found == [("one", 300), ("one", 2**40), ("two", 5), ("three", 9), ("four", None)]
+
+
+def test_an_entry_with_consecutive_ids_outside_has_them_for_its_messages() -> None:
+    batch = MessageBatch()
+    for id_ in (0, 1, 2):
+        batch.add(b"v", "k", id_)
+    staged = batch.build("task", PUBLISHED_MS)
+    # The sink publishes a staged entry under its own name and numbers, without opening it.
+    start, end = metadata_span(staged)
+    outer = pb.MessageMetadata.FromString(staged[start:end])
+    outer.producer_name, outer.sequence_id, outer.highest_sequence_id = "sink", 70, 72
+    builder = RowBuilder(schema_of("producer", "sequence"), "orders")
+    published = open_entry(build_entry(outer.SerializeToString(), staged[end:]), 2**20)
+    builder.add(published, 0, Slice("orders", 0, FULL, 1, 3), None)
+    assert [(row["producer"], row["sequence"]) for row in taken(builder)] == [("sink", 71), ("sink", 72)]
 
 
 def test_binary_keys_come_back_as_they_were() -> None:

@@ -1,0 +1,52 @@
+"""Copies a topic to another topic, on any broker, each message exactly once and in the order of its key.
+
+The layouts of the two topics are independent: each splits and merges as its own load demands. Keys, values,
+tombstones, headers and event times arrive as they were; positions and publish times are those of the target.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from anabranch.spark.pipelines.places import TopicPlace, default_state, place_of
+from anabranch.spark.pipelines.progress import Show, Summary, run_stream, showing
+from anabranch.spark.source import FORMAT, read_stream
+
+COPIED = ("key", "value", "headers", "eventTime")
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorOptions:
+    """The settings of a copy."""
+
+    state: str | None = None
+    """Directory or URL of the progress; a later call with the same state resumes."""
+    interval: str | None = None
+    """With an interval, such as `1 second`, new messages are copied until the process is interrupted."""
+    starting: str = "earliest"
+    """The start of a new copy: earliest, latest or the JSON of a cut."""
+
+
+def mirror(
+    spark: Any,
+    source: TopicPlace | str,
+    target: TopicPlace | str,
+    options: MirrorOptions | None = None,
+    show: Show | None = None,
+) -> Summary:
+    """Copy all messages so far, or with an interval also new ones until interrupted."""
+    options = options or MirrorOptions()
+    origin, copy = place_of(source), place_of(target)
+    given = {
+        "startingOffsets": options.starting,
+        **origin.options,
+        "includeHeaders": True,
+        "includeEventTime": True,
+    }
+    rows = read_stream(spark, origin.url, origin.name, options=given).select(*COPIED)
+    names = (origin.url, origin.short_name, copy.url, copy.short_name)
+    state = options.state or default_state("mirror", *names)
+    writer = rows.writeStream.format(FORMAT).options(**copy.to_write(delivery="exactly-once"))
+    with showing(show, "mirror") as display:
+        return run_stream(writer.option("checkpointLocation", state), display, follow=options.interval)

@@ -1,0 +1,62 @@
+"""A topic as it is when a pipeline begins: layout, extents of the segments, and a frame of exactly those.
+
+Pipelines that read a whole topic and compare the result with its layout need both from one moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from anabranch.errors import InvalidConfigurationError
+from anabranch.spark.decide.offsets import Cut, TopicCut, encode
+from anabranch.spark.decide.topology import Slice, Topology
+from anabranch.spark.options import SourceOptions, read_source_options, text_of
+from anabranch.spark.pipelines.places import TopicPlace, place_of
+from anabranch.spark.source import AnabranchSource
+from anabranch.spark.topics import StoredEntry, TopicReader
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSnapshot:
+    """A topic with its extents, and the ways to its messages."""
+
+    name: str
+    topology: Topology
+    reader: TopicReader
+    given: Mapping[str, str]
+    """The options of the source, as text."""
+    options: SourceOptions
+    source: type[AnabranchSource]
+
+    @property
+    def messages(self) -> int:
+        return sum(tail.next - tail.first for tail in self.topology.tails.values())
+
+    def frame(self, spark: Any, columns: str, **more: object) -> Any:
+        """Return a batch DataFrame of the messages inside the extents, with these columns."""
+        spark.dataSource.register(self.source)
+        tails = self.topology.tails
+        end = Cut({self.name: TopicCut({id_: tail.next for id_, tail in tails.items()})})
+        options = {**self.given, **text_of({"endingOffsets": encode(end), **more})}
+        return spark.read.format(self.source.name()).schema(columns).options(**options).load()
+
+    def part(self, segment: int, lo: int, hi: int) -> Slice:
+        return Slice(self.name, segment, self.topology.layout.segments[segment].range, lo, hi)
+
+    def entries(self, parts: Sequence[Slice]) -> Iterator[StoredEntry]:
+        """Yield the entries of the parts, read by the driver; the parts should be small."""
+        for _, entries in self.reader.read(parts, self.options.poll_timeout_s):
+            yield from entries
+
+
+def stored_topic(topic: TopicPlace | str, source: type[AnabranchSource] = AnabranchSource) -> TopicSnapshot:
+    """Look the topic up; tests pass a source that reads elsewhere."""
+    given = place_of(topic).to_read()
+    options = read_source_options(given)
+    if len(options.topics) != 1:
+        raise InvalidConfigurationError(f"name one topic, not {', '.join(options.topics)}")
+    reader = source({}).service(options.service_url, options.client).reader()
+    name = options.topics[0]
+    return TopicSnapshot(name, reader.topology(name), reader, given, options, source)

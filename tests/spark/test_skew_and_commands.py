@@ -1,0 +1,124 @@
+"""`skew` over a real broker, its suggestions carried out, and the commands that print the reports."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anabranch.admin.client import AdminClient
+from anabranch.cli import pipeline_proofs
+from anabranch.cli.main import main
+from anabranch.cli.pipeline import PipelineJob
+from anabranch.cli.pipeline_parser import add_pipeline
+from anabranch.client.api import AsyncClient
+from anabranch.errors import InvalidConfigurationError
+from anabranch.model.hashing import key_hash
+from anabranch.model.names import TopicName
+from anabranch.spark.pipelines.places import TopicPlace
+from anabranch.spark.pipelines.progress import silent
+from anabranch.spark.pipelines.skew_plot import save_plot
+from anabranch.spark.pipelines.weighing import SkewOptions, skew
+from anabranch.testing.process import BrokerProcess
+
+pytestmark = pytest.mark.timeout(600)
+
+ORDERS = TopicName.parse("topic://public/default/orders")
+
+
+def keys_in(lo: int, hi: int, count: int) -> list[str]:
+    """Return keys whose slots lie between two slots."""
+    found = (f"key-{n}" for n in range(10**6) if lo <= key_hash(f"key-{n}") >> 16 <= hi)
+    return [next(found) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker with a topic of two segments, of which the first takes most of the messages."""
+    process = BrokerProcess(tmp_path_factory.mktemp("skew") / "data", {"auto_scale.enabled": "false"})
+    with process, AdminClient(process.http_url) as api:
+        api.create_topic(ORDERS, 2)
+        crowded, others = keys_in(0, 0x0FFF, 40), keys_in(0x8000, 0xFFFF, 10)
+        asyncio.run(_publish(process.url, [*crowded * 20, *[crowded[0]] * 100, *others * 10]))
+        yield process
+
+
+async def _publish(url: str, keys: Sequence[str | None]) -> None:
+    async with AsyncClient(url) as client:
+        producer = await client.create_producer("orders")
+        await producer.send_many([b"12345"] * len(keys), keys)
+        await producer.send(b"without a key")
+
+
+def command(spark: Any, broker: BrokerProcess, *words: str) -> dict[str, Any]:
+    """Run a pipeline command in the session of the tests; `main` would end it."""
+    parser = argparse.ArgumentParser()
+    add_pipeline(parser.add_subparsers())
+    arguments = parser.parse_args(["pipeline", *words, "--url", broker.url])
+    action = getattr(pipeline_proofs, arguments.action)
+    return dict(action(PipelineJob(arguments, spark, silent)))
+
+
+def test_a_crowded_segment_is_found_and_its_suggested_split_can_be_carried_out(
+    spark: Any, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = skew(spark, TopicPlace("orders", broker.url), show=silent)
+    assert (report.unit, report.total, report.without_key) == ("messages", 1000, 1)
+    first, second = report.segments
+    assert (first.weight, second.weight) == (900, 100)
+    assert first.largest_part < 0.6
+    assert not second.points
+    heaviest = report.heavy_keys[0]
+    assert (heaviest.weight, heaviest.segment, sum(heaviest.over_time.values())) == (120, 0, 120)
+    assert sum(report.heat.values()) == 1000
+    (suggested, *_) = report.commands()
+    monkeypatch.setenv("ANABRANCH_ADMIN_URL", broker.http_url)
+    assert main(suggested.split()[1:]) == 0
+    after = skew(spark, TopicPlace("orders", broker.url), show=silent)
+    assert {one.segment.range.start for one in after.segments} == {0, *first.points, 0x8000}
+    assert max(one.weight for one in after.segments) < 600
+
+
+def test_the_skew_command_prints_tables_and_saves_a_picture(
+    spark: Any, broker: BrokerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    svg, png = tmp_path / "orders.svg", tmp_path / "orders.png"
+    found = command(spark, broker, "skew", "orders", "--segments", "8", "--plot", str(svg))
+    printed = capsys.readouterr().out
+    assert "0000-0fff |" in printed
+    assert "anabranch topic split orders" in printed
+    assert svg.read_text().startswith("<?xml")
+    json.dumps(found)
+    report = skew(spark, TopicPlace("orders", broker.url), SkewOptions("bytes", interval_s=3600), silent)
+    assert report.without_key == len(b"without a key")
+    assert report.heavy_keys[0].weight == 120 * (5 + len(report.heavy_keys[0].key))
+    assert len(report.times) <= 2
+    save_plot(report, str(png))
+    assert png.read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(InvalidConfigurationError, match=r"png or .svg"):
+        save_plot(report, "orders.gif")
+
+
+def test_the_verify_command_exits_with_1_and_a_table_if_it_finds_a_fault(
+    spark: Any, broker: BrokerProcess, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    asyncio.run(_publish_numbers(broker.url, [1, 2, 4]))
+    faulty = command(spark, broker, "verify", "numbers", "--sequence-path", "$.n")
+    assert (faulty["exit"], faulty["messages"]) == (1, 3)
+    assert "from 1 producer: 1 missing" in faulty["text"]
+    printed = capsys.readouterr().out
+    assert "number 3 of the key" in printed
+    json.dumps(faulty)
+
+
+async def _publish_numbers(url: str, numbers: Sequence[int]) -> None:
+    async with AsyncClient(url) as client:
+        producer = await client.create_producer("numbers")
+        for number in numbers:
+            await producer.send(json.dumps({"n": number}).encode(), key="k")
