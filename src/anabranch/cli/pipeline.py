@@ -17,7 +17,7 @@ from anabranch.errors import AnabranchError, InvalidConfigurationError
 from anabranch.spark.pipelines.failures import PipelineError
 from anabranch.spark.pipelines.places import TopicPlace
 from anabranch.spark.pipelines.progress import Show, reason_of, shown
-from anabranch.spark.pipelines.sessions import make_session
+from anabranch.spark.pipelines.sessions import session_for
 
 _TLS = {
     "tls_trust_certs_file_path": "client.tlsTrustCertsFilePath",
@@ -62,19 +62,19 @@ def run(arguments: argparse.Namespace) -> int:
     role_of(arguments, os.environ)
     conf = pairs(arguments.spark_conf, "--spark-conf")
     action = _action(arguments.action)
-    with ended_by_signals():
-        spark = make_session(f"anabranch {arguments.action}", master=arguments.master, conf=conf)
+    with (
+        ended_by_signals(),
+        session_for(f"anabranch {arguments.action}", master=arguments.master, conf=conf) as spark,
+        shown(arguments.action) as show,
+    ):
         try:
-            with shown(arguments.action) as show:
-                report = action(PipelineJob(arguments, spark, show))
+            report = action(PipelineJob(arguments, spark, show))
         except AnabranchError:
             raise
         except Exception as error:
             if not _from_spark(error):
                 raise
             raise PipelineError(reason_of(error)) from error
-        finally:
-            spark.stop()
     _print(report, as_json=arguments.json)
     return int(report.get("exit", 0))
 

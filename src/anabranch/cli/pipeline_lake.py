@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from datetime import UTC
 from typing import Any
 
 from anabranch.cli.pipeline import PipelineJob, Report, pairs
@@ -21,6 +22,7 @@ def archive(job: PipelineJob) -> Report:
         file_bytes=words.file_mb * MB,
         follow=words.follow,
         state=words.state,
+        format=words.format,
     )
     done = pipelines.archive(job.spark, job.place(words.topic), words.dest, options, job.show)
     text = f"{done.rows:,} rows added to {words.dest}; it has {done.total_rows:,} rows in {done.files} files"
@@ -87,10 +89,10 @@ def _printable(row: Any) -> dict[str, Any]:
     if row.headers:
         found["headers"] = [[header.key, _text(header.value)] for header in row.headers]
     if row.eventTime is not None:
-        found["eventTime"] = row.eventTime.isoformat()
+        found["eventTime"] = row.eventTime.astimezone(UTC).isoformat()
     return {
         **found,
-        "publishTime": row.timestamp.isoformat(),
+        "publishTime": row.timestamp.astimezone(UTC).isoformat(),
         "segment": row.segment,
         "position": row.position,
     }

@@ -34,6 +34,7 @@ def _add_archive(actions: Commands) -> None:
     parser.add_argument(
         "--file-mb", type=int, default=128, metavar="N", help="join files up to about this size (128)"
     )
+    parser.add_argument("--format", default="parquet", metavar="NAME", help="format of the files (parquet)")
     _add_follow(parser)
     add_state(parser, "DEST/_anabranch/checkpoint")
     add_shared(parser)

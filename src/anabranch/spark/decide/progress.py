@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from typing import NamedTuple
-
-from anabranch.errors import InvalidConfigurationError
-from anabranch.spark.decide.offsets import Cut, decode
 
 
 class PipelineProgress(NamedTuple):
@@ -38,28 +34,3 @@ class PipelineProgress(NamedTuple):
         if self.remaining_s is not None:
             parts.append(f"about {self.remaining_s:,.0f} s left")
         return ", ".join([*parts, self.step] if self.step else parts)
-
-
-def rows_between(start: Cut, end: Cut) -> int:
-    """Return about how many messages lie between two cuts; sealed segments that only lie between count 0."""
-    return sum(
-        max(0, position - start.topics[name].positions.get(id_, 0))
-        for name, cut in end.topics.items()
-        if name in start.topics
-        for id_, position in cut.positions.items()
-    )
-
-
-def waiting_rows(reached: str | None, newest: str | None) -> int | None:
-    """Return about how many messages wait, from the two offsets in Spark's progress; None if unknown."""
-    cuts = [_cut(text) for text in (reached, newest)]
-    start, end = cuts
-    return None if start is None or end is None else rows_between(start, end)
-
-
-def _cut(text: str | None) -> Cut | None:
-    try:
-        found = decode(json.loads(text or "null"))
-    except (ValueError, InvalidConfigurationError):
-        return None
-    return found if isinstance(found, Cut) else None

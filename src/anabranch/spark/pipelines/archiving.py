@@ -10,7 +10,7 @@ from anabranch.errors import DataLossError, InvalidConfigurationError
 from anabranch.spark.decide.lake import LakeCommit, LakeFile, plan_joins
 from anabranch.spark.pipelines.cut_batches import CutJson, batch_cuts, is_done
 from anabranch.spark.pipelines.failures import PipelineError
-from anabranch.spark.pipelines.lake_log import HOME, LakeLog
+from anabranch.spark.pipelines.lake_log import HOME, NOTHING, LakeLog
 from anabranch.spark.pipelines.places import TopicPlace, place_of
 from anabranch.spark.pipelines.progress import Show, run_stream, showing
 from anabranch.spark.source import read_stream
@@ -18,8 +18,6 @@ from anabranch.spark.source import read_stream
 COLUMNS = ("key", "value", "headers", "eventTime", "timestamp", "segment", "position", "keyHash")
 PARTITIONS = ("date", "bucket")
 BUCKETS = 8
-JOIN_FROM = 8
-"""Small files of one partition before they are joined."""
 
 EVERYTHING = {"includeHeaders": True, "includeEventTime": True, "includeHash": True}
 """The options of a source that gives every column of a message."""
@@ -34,10 +32,14 @@ class ArchiveOptions:
     rows_per_commit: int = 2_000_000
     file_bytes: int = 128 * 2**20
     """Files are joined up to about this size."""
+    join_from: int = 8
+    """Small files of one partition before they are joined."""
     follow: str | None = None
     """Go on with new messages at this interval, such as `10 seconds`; None ends at the present end."""
     state: str | None = None
     """The directory of Spark's checkpoint; in the archive if None."""
+    format: str = "parquet"
+    """Only parquet: the published packages of Delta Lake and Iceberg do not work with this Spark."""
 
 
 class ArchiveSummary(NamedTuple):
@@ -61,6 +63,7 @@ def archive(
 ) -> ArchiveSummary:
     """Add the messages behind the archive's cut to it; raises PipelineError when the Spark job fails."""
     given, place = options or ArchiveOptions(), place_of(topic)
+    check_format(given.format)
     log = LakeLog(spark, dest)
     log.recover()
     about = open_lake(log, "archive", place, given.buckets)
@@ -78,12 +81,23 @@ def archive(
             "ordering": "none",
         },
     )
-    target = _Target(log, int(about["buckets"]), state, given.file_bytes)
+    target = _Target(log, int(about["buckets"]), state, given)
     writer = stream.writeStream.foreachBatch(target.add).option("checkpointLocation", state)
     with showing(show, f"archive of {place.short_name}") as display:
         run = run_stream(writer, display, follow=given.follow)
     total = _total(log)
     return ArchiveSummary(total - before, run.seconds, total, len(log.lake.files), log.lake.cut)
+
+
+def check_format(name: str) -> None:
+    """Refuse formats that cannot be written; raises InvalidConfigurationError with the reason."""
+    if name in ("delta", "iceberg"):
+        raise InvalidConfigurationError(
+            f"format {name} is not offered: its newest published package (delta-spark_4.2_2.13 4.4.0, "
+            "iceberg-spark-runtime-4.1_2.13 1.12.0) is made for an older Spark and fails on 4.3; use parquet"
+        )
+    if name != "parquet":
+        raise InvalidConfigurationError(f"there is no format {name}; use parquet")
 
 
 def open_lake(log: LakeLog, kind: str, place: TopicPlace, buckets: int | None) -> dict[str, Any]:
@@ -111,7 +125,7 @@ class _Target:
     log: LakeLog
     buckets: int
     state: str
-    file_bytes: int
+    given: ArchiveOptions
 
     def add(self, frame: Any, batch: int) -> None:
         """Add one micro-batch, unless the archive contains it already."""
@@ -119,11 +133,12 @@ class _Target:
         cuts = batch_cuts(log.spark, self.state, batch)
         if is_done(log.lake.cut, cuts, f"the archive {log.files.root}"):
             return
-        staged = log.stage(_arranged(with_places(frame, self.buckets)), PARTITIONS)
+        staged = NOTHING
+        if cuts.start is not None:
+            staged = log.stage(_arranged(with_places(frame, self.buckets)), PARTITIONS)
         _check_dense(sum(one.rows for one in staged.files), staged.ranges)
-        commit = LakeCommit(log.lake.next_number, cuts.end, ranges=staged.ranges)
-        log.commit(commit, staged if staged.files else None)
-        join_small_files(log, self.file_bytes)
+        log.commit(LakeCommit(log.lake.next_number, cuts.end, ranges=staged.ranges), staged)
+        join_small_files(log, self.given.file_bytes, self.given.join_from)
 
 
 def _check_dense(rows: int, ranges: Any) -> None:
@@ -154,9 +169,9 @@ def _arranged(frame: Any) -> Any:
     return frame.repartition(*PARTITIONS).sortWithinPartitions(*PARTITIONS, "segment", "position")
 
 
-def join_small_files(log: LakeLog, file_bytes: int) -> None:
+def join_small_files(log: LakeLog, file_bytes: int, few: int) -> None:
     """Replace small files by larger ones; each step is a commit that changes no row."""
-    while groups := plan_joins(log.lake.files.values(), file_bytes, JOIN_FROM):
+    while groups := plan_joins(log.lake.files.values(), file_bytes, few):
         # One group of each partition at a time, because a step writes one file per partition.
         _join(log, {group[0].partition: group for group in reversed(groups)})
 

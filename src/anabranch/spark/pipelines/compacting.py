@@ -12,7 +12,7 @@ from anabranch.errors import InvalidConfigurationError
 from anabranch.spark.decide.lake import LakeCommit, LakeFile
 from anabranch.spark.pipelines.archiving import COLUMNS, EVERYTHING, open_lake
 from anabranch.spark.pipelines.cut_batches import CutJson, batch_cuts, is_done
-from anabranch.spark.pipelines.lake_log import HOME, LakeLog
+from anabranch.spark.pipelines.lake_log import HOME, NOTHING, LakeLog
 from anabranch.spark.pipelines.places import FORMAT, TopicPlace, default_state, identity, place_of
 from anabranch.spark.pipelines.progress import Show, Summary, run_stream, showing
 from anabranch.spark.source import read_stream
@@ -86,8 +86,11 @@ def compact_to_topic(
     sink = f"compact-{identity(state, *names)}"
 
     def send(frame: Any, batch: int) -> None:
-        # Batch 0 reads nothing; batch 1 is the first with rows, and no key was sent before it.
-        rows = latest(frame).filter("value IS NOT NULL") if batch <= 1 else latest(frame)
+        if batch == 0:
+            # The first micro-batch of a checkpoint reads nothing.
+            return
+        # No key was sent before the first rows, so that none has to be removed.
+        rows = latest(frame).filter("value IS NOT NULL") if batch == 1 else latest(frame)
         rows.select("key", "value", "headers", "eventTime").write.format(FORMAT).options(
             **target.to_write(delivery="exactly-once", sinkId=sink, batchId=batch)
         ).mode("append").save()
@@ -138,6 +141,9 @@ class _Table:
         cuts = batch_cuts(log.spark, self.state, batch)
         if is_done(log.lake.cut, cuts, f"the table {log.files.root}"):
             return
+        if cuts.start is None:
+            log.commit(LakeCommit(log.lake.next_number, cuts.end, kind="merge"), NOTHING)
+            return
         bucket = sql.pmod("keyHash", sql.lit(self.buckets)).cast("int").alias(BUCKET)
         changes = latest(frame.select(*COLUMNS)).select("*", bucket).persist()
         try:
@@ -148,7 +154,7 @@ class _Table:
             staged = log.stage(arranged, [BUCKET])
             removed = tuple(one.path for one in old)
             commit = LakeCommit(log.lake.next_number, cuts.end, removed=removed, kind="merge")
-            log.commit(commit, staged if staged.files else None)
+            log.commit(commit, staged)
         finally:
             changes.unpersist()
 

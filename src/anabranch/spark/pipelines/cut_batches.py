@@ -63,7 +63,7 @@ def is_done(reached: CutJson | None, cuts: BatchCuts, what: str) -> bool:
     """
     if same_cut(reached, cuts.end):
         return True
-    if reached is not None and not same_cut(reached, cuts.start):
+    if not same_cut(reached, cuts.start):
         raise PipelineError(
             f"the checkpoint does not belong to the present state of {what}, which may be a restored copy; "
             "delete the checkpoint directory, and the next run goes on from the cut of the manifest"

@@ -99,10 +99,11 @@ class Files:
             if not any(part.startswith(("_", ".")) for part in path.split("/")):
                 yield FileInfo(path, int(one.getLen()), int(one.getModificationTime()))
 
-    def stamp(self, url: str) -> tuple[int, int]:
-        """Return the size of the file at a URL of this file system, and the time of its last change."""
-        status = self._system.getFileStatus(self._jvm.org.apache.hadoop.fs.Path(self._jvm.java.net.URI(url)))
-        return int(status.getLen()), int(status.getModificationTime())
+    def look_up(self, url: str) -> FileInfo:
+        """Return the file at an encoded URL of this file system, with its whole path."""
+        path = self._jvm.org.apache.hadoop.fs.Path(self._jvm.java.net.URI(url))
+        status = self._system.getFileStatus(path)
+        return FileInfo(str(path.toString()), int(status.getLen()), int(status.getModificationTime()))
 
     def _path(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(self.url(path))

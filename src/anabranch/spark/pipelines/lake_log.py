@@ -39,7 +39,7 @@ STATE_EVERY = 50
 """Commits between two records of the whole state, which spare readers the commits before them."""
 
 
-class Staged(NamedTuple):
+class StagedFiles(NamedTuple):
     """Files that Spark wrote and that no commit contains yet."""
 
     directory: str
@@ -49,12 +49,15 @@ class Staged(NamedTuple):
     ranges: Ranges
 
 
+NOTHING = StagedFiles("", (), (), {})
+
+
 class LakeLog:
     """The writer and reader of one lake; a lake has one writer at a time, and a second one fails."""
 
-    def __init__(self, spark: Any, root: str) -> None:
+    def __init__(self, spark: Any, root: str, files: Files | None = None) -> None:
         self.spark = spark
-        self.files = Files(spark, root)
+        self.files = Files(spark, root) if files is None else files
         self.lake = Lake()
         self.reload()
 
@@ -78,14 +81,15 @@ class LakeLog:
             if int(name.partition("-")[0]) < self.lake.next_number:
                 self.files.delete(f"{STAGED}/{name}")
 
-    def stage(self, frame: Any, columns: Sequence[str]) -> Staged:
+    def stage(self, frame: Any, columns: Sequence[str]) -> StagedFiles:
         """Write a DataFrame with `segment` and `position` into a new staging directory."""
         number = self.lake.next_number
         directory = f"{STAGED}/{number:08d}-{uuid.uuid4().hex}"
         frame.write.partitionBy(*columns).option("compression", "zstd").parquet(self.files.url(directory))
         written = sorted(self.files.files_below(directory))
         if not written:
-            return Staged(directory, (), (), {})
+            self.files.delete(directory)
+            return NOTHING
         rows, ranges = self._measure(directory)
         places: Counter[str] = Counter()
         files = []
@@ -94,7 +98,7 @@ class LakeLog:
             path = f"{partition}/c{number:08d}-{places[partition]}.parquet"
             places[partition] += 1
             files.append(LakeFile(path, rows[one.path], one.size_bytes, number, number))
-        return Staged(directory, tuple(files), tuple(one.path for one in written), ranges)
+        return StagedFiles(directory, tuple(files), tuple(one.path for one in written), ranges)
 
     def _measure(self, directory: str) -> tuple[dict[str, int], dict[int, tuple[int, int]]]:
         """Return the rows of each staged file and the positions of each segment; refuse missing positions."""
@@ -112,10 +116,9 @@ class LakeLog:
         ranges = {id_: (min(lo for lo, _ in all_), max(hi for _, hi in all_)) for id_, all_ in spans.items()}
         return dict(rows), ranges
 
-    def commit(self, commit: LakeCommit, staged: Staged | None = None) -> None:
+    def commit(self, commit: LakeCommit, staged: StagedFiles) -> None:
         """Make a commit part of the lake; raises PipelineError if another run made this commit already."""
-        if staged is not None:
-            commit = replace(commit, added=staged.files, staged=staged.directory, sources=staged.sources)
+        commit = replace(commit, added=staged.files, staged=staged.directory, sources=staged.sources)
         lake = self.lake.apply(commit)
         try:
             self.files.create_json(_record(commit.number), encode_commit(commit))

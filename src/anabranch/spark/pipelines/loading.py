@@ -82,8 +82,8 @@ def load(
     job = _Load(spark, Files(spark, state), place, given, f"load-{identity(state, place.short_name)}")
     rows = 0
     with showing(show, f"load into {place.short_name}") as display:
-        found = _source_files(spark, source, given)
-        new = job.plan(found)
+        display(PipelineProgress(0, 0.0, step="putting the rows in order"))
+        new = job.plan(_source_files(spark, source, given))
         waiting = [step for step in job.steps() if not job.is_done(step)]
         total = sum(step.rows for step in waiting)
         for step in waiting:
@@ -98,7 +98,8 @@ def _source_files(spark: Any, source: str, given: LoadOptions) -> dict[str, list
     """Return the size and the time of change of each file of the source."""
     frame = _read(spark, [source], given)
     files = Files(spark, source.partition("*")[0] or ".")
-    return {str(url): list(files.stamp(str(url))) for url in sorted(frame.inputFiles())}
+    found = [files.look_up(str(url)) for url in frame.inputFiles()]
+    return {one.path: [one.size_bytes, one.modified_at_ms] for one in found}
 
 
 def _read(spark: Any, paths: Sequence[str], given: LoadOptions) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from anabranch.spark.decide.progress import PipelineProgress, waiting_rows
+from anabranch.spark.decide.progress import PipelineProgress
 from anabranch.spark.pipelines.failures import PipelineError
 
 Show = Callable[[PipelineProgress], None]
@@ -97,13 +97,15 @@ def run_stream(writer: Any, show: Show, *, follow: str | None = None) -> Summary
 def _progress_of(last: Any, rows: int, seconds: float) -> PipelineProgress:
     if last is None:
         return PipelineProgress(rows, seconds, step="starting")
-    counts = [waiting_rows(source.endOffset, source.latestOffset) for source in last.sources]
-    known = [count for count in counts if count is not None]
-    return PipelineProgress(rows, seconds, sum(known) if known else None)
+    # Imported late, because it imports Spark.
+    from anabranch.spark.lag import lag
+
+    behind = lag(last)
+    return PipelineProgress(rows, seconds, None if behind is None else behind.messages)
 
 
 def reason_of(error: Exception) -> str:
     """Return the sentence that explains a failed Spark job, without the traces of Python and Java."""
     text = str(error)
-    ours = re.findall(r"anabranch\.errors\.\w+: (.+)", text)
+    ours = re.findall(r"anabranch\.[\w.]+Error: (.+)", text)
     return str(ours[-1]) if ours else text.strip().partition("\n\nJVM stacktrace")[0].partition("\n\tat ")[0]

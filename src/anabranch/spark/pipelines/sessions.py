@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from anabranch.errors import InvalidConfigurationError
 
+_LOGGING = Path(__file__).parent / "log4j2.properties"
+
 _DEFAULTS = {
-    "spark.log.level": "ERROR",
+    # Takes effect when this process starts the JVM, in front of all that Spark would say.
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
     "spark.ui.showConsoleProgress": "false",
     "spark.python.unix.domain.socket.enabled": "true",
     # Tasks of pipelines that write to topics are safe to repeat, but each repetition costs a staged copy.
@@ -39,6 +44,18 @@ def make_session(name: str, *, master: str | None = None, conf: Mapping[str, str
     if "spark.sql.shuffle.partitions" not in given:
         spark.conf.set("spark.sql.shuffle.partitions", str(max(2, spark.sparkContext.defaultParallelism)))
     return spark
+
+
+@contextmanager
+def session_for(name: str, *, master: str | None, conf: Mapping[str, str]) -> Iterator[Any]:
+    """Use the session of this process and leave it running, or make one and stop it at the end."""
+    present = _session_class().getActiveSession()
+    spark = present or make_session(name, master=master, conf=conf)
+    try:
+        yield spark
+    finally:
+        if present is None:
+            spark.stop()
 
 
 def _session_class() -> Any:

@@ -1,0 +1,77 @@
+"""`anabranch pipeline`: its words and the options that carry the role into Spark."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+from anabranch.cli.main import main
+from anabranch.cli.pipeline import pairs, role_to_options
+from anabranch.cli.role import ClientRole, role_of
+from anabranch.errors import InvalidConfigurationError
+from anabranch.spark.pipelines.archiving import check_format
+
+
+def role(environment: dict[str, str] | None = None, **options: str) -> ClientRole:
+    words = {"client_conf": None, "token_file": None, "tls_trust_certs": None, **options}
+    return role_of(Namespace(**words), environment or {})
+
+
+def test_a_command_without_credentials_needs_no_option() -> None:
+    assert role_to_options(role(), {}) == {}
+
+
+def test_a_token_file_is_read_where_it_is_used(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    assert role_to_options(role(token_file=str(file)), {}) == {
+        "authPluginClassName": "token",
+        "client.auth.secretParams": file.as_uri(),
+    }
+
+
+def test_a_token_of_the_environment_travels_in_a_hidden_option() -> None:
+    environment = {"ANABRANCH_TOKEN": "secret"}
+    assert role_to_options(role(environment), environment) == {"client.auth.token": "secret"}
+
+
+def test_tls_travels_with_a_tls_url_only() -> None:
+    assert role_to_options(role(tls_trust_certs="/ca.pem"), {}) == {}
+    found = role_to_options(role(tls_trust_certs="/ca.pem", url="pulsar+ssl://host:6651"), {})
+    assert found == {"client.tlsTrustCertsFilePath": "/ca.pem"}
+
+
+def test_words_of_another_form_are_refused() -> None:
+    assert pairs(["a=1", "b=x=y"], "--option") == {"a": "1", "b": "x=y"}
+    with pytest.raises(InvalidConfigurationError, match="--option 'a' is not of the form NAME=VALUE"):
+        pairs(["a"], "--option")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["archive", "orders"],
+        ["replay", "/lake"],
+        ["compact", "orders", "--to", "a", "--table", "b"],
+        ["no-such-pipeline"],
+    ],
+)
+def test_wrong_words_of_a_pipeline_leave_with_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["pipeline", *words])
+    assert left.value.code == 2
+    assert "usage: anabranch pipeline" in capsys.readouterr().err
+
+
+def test_a_wrong_setting_is_reported_before_spark_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pipeline", "archive", "orders", "/lake", "--spark-conf", "x"]) == 1
+    assert "--spark-conf 'x' is not of the form" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["delta", "iceberg", "orc"])
+def test_a_format_that_does_not_work_is_refused_with_the_reason(name: str) -> None:
+    with pytest.raises(InvalidConfigurationError, match="use parquet"):
+        check_format(name)
+    check_format("parquet")

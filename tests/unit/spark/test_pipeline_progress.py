@@ -1,0 +1,26 @@
+"""The progress and the failures of pipelines as text, and the formats of files."""
+
+from __future__ import annotations
+
+from anabranch.spark.decide.progress import PipelineProgress
+from anabranch.spark.pipelines.loading import format_of
+from anabranch.spark.pipelines.progress import reason_of
+
+
+def test_rate_waiting_and_remaining_time_are_shown() -> None:
+    assert (
+        PipelineProgress(3000, 2.0, 1500).text() == "3,000 rows, 1,500 rows/s, 1,500 waiting, about 1 s left"
+    )
+    assert PipelineProgress(0, 0.0, step="starting").text() == "0 rows, 0 rows/s, starting"
+
+
+def test_the_reason_of_a_failed_job_is_a_sentence() -> None:
+    name = "anabranch.spark.pipelines.failures.PipelineError"
+    ours = f"x\n {name}: the archive is older\n\nJVM stacktrace:\n\tat x"
+    assert reason_of(RuntimeError(ours)) == "the archive is older"
+    assert reason_of(RuntimeError("[FAILED] no disk\n\tat a.b\n\tat c.d")) == "[FAILED] no disk"
+
+
+def test_names_tell_the_format() -> None:
+    names = ["/a/b.csv", "x.JSONL.gz", "s3a://lake/*.parquet", "/data.d/events", "x.txt", "a.ndjson"]
+    assert [format_of(name) for name in names] == ["csv", "json", "parquet", None, None, "json"]
