@@ -207,7 +207,7 @@ class FileReader:
             for id_, tail in topology.tails.items()
         }
 
-    def mirror(self, topic: str, subscription: str, cut: TopicCut) -> None:
+    def mirror(self, topic: str, subscription: str, cut: TopicCut, topology: Topology) -> None:
         (self._root / topic / f"subscription-{subscription}").write_bytes(pickle.dumps(cut))
 
     def schema(self, topic: str, version: bytes | None = None) -> TopicSchema | None:

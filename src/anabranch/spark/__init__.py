@@ -5,12 +5,31 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-__all__ = ["AnabranchSource", "read_stream", "register", "session"]
+_HOMES = {
+    "AnabranchSource": "source",
+    "LagListener": "lag",
+    "checkpoint_to_cut": "handover",
+    "cut_to_checkpoint": "handover",
+    "lag_of": "lag",
+    "read_stream": "source",
+    "register": "source",
+    "session": "sessions",
+}
+"""The module of each public name."""
 
-_PLACES = {"session": "anabranch.spark.sessions"}
+__all__ = [
+    "AnabranchSource",
+    "LagListener",
+    "checkpoint_to_cut",
+    "cut_to_checkpoint",
+    "lag_of",
+    "read_stream",
+    "register",
+    "session",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
-        return getattr(import_module(_PLACES.get(name, "anabranch.spark.source")), name)
+    if name in _HOMES:
+        return getattr(import_module(f"anabranch.spark.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -22,7 +22,7 @@ HISTORY_MAX = 1000
 """Progress events that a listener keeps per query."""
 
 
-def lag(progress: Any) -> Lag | None:
+def lag_of(progress: Any) -> Lag | None:
     """Return how many messages the Anabranch sources of a progress event are behind; None without any.
 
     Takes `query.lastProgress`, an item of `query.recentProgress`, or the progress of a listener's event.
@@ -62,7 +62,7 @@ class LagListener(StreamingQueryListener):  # type: ignore[misc]
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         progress = event.progress
-        found = lag(progress)
+        found = lag_of(progress)
         if found is None:
             return
         name = progress.name or str(progress.id)

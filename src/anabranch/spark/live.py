@@ -26,6 +26,7 @@ from anabranch.client.produce.futures import BulkFuture
 from anabranch.client.produce.producer import AsyncProducer
 from anabranch.errors import TopicNotFoundError
 from anabranch.spark.credentials import SparkCredentials
+from anabranch.spark.cursor_mirrors import CursorMirrors
 from anabranch.spark.decide.offsets import TopicCut
 from anabranch.spark.decide.topic_names import TopicPattern, short_name
 from anabranch.spark.decide.topology import SegmentSpan, Slice, Topology
@@ -85,11 +86,16 @@ class Session:
 
 
 async def _open(service: LiveService) -> tuple[AsyncClient, SegmentTails]:
+    client = new_client(service)
+    return client, client.tails()
+
+
+def new_client(service: LiveService) -> AsyncClient:
+    """Return a client of the event loop that runs now; the caller closes it."""
     settings = dict(service.settings)
     role: SparkCredentials | None = settings.pop(CREDENTIALS, None)
     authentication = None if role is None else role.make()
-    client = AsyncClient(service.url, authentication=authentication, **settings)
-    return client, client.tails()
+    return AsyncClient(service.url, authentication=authentication, **settings)
 
 
 _sessions: dict[tuple[int, int, LiveService], Session] = {}
@@ -116,6 +122,7 @@ class LiveReader:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._layouts: dict[str, TopicLayout] = {}
+        self._mirrors = CursorMirrors(session.client, session.tails)
         self._sealed: dict[str, tuple[SegmentSpan, float]] = {}
 
     def topology(self, topic: str) -> Topology:
@@ -132,8 +139,9 @@ class LiveReader:
         names = self._names(topic, topology)
         return self._session.run(places_of(self._session.tails, names, subscription, topology))
 
-    def mirror(self, topic: str, subscription: str, cut: TopicCut) -> None:
-        raise NotImplementedError
+    def mirror(self, topic: str, subscription: str, cut: TopicCut, topology: Topology) -> None:
+        names = self._names(topic, topology)
+        self._session.run(self._mirrors.follow(topic, subscription, cut, topology, names))
 
     def _names(self, topic: str, topology: Topology) -> dict[int, str]:
         """Return the topic name of each segment."""

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.spark.columns import Bytes, Flags, Numbers, binary_parts
-from anabranch.spark.topics import OutgoingRows
+from anabranch.spark.topics import Headers, OutgoingRows
 
 _HEADER_BYTES_MAX = 40
 """Most bytes of a header besides key and properties."""
@@ -188,10 +188,10 @@ def _is_utf8(key: bytes) -> bool:
     return True
 
 
-def _properties(pairs: dict[str, str] | None) -> bytes:
+def _properties(pairs: Headers | None) -> bytes:
     if not pairs:
         return b""
     header = pb.SingleMessageMetadata()
-    for name, text in pairs.items():
+    for name, text in pairs:
         header.properties.add(key=name, value=text)
     return header.SerializePartialToString()

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable
 
 from anabranch.errors import InvalidConfigurationError
-from anabranch.spark.decide.moments import Strategy, Times, parse_moment, parse_moments
+from anabranch.spark.decide.moments import StartTimes, Strategy, parse_moment, parse_moments
 from anabranch.spark.decide.offsets import Cut, Start, Symbol, parse_request
 from anabranch.spark.decide.topic_names import TopicPattern, parse_pattern, short_name
 from anabranch.spark.option_values import GivenOptions, word
@@ -82,7 +82,7 @@ def _request(
     if for_all is None and by_topic is None:
         return start
     parsed = {} if by_topic is None else parse_moments(by_topic, moments)
-    times = Times({short_name(topic): at for topic, at in parsed.items()}, for_all, strategy)
+    times = StartTimes({short_name(topic): at for topic, at in parsed.items()}, for_all, strategy)
     _check_subscribed(moments, times.topics, *subscribed)
     return Start(otherwise if start is None else start.at, times)
 

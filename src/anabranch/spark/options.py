@@ -94,6 +94,7 @@ _SINK = (
     "flushBytes",
     "compression",
     "includeHeaders",
+    "binaryHeaders",
     "failOnUnknownColumns",
 )
 _SINK_LATER = (
@@ -162,6 +163,8 @@ class SinkOptions:
     flush_bytes: int
     compression: str | None
     include_headers: bool
+    base64_headers: bool
+    """Send all values of headers as Base64, because properties are text."""
     refuse_unknown_columns: bool
 
 
@@ -204,6 +207,8 @@ def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
         flush_bytes=options.read("flushBytes", byte_size, 2**20),
         compression=None if compression == "none" else compression,
         include_headers=options.read("includeHeaders", flag, True),
+        base64_headers=options.read("binaryHeaders", lambda text: word(text, ("fail", "base64")), "fail")
+        == "base64",
         refuse_unknown_columns=options.read("failOnUnknownColumns", flag, True),
     )
 

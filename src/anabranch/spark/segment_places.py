@@ -16,7 +16,7 @@ ASKED_AT_ONCE = 64
 
 async def places_at(tails: SegmentTails, names: Mapping[int, str], time_ms: int) -> dict[int, int]:
     """Return the first position of each segment that was published then or later, or its end."""
-    found = await _of_all(names, lambda name: tails.at_time(name, time_ms))
+    found = await of_all(names, lambda name: tails.at_time(name, time_ms))
     return {id_: place.index for id_, place in found.items()}
 
 
@@ -27,13 +27,14 @@ async def places_of(
 
     A segment that was sealed before the subscription began lacks it; nothing of the segment is due then.
     """
-    found = await _of_all(names, lambda name: tails.unacknowledged(name, subscription))
+    found = await of_all(names, lambda name: tails.unacknowledged(name, subscription))
     if all(place is None for place in found.values()):
         return None
     return {id_: topology.tails[id_].next if place is None else place.index for id_, place in found.items()}
 
 
-async def _of_all(names: Mapping[int, str], ask: Callable[[str], Awaitable[T]]) -> dict[int, T]:
+async def of_all(names: Mapping[int, str], ask: Callable[[str], Awaitable[T]]) -> dict[int, T]:
+    """Return the answer about each segment; the names are by segment id."""
     found: dict[int, T] = {}
     ids = sorted(names)
     for at in range(0, len(ids), ASKED_AT_ONCE):

@@ -29,6 +29,7 @@ from anabranch.spark.decide.planner import advance
 from anabranch.spark.decide.slices import forget_gone, slices_between
 from anabranch.spark.decide.starts import resolve
 from anabranch.spark.decide.topology import Limit, Sizes, Topology
+from anabranch.spark.mirroring import CutMirror
 from anabranch.spark.options import SourceOptions
 from anabranch.spark.source_reader import (
     PARTITIONS_MAX,
@@ -65,6 +66,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._fixed_view: dict[str, Topology] | None = None
         self._sizes: tuple[Cut, Sizes] | None = None
         self._reached: Cut | None = None
+        self._mirror = CutMirror(self.source)
         self._listed: Sequence[str] = ()
         self._listed_until = 0.0
         self._moved_at = time.monotonic()
@@ -94,6 +96,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         end = self._next_offset(start, limit)
         reached = decode(end)
         self._reached = reached if isinstance(reached, Cut) else None
+        if self._reached is not None and "starting" in start:
+            # Retention has to wait from the start on, and not from the first commit on.
+            self._mirror.committed(self._reached)
+        self._mirror.send(self._view or {})
         return end
 
     def _next_offset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -128,7 +134,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return encode(end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return the newest known ends, which Spark shows beside the offsets reached; `lag` compares them."""
+        """Return the newest known ends, which Spark shows beside the offsets reached, for `lag_of`."""
         return encode(newest_ends(self._view, self._reached)) if self._view is not None else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -151,7 +157,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return self.source.read_partition(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: only Spark's offset log says which messages were read."""
+        """Mirror the cut if the user wants that; only Spark's offset log says which messages were read."""
+        cut = decode(end)
+        if isinstance(cut, Cut):
+            self._mirror.committed(cut)
+            self._mirror.send(self._view or {})
 
     def stop(self) -> None:
         """Do nothing: Spark often kills the process without calling this."""

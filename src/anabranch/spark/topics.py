@@ -44,7 +44,7 @@ class TopicReader(Protocol):
     def places_of(self, topic: str, topology: Topology, subscription: str) -> Mapping[int, int] | None:
         """Return, by segment, the first position that is not acknowledged; None without the subscription."""
 
-    def mirror(self, topic: str, subscription: str, cut: TopicCut) -> None:
+    def mirror(self, topic: str, subscription: str, cut: TopicCut, topology: Topology) -> None:
         """Move the cursors of a durable subscription, made if it is missing, to a cut."""
 
     def read(self, slices: Sequence[Slice], timeout_s: float) -> Iterator[tuple[int, Sequence[StoredEntry]]]:
@@ -69,6 +69,10 @@ class SliceReader(Protocol[E]):
     async def close(self) -> None: ...
 
 
+Headers = tuple[tuple[str, str], ...]
+"""The properties of one message in their order; a key may repeat."""
+
+
 @dataclass(frozen=True, slots=True)
 class OutgoingRows:
     """Messages to write, in columns; Arrow arrays of one length."""
@@ -80,7 +84,7 @@ class OutgoingRows:
     """With keys: the raw key hash of each row as numpy uint32; undefined for a null key."""
     event_times_ms: Any | None = None
     """numpy int64; 0 for a row without an event time."""
-    headers: Sequence[dict[str, str] | None] | None = None
+    headers: Sequence[Headers | None] | None = None
 
 
 class TopicWriter(Protocol):

@@ -7,6 +7,7 @@ undoes nothing.
 from __future__ import annotations
 
 import logging
+from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,7 @@ from anabranch.errors import InvalidConfigurationError
 from anabranch.spark.columns import hash_column
 from anabranch.spark.decide.topic_names import short_name
 from anabranch.spark.options import SinkOptions
-from anabranch.spark.topics import OutgoingRows, Service, TopicWriter
+from anabranch.spark.topics import Headers, OutgoingRows, Service, TopicWriter
 
 log = logging.getLogger("anabranch.spark")
 
@@ -172,7 +173,9 @@ def outgoing_rows(batch: Any, options: SinkOptions) -> OutgoingRows:
         keys=keys,
         hashes=None if keys is None else hash_column(keys),
         event_times_ms=None if times is None or times.null_count == len(times) else _milliseconds(times),
-        headers=None if headers is None else [_header_map(pairs) for pairs in headers.to_pylist()],
+        headers=None
+        if headers is None
+        else [_header_pairs(pairs, as_base64=options.base64_headers) for pairs in headers.to_pylist()],
     )
 
 
@@ -186,22 +189,25 @@ def _milliseconds(times: Any) -> Any:
     return found
 
 
-def _header_map(pairs: list[dict[str, Any]] | None) -> dict[str, str] | None:
-    found: dict[str, str] = {}
+def _header_pairs(pairs: list[dict[str, Any]] | None, *, as_base64: bool) -> Headers | None:
+    """Return the headers of a row in their order; a repeated key stays repeated."""
+    found = []
     for pair in pairs or ():
         key, value = pair["key"], pair["value"]
         if key is None or value is None:
             raise InvalidConfigurationError(
                 "column headers holds a null key or value, which cannot be sent; remove it"
             )
-        if key in found:
-            raise InvalidConfigurationError(
-                f"column headers repeats {key!r} in a row; a message takes it once"
-            )
-        try:
-            found[key] = value.decode() if isinstance(value, bytes) else value
-        except UnicodeDecodeError:
-            raise InvalidConfigurationError(
-                f"the header {key!r} is not text; headers travel as UTF-8 properties"
-            ) from None
-    return found or None
+        raw = value.encode() if isinstance(value, str) else bytes(value)
+        found.append((_header_text(key), b64encode(raw).decode() if as_base64 else _header_text(raw, key)))
+    return tuple(found) or None
+
+
+def _header_text(raw: bytes | str, key: object = "") -> str:
+    try:
+        return raw if isinstance(raw, str) else raw.decode()
+    except UnicodeDecodeError:
+        raise InvalidConfigurationError(
+            f"the header {key!r} is not text, and headers travel as UTF-8 properties; encode the value in "
+            "the query, or set binaryHeaders=base64, which sends all values of headers as Base64"
+        ) from None

@@ -26,7 +26,7 @@ PAIRS: list[tuple[type, type]] = [
     (blocking.CheckpointConsumer, anabranch.AsyncCheckpointConsumer),
 ]
 
-ASYNC_ONLY = {"read_segment", "tails"}
+ASYNC_ONLY = {"mirror_cursors", "read_segment", "tails", "topics"}
 """Bulk readers have no blocking form."""
 
 

@@ -47,7 +47,7 @@ def columns(
         keys=column,
         hashes=None if column is None else hash_column(column),
         event_times_ms=None if times is None else np.array(times, np.int64),
-        headers=headers,
+        headers=None if headers is None else [row and tuple(row.items()) for row in headers],
     )
 
 

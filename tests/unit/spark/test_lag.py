@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from anabranch.spark.decide.lag import lag_between, newest_ends
 from anabranch.spark.decide.offsets import Cut, TopicCut, encode
-from anabranch.spark.lag import LagListener, lag
+from anabranch.spark.lag import LagListener, lag_of
 from tests.unit.spark.plans import T, cut, split_once, topology
 
 
@@ -62,7 +62,7 @@ def test_the_listener_keeps_the_newest_lag_of_each_query() -> None:
 def test_sources_of_one_query_are_summed_and_others_left_out() -> None:
     other = {"endOffset": None, "latestOffset": "17"}
     two = ProgressEvent("q", source(cut(s0=1), cut(s0=4)), other, source(cut(s0=0), cut(s0=4)))
-    found = lag(two)
+    found = lag_of(two)
     assert found is not None
     assert found.messages == 7
-    assert lag(ProgressEvent("q", other)) is None
+    assert lag_of(ProgressEvent("q", other)) is None

@@ -1,4 +1,4 @@
-"""Times as users write them, and the cut of a DAG at a time."""
+"""StartTimes as users write them, and the cut of a DAG at a time."""
 
 from __future__ import annotations
 

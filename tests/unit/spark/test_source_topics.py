@@ -9,11 +9,16 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from anabranch.errors import DataLossError, InvalidConfigurationError, TopicNotFoundError
+from anabranch.errors import (
+    DataLossError,
+    InvalidConfigurationError,
+    OperationTimeoutError,
+    TopicNotFoundError,
+)
 from anabranch.spark.options import read_source_options
 from anabranch.spark.source_reader import BatchReader
 from anabranch.spark.stream_reader import StreamReader
-from tests.spark.files import FileService, FileTopic
+from tests.spark.files import FileReader, FileService, FileTopic
 from tests.unit.spark.readers import SCHEMA, batch_of, drain, numbers, read, stream_of, through_text
 
 
@@ -119,3 +124,41 @@ def test_a_start_at_a_time_is_pinned_once(topic: FileTopic) -> None:
     late = stream_of(topic, startingOffsetsByTimestamp='{"orders": 5000}')
     with pytest.raises(InvalidConfigurationError, match="no message that was published at 5000"):
         late.latestOffset(late.initialOffset(), ReadAllAvailable())
+
+
+def test_the_committed_cut_is_mirrored_and_a_new_query_starts_there(topic: FileTopic) -> None:
+    topic.send(numbers(0, 5))
+    reader = stream_of(topic, startingOffsets="earliest", subscription="lake")
+    pinned = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    kept = FileService(str(topic.root)).reader()
+    assert kept.places_of("orders", kept.topology("orders"), "lake") == {0: 0}
+    end = reader.latestOffset(pinned, ReadAllAvailable())
+    reader.commit(through_text(end))
+    topic.split(0)
+    topic.send(numbers(5, 9))
+    again = stream_of(topic, startingOffsets="subscription", subscription="lake")
+    # The mirror pauses for a while after each cut; the idle query catches up.
+    while kept.places_of("orders", kept.topology("orders"), "lake") != {0: 5, 1: 0, 2: 0}:
+        reader.latestOffset(end, ReadAllAvailable())
+    rows, _, _ = drain(again, through_text(again.initialOffset()))
+    assert sorted(rows) == list(range(5, 9))
+
+
+def test_a_start_from_a_missing_subscription_is_refused(topic: FileTopic) -> None:
+    reader = stream_of(topic, startingOffsets="subscription", subscription="lake")
+    with pytest.raises(InvalidConfigurationError, match="has no subscription lake"):
+        reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+
+
+def test_a_mirror_that_fails_does_not_fail_the_query(
+    topic: FileTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OperationTimeoutError("another consumer may have its segments")
+
+    monkeypatch.setattr(FileReader, "mirror", fail)
+    topic.send(numbers(0, 5))
+    reader = stream_of(topic, startingOffsets="earliest", subscription="lake")
+    rows, end, _ = drain(reader, reader.initialOffset())
+    reader.commit(end)
+    assert sorted(rows) == list(range(5))

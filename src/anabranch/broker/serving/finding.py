@@ -27,6 +27,8 @@ class FoundMessage(NamedTuple):
     index: int  # type: ignore[assignment]  # a position in the log here, not a tuple's method
     position: Position
     batch_index: int
+    batch_size: int
+    """Messages in the entry; 0 at the end."""
 
 
 def at_index(log: SegmentLog, index: int) -> FoundMessage:
@@ -34,7 +36,8 @@ def at_index(log: SegmentLog, index: int) -> FoundMessage:
     extent = log.extent
     ordinal = extent.ordinal_of_index(index)
     index = min(max(index, extent.index_of(ordinal)), extent.next_index)
-    return FoundMessage(index, extent.position_of(ordinal), index - extent.index_of(ordinal))
+    number = index - extent.index_of(ordinal)
+    return FoundMessage(index, extent.position_of(ordinal), number, extent.count_of(ordinal))
 
 
 def after_id(log: SegmentLog, position: Position, batch_index: int) -> FoundMessage:

@@ -90,10 +90,6 @@ class Client(Handle):
         """The layout of a topic now, for tools and bulk readers."""
         return self._run("layout", lambda: self._twin.layout(topic, create=create))
 
-    def topics(self, namespace: str, *, classic: bool = False) -> list[str]:
-        """The full names of the scalable topics, or of the classic ones, of a namespace `tenant/name`."""
-        return self._run("topics", lambda: self._twin.topics(namespace, classic=classic))
-
     def topic_schema(self, topic: str, *, version: bytes | None = None) -> TopicSchema | None:
         """A version of the topic's registered schema, the newest by default; None without such a schema."""
         return self._run("topic_schema", lambda: self._twin.topic_schema(topic, version=version))

@@ -15,6 +15,7 @@ from anabranch.client.consume.attachment import (
 )
 from anabranch.client.consume.bulk_reading import BulkReading
 from anabranch.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
+from anabranch.client.consume.cursor_mirror import CursorMirror
 from anabranch.client.consume.keyed_queue_consumer import KeyedQueueConsumer
 from anabranch.client.consume.queue_consumer import AsyncQueueConsumer
 from anabranch.client.consume.runnable import RunnableConsumer
@@ -182,6 +183,33 @@ class ConsumerOpening(BulkReading):
         self._consumers[consumer] = None
         await consumer.open()
         return consumer
+
+    async def mirror_cursors(self, topic: str, subscription: str, name: str) -> CursorMirror:
+        """Hold the cursors of a stream subscription, made at the beginning of the topic if it is missing.
+
+        For readers that keep their positions elsewhere, such as Spark: retention waits for them, and tools
+        show how far they are.
+        """
+        mirror = CursorMirror(
+            self._connections(),
+            BYTES,
+            StreamOptions(
+                topic=parse_topic(topic),
+                subscription=validate_subscription(subscription),
+                initial_position="earliest",
+                name=name,
+                receiver_queue_size=1,
+                ack_group_s=0.0,
+                ack_receipts=True,
+                subscription_properties=None,
+                on_assignment=None,
+                **stream_arguments({}),
+            ),
+            self._open_dead_letters,
+        )
+        self._consumers[mirror] = None
+        await mirror.open()
+        return mirror
 
     async def end_runs(self, deadline: Deadline) -> None:
         """End the runs of all consumers; their handlers may still use producers."""

@@ -30,6 +30,8 @@ class SegmentPlace(NamedTuple):
     ledger: int
     entry: int
     batch_index: int
+    message_count: int
+    """Messages in the entry; 0 at the end."""
 
 
 class SegmentTails:
@@ -121,4 +123,4 @@ def _place(reply: pb.CommandGetLastMessageIdResponse) -> SegmentPlace | None:
     if not reply.HasField("found_index"):
         return None
     id_ = reply.found_id
-    return SegmentPlace(reply.found_index, id_.ledgerId, id_.entryId, id_.batch_index)
+    return SegmentPlace(reply.found_index, id_.ledgerId, id_.entryId, id_.batch_index, id_.batch_size)

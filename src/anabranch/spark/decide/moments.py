@@ -22,7 +22,7 @@ _RELATIVE = re.compile(r"-\s*(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)")
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class StartTimes:
     """Moments by topic, the moment of all other topics, and what to do when no message is that young."""
 
     topics: Mapping[str, str] = field(default_factory=dict)
@@ -76,7 +76,7 @@ def _text(moment: Any) -> str:
     return str(moment)
 
 
-def encode_times(times: Times) -> dict[str, Any]:
+def encode_times(times: StartTimes) -> dict[str, Any]:
     """Return the JSON value of a symbolic start; equal times give equal text."""
     return {
         "topics": dict(sorted(times.topics.items())),
@@ -85,7 +85,7 @@ def encode_times(times: Times) -> dict[str, Any]:
     }
 
 
-def decode_times(value: Mapping[str, Any]) -> Times:
+def decode_times(value: Mapping[str, Any]) -> StartTimes:
     """Undo `encode_times`."""
     strategy: Strategy = "latest" if value.get("strategy") == "latest" else "error"
-    return Times(dict(value.get("topics", {})), value.get("otherwise"), strategy)
+    return StartTimes(dict(value.get("topics", {})), value.get("otherwise"), strategy)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from anabranch.errors import InvalidConfigurationError
-from anabranch.spark.decide.moments import Times, decode_times, encode_times
+from anabranch.spark.decide.moments import StartTimes, decode_times, encode_times
 from anabranch.spark.decide.places import parse_place
 
 VERSION = 1
@@ -49,7 +49,7 @@ class Start:
     """
 
     at: Symbol | Cut
-    times: Times | None = None
+    times: StartTimes | None = None
     """The moments at which topics start; they win over `at`."""
 
 

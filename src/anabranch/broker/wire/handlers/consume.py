@@ -164,6 +164,7 @@ async def last_message_id(connection: ServerConnection, command: pb.CommandGetLa
     if found is not None:
         response.found_index = found.index
         response.found_id.CopyFrom(_wire_id(found.position, partition, found.batch_index))
+        response.found_id.batch_size = found.batch_size
     connection.send(response)
 
 

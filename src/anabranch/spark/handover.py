@@ -1,0 +1,142 @@
+"""Converts between a Spark cut and a client checkpoint, so that one reader goes on where the other stopped.
+
+A broker is asked, because it knows both the position of a message and its id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from anabranch.aio import new_event_loop
+from anabranch.client.api import AsyncClient
+from anabranch.client.consume.segment_tails import SegmentTails
+from anabranch.errors import InvalidConfigurationError
+from anabranch.model.checkpoint import Checkpoint, CheckpointKind
+from anabranch.spark.decide.handover import (
+    EntryPlace,
+    check_still_there,
+    checkpoint_from,
+    cut_at,
+    known_position,
+    lowest_ids,
+)
+from anabranch.spark.decide.offsets import Cut, TopicCut, decode, encode
+from anabranch.spark.decide.starts import resolve
+from anabranch.spark.decide.topic_names import short_name
+from anabranch.spark.decide.topology import SegmentSpan, Topology
+from anabranch.spark.live import LiveService, new_client
+from anabranch.spark.option_values import GivenOptions
+from anabranch.spark.options import text_of
+
+T = TypeVar("T")
+
+
+def cut_to_checkpoint(
+    service_url: str,
+    offset: str | Mapping[str, Any],
+    topic: str | None = None,
+    *,
+    options: Mapping[str, object] | None = None,
+) -> Checkpoint:
+    """Return the checkpoint at which a CheckpointConsumer goes on after a Spark query, message by message.
+
+    `offset` is the JSON of a cut, such as `endOffset` in the progress of a query or a line of its offset log.
+    `topic` chooses one of several topics. `options` are the `client.*` options of the source.
+    """
+    cut = decode(json.loads(offset) if isinstance(offset, str) else dict(offset))
+    if not isinstance(cut, Cut):
+        raise InvalidConfigurationError("a start that is not pinned yet has no positions to convert")
+    name = _chosen(cut, topic)
+    return _run(service_url, options, lambda client: checkpoint_of(client, name, cut.topics[name]))
+
+
+def checkpoint_to_cut(
+    service_url: str,
+    topic: str,
+    checkpoint: Checkpoint | bytes,
+    *,
+    options: Mapping[str, object] | None = None,
+) -> dict[str, Any]:
+    """Return the cut at which a Spark query goes on after a checkpoint, for `startingOffsets`.
+
+    A checkpoint with positions by bucket becomes the lowest position of each segment: messages of buckets
+    that were read further come again, and none is missed.
+    """
+    given = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint.from_bytes(checkpoint)
+    name = short_name(topic)
+    cut = _run(service_url, options, lambda client: cut_of(client, name, given))
+    return encode(Cut({name: cut}))
+
+
+async def checkpoint_of(client: AsyncClient, topic: str, cut: TopicCut) -> Checkpoint:
+    """Return the checkpoint at a cut of one topic."""
+    topology, names, tails = await _topology(client, topic)
+    # The user's cut is checked as a start is: it covers all keys, and no position is beyond its segment.
+    resolve(cut, topology, topic)
+    entries = {}
+    for id_, position in cut.positions.items():
+        place = await tails.at_index(names[id_], position)
+        entries[id_] = EntryPlace(*place[1:])
+    return checkpoint_from(cut, topology, entries)
+
+
+async def cut_of(client: AsyncClient, topic: str, checkpoint: Checkpoint) -> TopicCut:
+    """Return the cut of one topic at a checkpoint."""
+    topology, names, tails = await _topology(client, topic)
+    if checkpoint.is_latest:
+        return resolve("latest", topology, topic)
+    if checkpoint.kind is CheckpointKind.EARLIEST:
+        return resolve("earliest", topology, topic)
+    check_still_there(checkpoint, topology, topic)
+    at_time = checkpoint.kind is CheckpointKind.AT_TIME
+    ids = lowest_ids(checkpoint)
+    places = {}
+    for segment, name in names.items():
+        position: int | None = 0
+        if segment in ids:
+            position = known_position(ids[segment], topology)
+            if position is None:
+                position = (await tails.after_id(name, ids[segment])).index
+        if at_time:
+            position = max(position or 0, (await tails.at_time(name, checkpoint.timestamp_ms)).index)
+        places[segment] = position or 0
+    return cut_at(places, topology)
+
+
+async def _topology(client: AsyncClient, topic: str) -> tuple[Topology, dict[int, str], SegmentTails]:
+    found = await client.layout(topic)
+    names = {id_: found.segment_topic(segment) for id_, segment in found.layout.segments.items()}
+    tails = client.tails()
+    spans = {id_: SegmentSpan(*await tails.tail(name)) for id_, name in names.items()}
+    return Topology(found.layout, spans), names, tails
+
+
+def _chosen(cut: Cut, topic: str | None) -> str:
+    names = list(cut.topics)
+    if topic is not None and short_name(topic) in names:
+        return short_name(topic)
+    if topic is None and len(names) == 1:
+        return names[0]
+    raise InvalidConfigurationError(f"name one of the topics of the cut: {', '.join(names)}")
+
+
+def _run(
+    service_url: str, options: Mapping[str, object] | None, work: Callable[[AsyncClient], Awaitable[T]]
+) -> T:
+    """Run the work in a thread of its own: a notebook may have a running event loop in this one."""
+    settings = GivenOptions(text_of(options or {}), (), (), "conversion").client()
+
+    async def connected() -> T:
+        async with new_client(LiveService(service_url, settings)) as client:
+            return await work(client)
+
+    def in_thread() -> T:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            return runner.run(connected())
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(in_thread).result()
