@@ -129,7 +129,9 @@ class ToySpark:
         assert isinstance(start, Cut)
         assert isinstance(end, Cut)
         slices = slices_between(start, end, {TOPIC: self.topic.topology()}, fail)
-        return plan_in_key_order(slices, self.max_partitions, self.buckets)
+        # Every other batch is cut into as many tasks as there may be.
+        fewest = self.max_partitions if len(self.log) % 2 else 1
+        return plan_in_key_order(slices, self.max_partitions, self.buckets, fewest)
 
     def run(self) -> None:
         partitions = self.plan()

@@ -32,8 +32,8 @@ class ReaderOfBroker:
     def places_of(self, topic: str, topology: Topology, subscription: str) -> Mapping[int, int] | None:
         return self._reader().places_of(topic, topology, subscription)
 
-    def mirror(self, topic: str, subscription: str, cut: TopicCut) -> None:
-        self._reader().mirror(topic, subscription, cut)
+    def mirror(self, topic: str, subscription: str, cut: TopicCut, topology: Topology) -> None:
+        self._reader().mirror(topic, subscription, cut, topology)
 
     def read(self, slices: Sequence[Slice], timeout_s: float) -> Iterator[tuple[int, Sequence[StoredEntry]]]:
         return self._reader().read(slices, timeout_s)

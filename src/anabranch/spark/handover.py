@@ -17,7 +17,7 @@ from anabranch.client.consume.segment_tails import SegmentTails
 from anabranch.errors import InvalidConfigurationError
 from anabranch.model.checkpoint import Checkpoint, CheckpointKind
 from anabranch.spark.decide.handover import (
-    EntryPlace,
+    StoredPlace,
     check_still_there,
     checkpoint_from,
     cut_at,
@@ -80,7 +80,7 @@ async def checkpoint_of(client: AsyncClient, topic: str, cut: TopicCut) -> Check
     entries = {}
     for id_, position in cut.positions.items():
         place = await tails.at_index(names[id_], position)
-        entries[id_] = EntryPlace(*place[1:])
+        entries[id_] = StoredPlace(*place[1:])
     return checkpoint_from(cut, topology, entries)
 
 

@@ -52,7 +52,7 @@ class PulsarReader:
     def places_of(self, topic: str, topology: Topology, subscription: str) -> Mapping[int, int] | None:
         raise UnsupportedFeatureError("the option subscription needs an Anabranch broker")
 
-    def mirror(self, topic: str, subscription: str, cut: TopicCut) -> None:
+    def mirror(self, topic: str, subscription: str, cut: TopicCut, topology: Topology) -> None:
         raise UnsupportedFeatureError("the option subscription needs an Anabranch broker")
 
     def read(self, slices: Sequence[Slice], timeout_s: float) -> Iterator[tuple[int, Sequence[StoredEntry]]]:

@@ -53,7 +53,6 @@ WAITING_S = 0.2
 """Pause between look-ups of a topic that does not exist yet."""
 
 POSITION_ONLY = {
-    "min_partitions": "minPartitions",
     "max_partition_rows": "maxRecordsPerPartition",
     "split_bytes": "splitBytes",
 }
@@ -87,7 +86,8 @@ class SourceReader(TopicViews):
 
     def plan_in_key_order(self, slices: Sequence[Slice]) -> list[PlannedPartition]:
         options = self.options
-        planned = plan_in_key_order(slices, options.max_partitions or PARTITIONS_MAX, options.buckets)
+        most = options.max_partitions or PARTITIONS_MAX
+        planned = plan_in_key_order(slices, most, options.buckets, options.min_partitions or 1)
         return [PlannedPartition(runs) for runs in planned]
 
     def plan_by_position(

@@ -9,7 +9,7 @@ from anabranch.errors import InvalidConfigurationError
 from anabranch.model.ids import EARLIEST, LATEST
 from anabranch.model.ranges import HashRange
 from anabranch.model.slot_positions import SlotPositions
-from anabranch.spark.decide.handover import EntryPlace, checkpoint_from
+from anabranch.spark.decide.handover import StoredPlace, checkpoint_from
 from anabranch.spark.decide.offsets import TopicCut
 from anabranch.spark.handover import checkpoint_of, cut_of, cut_to_checkpoint
 from tests.harness.cluster import TOPIC, Brokers
@@ -19,7 +19,7 @@ from tests.unit.spark.plans import split_once, topology
 def test_passed_segments_are_at_their_end_and_later_ones_unnamed() -> None:
     layout = split_once().merge([1, 2], now_ms=0)
     view = topology(layout, s0=5, s1=3, s2=4, s3=2)
-    entries = {1: EntryPlace(9, 3, 0), 2: EntryPlace(9, 1, 2)}
+    entries = {1: StoredPlace(9, 3, 0), 2: StoredPlace(9, 1, 2)}
     found = checkpoint_from(TopicCut({1: 2, 2: 3}), view, entries)
     assert found.positions == {
         0: MessageId(0, *LATEST),
@@ -31,7 +31,7 @@ def test_passed_segments_are_at_their_end_and_later_ones_unnamed() -> None:
 
 def test_a_segment_at_its_beginning_has_read_nothing() -> None:
     view = topology(split_once(), s0=5, s1=3, s2=4)
-    found = checkpoint_from(TopicCut({0: 0}), view, {0: EntryPlace(9, 0, 0)})
+    found = checkpoint_from(TopicCut({0: 0}), view, {0: StoredPlace(9, 0, 0)})
     assert found.positions == {0: MessageId(0, *EARLIEST)}
 
 

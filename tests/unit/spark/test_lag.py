@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from anabranch.spark.decide.lag import lag_between, newest_ends
 from anabranch.spark.decide.offsets import Cut, TopicCut, encode
+from anabranch.spark.decide.places import MessagePlace, position_of
 from anabranch.spark.lag import LagListener, lag_of
 from tests.unit.spark.plans import T, cut, split_once, topology
 
@@ -35,6 +36,11 @@ def test_metrics_have_the_names_of_the_kafka_source() -> None:
     assert found["maxOffsetsBehindLatest"] == "3"
     assert found["avgOffsetsBehindLatest"] == "1.5"
     assert found[f"offsetsBehindLatest.{T}"] == "3"
+
+
+def test_places_of_pulsar_are_not_counted() -> None:
+    place = position_of(MessagePlace(ledger=3, entry=0))
+    assert lag_between(cut(s0=place), cut(s0=place + 7)).topics == {}
 
 
 class ProgressEvent:

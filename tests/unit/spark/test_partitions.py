@@ -53,6 +53,19 @@ def test_buckets_cut_a_run_by_hash() -> None:
     assert [run.ranges for runs in planned for run in runs] == [(r,) for r in FULL.parts(4)]
 
 
+def test_the_heaviest_runs_are_cut_until_there_are_enough_tasks() -> None:
+    heavy, light = part(1, LOW, rows=900), part(2, HIGH, rows=100)
+    planned = plan_in_key_order([heavy, light], max_partitions=32, min_partitions=4)
+    ranges = [run.ranges for runs in planned for run in runs]
+    assert sorted(ranges, key=str) == sorted([*((r,) for r in LOW.parts(3)), (HIGH,)], key=str)
+    assert len(plan_in_key_order([heavy, light], max_partitions=32, min_partitions=2)) == 2
+
+
+def test_a_classic_partition_is_never_cut() -> None:
+    classic = part(0, FULL)._replace(routed=False)
+    assert len(plan_in_key_order([classic], max_partitions=32, min_partitions=4)) == 1
+
+
 def test_topics_never_share_a_run() -> None:
     one, other = part(0, FULL), part(0, FULL)._replace(topic="u")
     planned = plan_in_key_order([one, other], max_partitions=1)

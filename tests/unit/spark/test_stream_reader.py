@@ -208,7 +208,7 @@ def test_a_topic_made_anew_is_an_error(topic: FileTopic) -> None:
     ("given", "words"),
     [
         ({"endingOffsets": "latest"}, "has no end"),
-        ({"minPartitions": "5"}, "minPartitions has no meaning"),
+        ({"splitBytes": "5m"}, "splitBytes has no meaning"),
         ({"ordering": "none", "bucketsPerSegment": "5"}, "needs ordering=key"),
     ],
 )

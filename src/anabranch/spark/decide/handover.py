@@ -17,7 +17,7 @@ from anabranch.spark.decide.starts import cut_from
 from anabranch.spark.decide.topology import Topology
 
 
-class EntryPlace(NamedTuple):
+class StoredPlace(NamedTuple):
     """The entry that holds the message at a position, and the number of the message in it."""
 
     ledger: int
@@ -26,7 +26,7 @@ class EntryPlace(NamedTuple):
     message_count: int = 0
 
 
-def checkpoint_from(cut: TopicCut, topology: Topology, entries: Mapping[int, EntryPlace]) -> Checkpoint:
+def checkpoint_from(cut: TopicCut, topology: Topology, entries: Mapping[int, StoredPlace]) -> Checkpoint:
     """Return the checkpoint at a cut; `entries` has the place of each position of the cut."""
     positions = {}
     for id_, at in read_positions(cut, topology).items():
@@ -47,7 +47,7 @@ def read_positions(cut: TopicCut, topology: Topology) -> dict[int, int]:
     }
 
 
-def _last_read(segment: int, position: int, place: EntryPlace) -> MessageId:
+def _last_read(segment: int, position: int, place: StoredPlace) -> MessageId:
     """Return the id of the message before a position, or of the entry before it."""
     if position == 0:
         return MessageId(segment, *EARLIEST, next_index=0)

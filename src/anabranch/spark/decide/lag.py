@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from anabranch.spark.decide.offsets import Cut, TopicCut
 from anabranch.spark.decide.topology import Topology
 
+COUNTED_MAX = 2**44
+"""Positions from here on are places on Apache Pulsar, whose difference is no number of messages."""
+
 
 @dataclass(frozen=True, slots=True)
 class TopicLag:
@@ -93,6 +96,8 @@ def lag_between(reached: Cut, newest: Cut) -> Lag:
     """Return the messages between the cut of a micro-batch and the ends that the source reported."""
     topics = {}
     for name, ends in sorted(newest.topics.items()):
+        if max(ends.positions.values(), default=0) >= COUNTED_MAX:
+            continue
         cut = reached.topics.get(name, TopicCut({}))
         topics[name] = TopicLag(
             {id_: max(0, end - cut.positions.get(id_, 0)) for id_, end in sorted(ends.positions.items())}

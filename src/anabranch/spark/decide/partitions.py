@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush, heapreplace
+from heapq import heapify, heappop, heappush, heapreplace
 from itertools import groupby, pairwise
 from math import ceil
 
@@ -50,20 +50,54 @@ class PartitionLimits:
     max_rows: int | None = None
 
 
-def plan_in_key_order(slices: Iterable[Slice], max_partitions: int, buckets: int = 1) -> list[Partition]:
+def plan_in_key_order(
+    slices: Iterable[Slice], max_partitions: int, buckets: int = 1, min_partitions: int = 1
+) -> list[Partition]:
     """Return partitions of which no two hold the same key, with the messages of each key in order.
 
-    `buckets` cuts every run into so many hash ranges, for more tasks; each of them reads all entries of the
-    run. A run with messages of a classic topic is not cut.
+    `buckets` cuts every run into so many hash ranges, for more tasks; `min_partitions` cuts the heaviest runs
+    until there are so many. Each piece reads all entries of its run, so a run that need not be cut is not. A
+    run with messages of a classic topic is never cut.
     """
-    runs: list[tuple[float, KeyedRun]] = []
+    runs: list[tuple[HashRange, list[Slice]]] = []
     for _, group in groupby(sorted(slices), key=lambda s: s.topic):
-        for part, members in _runs_of_topic(_widened(list(group))):
-            cuts = min(buckets, part.width) if all(s.routed for s in members) else 1
-            for piece in part.parts(cuts):
-                weight = sum(s.rows * _share(piece, s.range) for s in members)
-                runs.append((weight, KeyedRun(tuple(members), (piece,))))
-    return [tuple(_joined(group)) for group in _pack(runs, max_partitions)]
+        runs += _runs_of_topic(_widened(list(group)))
+    cuts = _cuts([(_weight(*run), _pieces_max(*run)) for run in runs], buckets, min_partitions)
+    pieces = [
+        (_weight(piece, members), KeyedRun(tuple(members), (piece,)))
+        for (part, members), count in zip(runs, cuts, strict=True)
+        for piece in part.parts(count)
+    ]
+    return [tuple(_joined(group)) for group in _pack(pieces, max(max_partitions, min_partitions))]
+
+
+def _weight(part: HashRange, members: Sequence[Slice]) -> float:
+    return sum(s.rows * _share(part, s.range) for s in members)
+
+
+def _pieces_max(part: HashRange, members: Sequence[Slice]) -> int:
+    """Return into how many pieces a run can be cut; a message of a classic topic may have any key."""
+    return part.width if all(s.routed for s in members) else 1
+
+
+def _cuts(runs: Sequence[tuple[float, int]], buckets: int, fewest: int) -> list[int]:
+    """Return the pieces of each run, given its weight and most pieces: `buckets`, or more up to `fewest`."""
+    cuts = [min(buckets, most) for _, most in runs]
+    heaviest = [
+        (-weight / cuts[index], index) for index, (weight, most) in enumerate(runs) if cuts[index] < most
+    ]
+    heapify(heaviest)
+    total = sum(cuts)
+    while total < fewest and heaviest:
+        _, index = heaviest[0]
+        cuts[index] += 1
+        total += 1
+        weight, most = runs[index]
+        if cuts[index] < most:
+            heapreplace(heaviest, (-weight / cuts[index], index))
+        else:
+            heappop(heaviest)
+    return cuts
 
 
 def plan_by_position(
