@@ -26,7 +26,15 @@ PAIRS: list[tuple[type, type]] = [
     (blocking.CheckpointConsumer, anabranch.AsyncCheckpointConsumer),
 ]
 
-ASYNC_ONLY = {"mirror_cursors", "read_segment", "tails", "topics"}
+ASYNC_ONLY = {
+    "mirror_cursors",
+    "numbers_messages",
+    "place_tails",
+    "read_places",
+    "read_segment",
+    "tails",
+    "topics",
+}
 """Bulk readers have no blocking form."""
 
 

@@ -138,6 +138,7 @@ CLIENT_CALLS: dict[str, list[Callable[[AsyncClient], Awaitable[Any]]]] = {
         lambda client: client.topics("public/default", classic=True),
     ],
     "topic_schema": [lambda client: client.topic_schema(TOPIC)],
+    "numbers_messages": [lambda client: client.numbers_messages()],
     "mirror_cursors": [lambda client: client.mirror_cursors(TOPIC, "m", "spark")],
     "close": [lambda client: client.close(), lambda client: client.close(timeout=CLOSE_S)],
     "shutdown": [lambda client: client.shutdown()],
