@@ -19,6 +19,7 @@ QUIET: dict[str, Any] = {
     "sender_deaths": 0,
     "deaths": (),
     "checkpoints": False,
+    "group_members": 0,
     "guarded": False,
 }
 """Values of a run with one stream and no other events."""

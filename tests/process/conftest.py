@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from anabranch.testing.process import BrokerProcess
+from tests.process.small_disk import SmallDisk
+
+DISK_BYTES = 24 * 2**20
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -30,3 +33,10 @@ def make_broker(tmp_path: Path) -> Iterator[MakeBroker]:
     yield make
     for process in made:
         process.kill()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    disk = SmallDisk(tmp_path / "small", DISK_BYTES)
+    yield disk
+    disk.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,7 +21,6 @@ from tests.process.stored import keys_over_the_ring
 
 MakeBroker = Callable[..., BrokerProcess]
 
-DISK_BYTES = 24 * 2**20
 PAYLOAD = bytes(20_000)
 TOPIC = TopicName.parse("topic://public/default/orders")
 PATIENCE_S = 60.0
@@ -50,13 +49,6 @@ def test_a_worker_whose_disk_fails_ends_and_its_successor_has_all_that_was_confi
         consumer = client.subscribe_stream("topic", "s", initial_position="earliest")
         found = [consumer.receive(timeout=10).value for _ in confirmed]
     assert found == confirmed
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[SmallDisk]:
-    disk = SmallDisk(tmp_path / "small", DISK_BYTES)
-    yield disk
-    disk.close()
 
 
 def fill_with_messages(client: Client, confirmed: list[bytes]) -> None:

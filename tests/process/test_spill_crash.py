@@ -16,6 +16,7 @@ from anabranch.data.backup import back_up
 from anabranch.data.restore import restore
 from anabranch.testing.process import BrokerProcess
 from tests.harness.hot_keys import HotConsumer, HotPublisher, half, keys_of_half, until
+from tests.process.small_disk import SmallDisk
 
 from .conftest import MakeBroker
 
@@ -36,6 +37,9 @@ class Spills:
 
     async def start(self, failpoints: str = "") -> None:
         self.broker.start(failpoints=failpoints)
+        await self.open_publisher()
+
+    async def open_publisher(self) -> None:
         self.publisher = await HotPublisher.open(self.broker.port, self._numbers)
         self._numbers = self.publisher.numbers
 
@@ -140,4 +144,34 @@ async def test_a_backup_and_the_tools_for_stores_know_spilled_entries(
         assert re.search(r"spill://\S+: [1-9][0-9]* spilled entries of \S+ sub", capsys.readouterr().out)
     spills.broker = copy
     await spills.start()
+    await spills.take_all()
+
+
+async def test_a_full_disk_delays_a_spill_and_no_delivery(make_broker: MakeBroker, disk: SmallDisk) -> None:
+    spills = Spills(make_broker("small/data"))
+    spills.broker.entrance, spills.broker.data_here = disk.entrance, disk.inside / "data"
+    await spills.start()
+    await spills.publish()
+    _, healthy = await spills.consumers()
+    await healthy.take_until(partial(healthy.has, spills.publisher.numbers, HIGH), 20)
+    spills.broker.stop()
+
+    disk.fill()
+    spills.broker = make_broker("small/data", lane_retained_bytes=0)
+    spills.broker.entrance, spills.broker.data_here = disk.entrance, disk.inside / "data"
+    spills.broker.start()
+    stuck, healthy = await spills.consumers()
+    await until(lambda: "lanes cannot be spilled" in spills.broker.log_text, "a spill fails", 20)
+    stuck.flow(ROUNDS)
+    await stuck.take_until(lambda: stuck.count >= ROUNDS, 20)
+    stuck.close()
+    healthy.close()
+
+    disk.free()
+    waiting = await spills.consumers()
+    await spills.spilled()
+    for consumer in waiting:
+        consumer.close()
+    await spills.open_publisher()
+    await spills.publish()
     await spills.take_all()

@@ -206,7 +206,10 @@ class MetadataWitness(WireListener):
 
     def _causes(self, record: SubscriptionRecord) -> tuple[object, ...]:
         """Return all causes of another assignment except load."""
-        members = tuple((name, consumer.whole) for name, consumer in sorted(record.consumers.items()))
+        members = tuple(
+            (name, one.whole, one.finished, repr(one.partly_finished), repr(one.leaving))
+            for name, one in sorted(record.consumers.items())
+        )
         fields = tuple(
             repr(getattr(record, name))
             for name in record.__struct_fields__
@@ -236,7 +239,9 @@ class MetadataWitness(WireListener):
 
     def leaving(self, member: RegistrationSeen) -> None:
         key = member.subscription, member.name
-        if self._connected.get(key) in (member, None):
+        connected = self._connected.get(key)
+        # A member of a checkpoint group registers again with each report.
+        if connected is None or connected.client == member.client:
             self._connected.pop(key, None)
             self._left[key] = None
 

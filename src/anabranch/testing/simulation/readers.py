@@ -36,6 +36,8 @@ KEYED = "keyed"
 """A queue whose keys keep their order."""
 CHECKPOINT = "checkpoint"
 """Not a subscription: the deliveries up to the last checkpoint, and those after it."""
+GROUP = "group"
+"""Not a subscription: checkpoint consumers that share segments and commit their positions."""
 
 TAKEN_BACK = "taken back"
 """Deliveries after the checkpoint from which a reader was restored; they do not count."""
@@ -54,6 +56,7 @@ class Readers:
             QUEUE: shape.queue_consumers,
             KEYED: shape.keyed_consumers,
             CHECKPOINT: shape.checkpoints,
+            GROUP: shape.group_members,
         }
         self.wanted = {kind: count for kind, count in wanted.items() if count}
         """The number of readers of each kind."""
@@ -74,7 +77,7 @@ class Readers:
     @property
     def subscriptions(self) -> list[str]:
         """The kinds with a cursor in the broker."""
-        return [kind for kind in self.kinds if kind != CHECKPOINT]
+        return [kind for kind in self.kinds if kind not in (CHECKPOINT, GROUP)]
 
     def confirmed(self, uid: str) -> None:
         """Expect a stored message in every subscription."""
@@ -98,6 +101,7 @@ class Readers:
             QUEUE: self._queue,
             KEYED: self._keyed,
             CHECKPOINT: self._checkpoint,
+            GROUP: self._group,
         }[kind]
         while self._goes_on(process):
             try:
@@ -240,6 +244,36 @@ class Readers:
                 await consumer.close()
                 if rng.random() < 0.5:
                     self._save(consumer.checkpoint())
+
+    async def _group(self, process: SimProcess, rng: random.Random) -> None:
+        """Share the topic with other members and commit; a group that was empty begins anew."""
+        async with self._cluster.client(process, READER) as client:
+            consumer: AsyncCheckpointConsumer[bytes] = await persist(
+                partial(
+                    client.create_checkpoint_consumer,
+                    str(TOPIC),
+                    start=Checkpoint.earliest(),
+                    group=GROUP,
+                    name=process.name,
+                    receiver_queue_size=self._shape.queue_size,
+                    fail_on_data_loss=not self._shape.disk.damaged,
+                )
+            )
+            while self._goes_on(process):
+                messages = await consumer.receive_many(rng.randrange(1, 30), timeout=0.5)
+                self._note(GROUP, messages, process.name)
+                await self._think(rng)
+                if rng.random() < 0.3:
+                    continue
+                try:
+                    await consumer.commit()
+                    self._counts["group committed"] += 1
+                except OperationTimeoutError:
+                    self._counts["commit in doubt"] += 1
+                except ConsumerBusyError:
+                    # Another member got a bucket; it receives the uncommitted messages, and `read` goes on.
+                    self._counts["commit refused"] += 1
+                    return
 
     def _save(self, checkpoint: Checkpoint) -> None:
         self._counts["checkpoint saved"] += 1

@@ -113,6 +113,8 @@ class Shape:
     """Clients without rights that try what they may not do."""
     revocations: int
     """How often a role loses its rights for a while."""
+    group_members: int
+    """Checkpoint consumers that share the topic and commit."""
     forgetful: bool = False
     """Whether queue consumers never acknowledge some messages; no seed draws it, a test may."""
 
@@ -178,6 +180,7 @@ def draw(rng: random.Random, step: str | None) -> Shape:
         deaths=tuple(deaths),
         busy_s=rng.uniform(0.3, 3.0),
         **_draw_strangers(rng),
+        group_members=rng.choice((0, 1, 2, 3)) if checkpoints else 0,
     )
 
 
