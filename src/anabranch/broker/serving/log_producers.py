@@ -134,8 +134,7 @@ class LogProducers:
     def detach(self, producer: ServedProducer) -> None:
         """Forget a producer; the entries that it sent are stored and answered all the same."""
         self._context.usage.discard(producer)
-        if producer.credit is not None:
-            producer.credit.end()
+        producer.detached()
         if self.attached.get(producer.bound_name) is producer:
             del self.attached[producer.bound_name]
             self._messages_left += producer.messages_in

@@ -151,9 +151,14 @@ class LogReader:
             channel.forget()
 
     def close(self) -> None:
-        """Forget the callbacks too, so that the subscription is freed with its last reference."""
+        """Forget the callbacks too, so that the subscription is freed with its last reference.
+
+        No read may be under way.
+        """
         self.forget()
         self.ready, self.passed = _do_nothing, _stop
+        for channel in self._channels:
+            channel.close()
 
 
 class _Channel:
@@ -182,6 +187,10 @@ class _Channel:
         if not self._fetching and ordinal != self.stopped_at:
             self._fetching = True
             self._reader.spawn(self._fetch(ordinal, read))
+
+    def close(self) -> None:
+        """Forget the reader, which holds this channel; neither is used any more."""
+        del self._reader
 
     def forget(self) -> None:
         self.fetched = ()

@@ -121,6 +121,12 @@ class ServedProducer:
         self._inherited = known
         self._inherited_max = known.highest
 
+    def detached(self) -> None:
+        """Need no credit, and keep no way back to log and client: the last reference frees the producer."""
+        if self.credit is not None:
+            self.credit.end()
+        self.leave = self.promoted = _do_nothing
+
     def when_idle(self, done: Callable[[], None]) -> None:
         """Call `done` once every SEND so far is answered."""
         if self._waiting:

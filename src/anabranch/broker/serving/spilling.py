@@ -226,5 +226,11 @@ class Spilling:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        # The cursor and this object are freed with their last reference.
+        self._cursor.dropped = _keep
         for side in self._cursor.sides:
             side.log.release()
+
+
+def _keep(sides: Sequence[SideLog]) -> None:
+    """The side logs of a log without clients stay until it is used again."""

@@ -20,7 +20,8 @@ from anabranch.model.layout import Router
 from anabranch.testing.cluster import Cluster
 from anabranch.testing.judges.checkers import SendResult, Sent
 from anabranch.testing.simprocess import SimProcess
-from anabranch.testing.simulation.readers import CHECKPOINT, TOPIC, Readers, persist
+from anabranch.testing.simulation.reader_kinds import CHECKPOINT, persist
+from anabranch.testing.simulation.readers import TOPIC, Readers
 from anabranch.testing.simulation.shape import SENDER, Shape
 
 LEAVE_S = 60.0

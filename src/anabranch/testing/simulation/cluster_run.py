@@ -32,7 +32,8 @@ from anabranch.testing.sim_guard import GUARDED
 from anabranch.testing.simloop import SimLoop, SimulationError
 from anabranch.testing.simulation.clients import Clients, Senders
 from anabranch.testing.simulation.liars import Liars
-from anabranch.testing.simulation.readers import CHECKPOINT, KEYED, QUEUE, STREAM, TOPIC, Readers
+from anabranch.testing.simulation.reader_kinds import CHECKPOINT, KEYED, QUEUE, STREAM
+from anabranch.testing.simulation.readers import TOPIC, Readers
 from anabranch.testing.simulation.requests import Requests
 from anabranch.testing.simulation.roles import Roles, guard_of
 from anabranch.testing.simulation.shape import FAILPOINTS, OPERATIONS, SENDER, SPILL_STEPS, draw, draw_config

@@ -9,38 +9,34 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
+from anabranch.client.api import AsyncClient
 from anabranch.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
 from anabranch.client.consume.queue_consumer import AsyncQueueConsumer
 from anabranch.client.consume.stream_consumer import AsyncStreamConsumer
 from anabranch.client.message import Message
-from anabranch.errors import AnabranchError, AuthorizationError, ConsumerBusyError, OperationTimeoutError
+from anabranch.errors import AuthorizationError, ConsumerBusyError, OperationTimeoutError
 from anabranch.model.checkpoint import Checkpoint
 from anabranch.model.names import TopicName
 from anabranch.testing.cluster import Cluster
 from anabranch.testing.judges.checkers import Delivered, SendResult, Sent
 from anabranch.testing.simprocess import SimProcess
+from anabranch.testing.simulation.reader_kinds import (
+    CHECKPOINT,
+    GROUP,
+    KEYED,
+    QUEUE,
+    STREAM,
+    TAKEN_BACK,
+    persist,
+)
 from anabranch.testing.simulation.shape import READER, Shape
 
-T = TypeVar("T")
-
 TOPIC = TopicName("topic", "public", "default", "orders")
-
-STREAM = "stream"
-QUEUE = "queue"
-KEYED = "keyed"
-"""A queue whose keys keep their order."""
-CHECKPOINT = "checkpoint"
-"""Not a subscription: the deliveries up to the last checkpoint, and those after it."""
-GROUP = "group"
-"""Not a subscription: checkpoint consumers that share segments and commit their positions."""
-
-TAKEN_BACK = "taken back"
-"""Deliveries after the checkpoint from which a reader was restored; they do not count."""
 
 
 class Readers:
@@ -218,21 +214,23 @@ class Readers:
                     acknowledged += (bytes(message.value).decode() for message in finished)
                 await self._confirm(KEYED, consumer, acknowledged, rng)
 
+    async def _open_checkpoint(
+        self, client: AsyncClient, start: Checkpoint, **more: Any
+    ) -> AsyncCheckpointConsumer[bytes]:
+        options: dict[str, Any] = {
+            "receiver_queue_size": self._shape.queue_size,
+            # A damaged record is a gap, which the reader would report with an error.
+            "fail_on_data_loss": not self._shape.disk.damaged,
+        }
+        opening = partial(client.create_checkpoint_consumer, str(TOPIC), start=start, **options, **more)
+        return await persist(opening)
+
     async def _checkpoint(self, process: SimProcess, rng: random.Random) -> None:
         """Read from the last checkpoint on and save one at random points; sometimes close and restore."""
         closings = rng.randrange(4)
         async with self._cluster.client(process, READER) as client:
             while self._goes_on(process):
-                consumer: AsyncCheckpointConsumer[bytes] = await persist(
-                    partial(
-                        client.create_checkpoint_consumer,
-                        str(TOPIC),
-                        start=self._restore(),
-                        receiver_queue_size=self._shape.queue_size,
-                        # A damaged record is a gap, which the reader would report with an error.
-                        fail_on_data_loss=not self._shape.disk.damaged,
-                    )
-                )
+                consumer = await self._open_checkpoint(client, self._restore())
                 while self._goes_on(process) and not (closings and rng.random() < 0.05):
                     messages = await consumer.receive_many(rng.randrange(1, 30), timeout=0.5)
                     self._note(CHECKPOINT, messages, process.name)
@@ -248,17 +246,8 @@ class Readers:
     async def _group(self, process: SimProcess, rng: random.Random) -> None:
         """Share the topic with other members and commit; a group that was empty begins anew."""
         async with self._cluster.client(process, READER) as client:
-            consumer: AsyncCheckpointConsumer[bytes] = await persist(
-                partial(
-                    client.create_checkpoint_consumer,
-                    str(TOPIC),
-                    start=Checkpoint.earliest(),
-                    group=GROUP,
-                    name=process.name,
-                    receiver_queue_size=self._shape.queue_size,
-                    fail_on_data_loss=not self._shape.disk.damaged,
-                )
-            )
+            earliest = Checkpoint.earliest()
+            consumer = await self._open_checkpoint(client, earliest, group=GROUP, name=process.name)
             while self._goes_on(process):
                 messages = await consumer.receive_many(rng.randrange(1, 30), timeout=0.5)
                 self._note(GROUP, messages, process.name)
@@ -309,12 +298,3 @@ class Readers:
             missing.pop(uid, None)
             uids.append(uid)
         return uids
-
-
-async def persist(attempt: Callable[[], Awaitable[T]]) -> T:
-    """Retry until the brokers answer."""
-    while True:
-        try:
-            return await attempt()
-        except AnabranchError:
-            await asyncio.sleep(0.5)

@@ -32,7 +32,8 @@ from anabranch.model.weights import Cells, balanced_bucket_splits, balanced_poin
 from anabranch.testing.cluster import Cluster
 from anabranch.testing.judges.checkers import SendResult
 from anabranch.testing.judges.witness import Witness
-from anabranch.testing.simulation.readers import STREAM, TOPIC
+from anabranch.testing.simulation.reader_kinds import STREAM
+from anabranch.testing.simulation.readers import TOPIC
 from anabranch.testing.simulation.shape import OPERATIONS, Shape
 
 KINDS: tuple[SubscriptionKind, ...] = ("STREAM", "QUEUE")

@@ -27,7 +27,8 @@ from anabranch.testing.simloop import SimLoop
 from anabranch.testing.simprocess import SimProcess
 from anabranch.testing.simulation.clients import Clients
 from anabranch.testing.simulation.liars import PATIENCE_S, WireUser
-from anabranch.testing.simulation.readers import STREAM, TOPIC
+from anabranch.testing.simulation.reader_kinds import STREAM
+from anabranch.testing.simulation.readers import TOPIC
 from anabranch.testing.simulation.shape import READER, SENDER, Shape
 from anabranch.transport.dialing import dial
 

@@ -179,8 +179,7 @@ def draw(rng: random.Random, step: str | None) -> Shape:
         auto_scale=rng.random() < 0.3,
         deaths=tuple(deaths),
         busy_s=rng.uniform(0.3, 3.0),
-        **_draw_strangers(rng),
-        group_members=rng.choice((0, 1, 2, 3)) if checkpoints else 0,
+        **_draw_strangers(rng) | _draw_group(rng, checkpoints),
     )
 
 
@@ -216,6 +215,11 @@ def _draw_readers(rng: random.Random) -> dict[str, Any]:
         "keyed_consumers": rng.choice((0, 0, 1, 2, 3)),
         "stuck": rng.choice((0.0, 0.02, 0.1)),
     }
+
+
+def _draw_group(rng: random.Random, checkpoints: bool) -> dict[str, Any]:
+    """Draw the members of a checkpoint group, which needs the retention time of checkpoint consumers."""
+    return {"group_members": rng.choice((0, 1, 2, 3)) if checkpoints else 0}
 
 
 def _draw_strangers(rng: random.Random) -> dict[str, Any]:

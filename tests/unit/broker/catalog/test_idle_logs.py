@@ -145,6 +145,18 @@ async def test_a_sealed_log_is_unloaded_and_drained_later(brokers: Brokers) -> N
     await idle(brokers, SEGMENT)
 
 
+def parts_in_cycles() -> set[str]:
+    """The kinds of broker objects that only the garbage collector would free."""
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        gc.collect()
+        kinds = {type(found) for found in gc.garbage}
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+    return {kind.__qualname__ for kind in kinds if kind.__module__.startswith("anabranch.broker.serving")}
+
+
 async def test_an_unloaded_log_is_freed_without_a_garbage_collection(brokers: Brokers) -> None:
     await publish(brokers, b"0", b"1")
     await consume(brokers, 2)
@@ -156,6 +168,7 @@ async def test_an_unloaded_log_is_freed_without_a_garbage_collection(brokers: Br
     try:
         await idle(brokers)
         assert [reference() for reference in watched] == [None, None]
+        assert parts_in_cycles() == set()
     finally:
         gc.enable()
 

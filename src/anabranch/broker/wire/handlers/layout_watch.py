@@ -50,8 +50,8 @@ class LayoutSession:
 
     def stop(self) -> None:
         self._stopped = True
-        for undo in self._undo:
-            undo()
+        while self._undo:
+            self._undo.pop()()
 
     def changed(self, layout: Layout | None) -> None:
         """Take a newer layout, or None when the topic is deleted."""
