@@ -27,8 +27,10 @@ class Payload(NamedTuple):
     publish_time_ms: int
     producer: str = ""
     schema_version: bytes = b""
-    first_sequence: int = -1
-    """Sequence id of the first message if the ids follow each other; -1 if each message has its own."""
+    first_sequence: int = 0
+    """Numbers messages that have no sequence id of their own, from the first one on."""
+    consecutive: bool = False
+    """Whether all messages are numbered so, although they have ids of their own."""
 
 
 def open_entry(entry: bytes, limit: int) -> Payload:
@@ -54,9 +56,8 @@ def open_entry(entry: bytes, limit: int) -> Payload:
     else:
         inner, count = _as_batch(metadata, bytes(data)), 1
     # An entry whose outer metadata was written again has old ids inside.
-    consecutive = metadata.highest_sequence_id - metadata.sequence_id == count - 1
-    first = metadata.sequence_id if consecutive else -1
-    return Payload(inner, count, published, metadata.producer_name, metadata.schema_version, first)
+    ids = metadata.sequence_id, metadata.highest_sequence_id - metadata.sequence_id == count - 1
+    return Payload(inner, count, published, metadata.producer_name, metadata.schema_version, *ids)
 
 
 def _as_batch(metadata: pb.MessageMetadata, value: bytes) -> bytes:

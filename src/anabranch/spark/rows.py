@@ -185,8 +185,10 @@ class _Rows:
         return f"position {self.positions()[row]} of segment {self.segments()[row]} of topic {self.topic}"
 
     def sequences(self) -> Numbers:
+        own = self.spans.sequence_ids()
+        counted = self._of_entry([piece.payload.consecutive for piece in self._pieces]) | (own < 0)
         firsts = self._of_entry([piece.payload.first_sequence for piece in self._pieces])
-        found: Numbers = np.where(firsts >= 0, firsts + self._within_entry(), self.spans.sequence_ids())
+        found: Numbers = np.where(counted, firsts + self._within_entry(), own)
         return found
 
     def publish_times_ms(self) -> Any:

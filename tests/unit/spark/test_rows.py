@@ -137,12 +137,12 @@ def test_each_message_has_the_producer_and_sequence_id_of_its_own_entry() -> Non
     builder.add(open_entry(build_entry(single.SerializeToString(), b"v"), 2**20), 4, part, None)
     unnumbered = pb.SingleMessageMetadata(payload_size=1).SerializeToString()
     batched = pb.MessageMetadata(
-        producer_name="four", sequence_id=3, publish_time=1, num_messages_in_batch=1
+        producer_name="four", sequence_id=3, publish_time=1, num_messages_in_batch=2
     ).SerializeToString()
-    payload = len(unnumbered).to_bytes(4, "big") + unnumbered + b"v"
+    payload = 2 * (len(unnumbered).to_bytes(4, "big") + unnumbered + b"v")
     builder.add(open_entry(build_entry(batched, payload), 2**20), 5, part, None)
     found = [(row["producer"], row["sequence"]) for row in taken(builder)]
-    assert found == [("one", 300), ("one", 2**40), ("two", 5), ("three", 9), ("four", None)]
+    assert found == [("one", 300), ("one", 2**40), ("two", 5), ("three", 9), ("four", 3), ("four", 4)]
 
 
 def test_an_entry_with_consecutive_ids_outside_has_them_for_its_messages() -> None:
