@@ -29,7 +29,7 @@ from anabranch.spark.decide.topic_names import TopicPattern
 from anabranch.spark.decide.topology import SegmentSpan, Slice, Topology
 from anabranch.spark.option_values import Settings
 from anabranch.spark.source import AnabranchSource
-from anabranch.spark.topics import OutgoingRows, Service, StoredEntry
+from anabranch.spark.topics import OutgoingRows, Service, Sink, StoredEntry
 
 _RECORD = struct.Struct(">QII")
 PUBLISHED_MS = 1_700_000_000_123
@@ -260,6 +260,9 @@ class FileService(Service):
 
     def writer(self, topic: str, flush_bytes: int, compression: str | None) -> FileWriter:
         return FileWriter(FileTopic(Path(self.root), topic))
+
+    def sink(self, namespace: str, sink_id: str) -> Sink:
+        raise NotImplementedError("topics in files have no exactly-once sink")
 
 
 class FilesSource(AnabranchSource):

@@ -51,6 +51,7 @@ def copying(stream: Any, target: FileTopic, checkpoint: Path) -> Any:
         .writeStream.format(FORMAT)
         .option("service.url", str(target.root))
         .option("topic", target.name)
+        .option("delivery", "at-least-once")
         .option("checkpointLocation", str(checkpoint))
     )
 

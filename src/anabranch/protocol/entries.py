@@ -25,6 +25,7 @@ _KEY_TAG: Final = 0x12
 _SIZE_TAG: Final = 0x18
 _SEQUENCE_TAG: Final = 0x40
 _read_head = Struct(">IBB").unpack_from
+_parse_header = pb.SingleMessageMetadata.FromString
 
 
 @dataclass
@@ -50,6 +51,8 @@ class Columns:
     data: bytes = b""
     starts: Sequence[int] = ()
     """Offset in `data` of each message."""
+    numbered_from: int | None = None
+    """The sequence id of message 0 if a message has none of its own; messages are numbered in order."""
 
     @cached_property
     def keys(self) -> list[bytes | None]:
@@ -60,7 +63,10 @@ class Columns:
 
     @cached_property
     def sequence_ids(self) -> list[int]:
-        data = self.data
+        data, first = self.data, self.numbered_from
+        if first is not None:
+            headers = (_parse_header(_header(data, *_header_span(data, at))) for at in self.starts)
+            return [_sequence_id(header, first + index) for index, header in enumerate(headers)]
         return [last_varint(data, at + 4 + _read_head(data, at)[0]) for at in self.starts]
 
 
@@ -124,6 +130,7 @@ def _batch_columns(metadata: pb.MessageMetadata, data: bytes, position: int) -> 
     # Upper bytes of the sequence id before: neighbours in a batch mostly differ in the lowest byte only.
     upper = b"\xff"
     try:
+        bare = not _parse_header(_header(data, *_header_span(data, position))).HasField("sequence_id")
         for index in range(count):
             size, tag, length = _read_head(data, position)
             value_start = position + 4 + size
@@ -141,11 +148,10 @@ def _batch_columns(metadata: pb.MessageMetadata, data: bytes, position: int) -> 
             if usual and rest == upper and data[at] == _SEQUENCE_TAG and data[at + 1] >= 0x80:
                 # The upper bytes equal those of the message before, and end the header.
                 pass
-            elif usual and at < value_start and _is_sequence_id(data, at, value_start):
+            elif usual and (bare if at == value_start else _is_sequence_id(data, at, value_start)):
                 upper = rest or upper
             else:
-                header = pb.SingleMessageMetadata.FromString(_header(data, position + 4, value_start))
-                unusual[index] = header
+                header = unusual[index] = _parse_header(_header(data, position + 4, value_start))
                 length = header.payload_size
                 if length < 0 or not header.IsInitialized():
                     raise CorruptDataError(f"message {index} of a batch has no payload size")
@@ -153,9 +159,7 @@ def _batch_columns(metadata: pb.MessageMetadata, data: bytes, position: int) -> 
             position = value_start + length
             values.append(data[value_start:position])
     except (DecodeError, struct_error, IndexError) as error:
-        raise CorruptDataError(
-            f"message {len(values)} of {count} in a batch cannot be read: {error}"
-        ) from error
+        raise CorruptDataError(f"message {len(values)} of {count} cannot be read: {error}") from error
     if position != len(data) or count < 1:
         raise CorruptDataError(f"a batch of {count} messages does not fill its {len(data)} bytes exactly")
     columns = Columns(
@@ -170,14 +174,15 @@ def _batch_columns(metadata: pb.MessageMetadata, data: bytes, position: int) -> 
         batch_size=count,
         data=data,
         starts=starts,
+        numbered_from=metadata.sequence_id if bare else None,
     )
     if unusual:
-        _fill_in(columns, unusual)
+        _fill_in(columns, unusual, metadata.sequence_id)
     return columns
 
 
-def _fill_in(columns: Columns, unusual: dict[int, pb.SingleMessageMetadata]) -> None:
-    """Add the fields of unusual headers, and remove compacted messages."""
+def _fill_in(columns: Columns, unusual: dict[int, pb.SingleMessageMetadata], first: int) -> None:
+    """Add the fields of unusual headers, and remove compacted messages; `first` numbers message 0."""
     count = columns.count
     if any(header.event_time for header in unusual.values()):
         columns.event_times = [0] * count
@@ -187,7 +192,7 @@ def _fill_in(columns: Columns, unusual: dict[int, pb.SingleMessageMetadata]) -> 
         columns.ordering_keys = [None] * count
     for index, header in unusual.items():
         columns.keys[index] = _key_bytes(header)
-        columns.sequence_ids[index] = header.sequence_id
+        columns.sequence_ids[index] = _sequence_id(header, first + index)
         if header.null_value:
             columns.values[index] = None
         if columns.event_times is not None:
@@ -210,6 +215,14 @@ def _fill_in(columns: Columns, unusual: dict[int, pb.SingleMessageMetadata]) -> 
             if column is not None:
                 del column[index]
     columns.count = count - len(removed)
+
+
+def _sequence_id(header: pb.SingleMessageMetadata, implied: int) -> int:
+    return header.sequence_id if header.HasField("sequence_id") else implied
+
+
+def _header_span(data: bytes, position: int) -> tuple[int, int]:
+    return position + 4, position + 4 + _read_head(data, position)[0]
 
 
 def _header(data: bytes, start: int, end: int) -> bytes:

@@ -23,8 +23,10 @@ from anabranch.spark.topics import OutgoingRows
 class RowEncoder:
     """The rows of one Arrow batch; the client asks for them when it knows the layout."""
 
-    def __init__(self, rows: OutgoingRows, entry_bytes: int, turn: int = 0) -> None:
+    def __init__(self, rows: OutgoingRows, entry_bytes: int, turn: int = 0, *, numbered: bool = True) -> None:
+        """Messages that are not `numbered` get their sequence ids from their entry, when it is published."""
         self._rows = rows
+        self._numbered = numbered
         self._entry_bytes = entry_bytes
         self._turn = turn
 
@@ -40,12 +42,13 @@ class RowEncoder:
         buckets = _Buckets(layout, self._turn)
         bucket_of_row, slots = buckets.of_rows(self._rows, count)
         messages = MessageColumns(self._rows)
-        windows = _windows(messages.sizes(first_sequence_id), self._entry_bytes, bytes_max)
+        numbers = first_sequence_id if self._numbered else None
+        windows = _windows(messages.sizes(numbers), self._entry_bytes, bytes_max)
         group = windows * len(buckets) + bucket_of_row
         # Numpy sorts small numbers by radix, which is several times faster.
         small = int(windows[-1] + 1) * len(buckets) < 2**15
         order: Numbers = np.argsort(group.astype(np.int16) if small else group, kind="stable")
-        data, starts = messages.joined(order, first_sequence_id)
+        data, starts = messages.joined(order, numbers)
         ends = np.append(np.flatnonzero(np.diff(group[order])) + 1, count).tolist()
         parts = []
         begin = 0

@@ -33,7 +33,7 @@ from anabranch.spark.decide.topology import SegmentSpan, Slice, Topology
 from anabranch.spark.option_values import CREDENTIALS, Settings
 from anabranch.spark.segment_places import places_at, places_of
 from anabranch.spark.slices_ahead import SlicesAhead
-from anabranch.spark.topics import OutgoingRows, StoredEntry, TopicReader
+from anabranch.spark.topics import OutgoingRows, Sink, StoredEntry, TopicReader
 from anabranch.spark.worker_memory import exempt_modules
 
 T = TypeVar("T")
@@ -55,6 +55,12 @@ class LiveService:
 
     def writer(self, topic: str, flush_bytes: int, compression: str | None) -> LiveWriter:
         return LiveWriter(_session(self), topic, flush_bytes, compression)
+
+    def sink(self, namespace: str, sink_id: str) -> Sink:
+        # Imported late: most processes never write exactly once.
+        from anabranch.spark.live_sink import LiveSink
+
+        return LiveSink(_session(self), namespace, sink_id)
 
 
 class Session:

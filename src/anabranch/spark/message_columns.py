@@ -55,9 +55,9 @@ class MessageColumns:
         found: str | bytes | None = None if self._keys is None else self._raw_keys[row].as_py()
         return found
 
-    def sizes(self, first_sequence_id: int) -> Numbers:
+    def sizes(self, first_sequence_id: int | None) -> Numbers:
         """Return an upper estimate of the bytes of each message."""
-        last = first_sequence_id + len(self._values)
+        last = (first_sequence_id or 0) + len(self._values)
         sizes = _lengths(self._values) + (_HEADER_BYTES_MAX if last >= 2**35 else 24)
         if self._event_times is not None:
             sizes += 8
@@ -66,8 +66,11 @@ class MessageColumns:
                 sizes += _lengths(column)
         return sizes
 
-    def joined(self, order: Numbers, first_sequence_id: int) -> tuple[Bytes, Numbers]:
-        """Return the bytes of all messages in this order, and the offsets before and after each message."""
+    def joined(self, order: Numbers, first_sequence_id: int | None) -> tuple[Bytes, Numbers]:
+        """Return the bytes of all messages in this order, and the offsets before and after each message.
+
+        Without a first sequence id the messages have none of their own; their entry numbers them.
+        """
         rows = pa.array(order)
         values = self._values.take(rows)
         keys = None if self._keys is None else self._keys.take(rows)
@@ -85,7 +88,8 @@ class MessageColumns:
             behind.number(0x28, times, times != 0)
         if self._encoded is not None:
             behind.number(0x30, np.ones(count, np.int64), self._encoded[order])
-        behind.number(0x40, order + first_sequence_id)
+        if first_sequence_id is not None:
+            behind.number(0x40, order + first_sequence_id)
         if self._no_value is not None:
             behind.number(0x48, np.ones(count, np.int64), self._no_value[order])
 

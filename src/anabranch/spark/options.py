@@ -5,13 +5,15 @@ Spark passes option names in lower case. This module must not know how an option
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from anabranch.errors import InvalidConfigurationError
-from anabranch.model.names import validate_subscription
+from anabranch.model.names import TopicName, validate_subscription
 from anabranch.spark.decide.offsets import Start
 from anabranch.spark.decide.topic_names import TopicPattern, short_name
 from anabranch.spark.option_starts import (
@@ -96,17 +98,20 @@ _SINK = (
     "includeHeaders",
     "binaryHeaders",
     "failOnUnknownColumns",
-)
-_SINK_LATER = (
     "sinkId",
     "txnId",
     "batchId",
+)
+_SINK_LATER = (
     "sequenceColumn",
     "producerColumn",
     "txnTimeout",
     "lingerMs",
     "maxInFlight",
 )
+
+_DELIVERIES = ("exactly-once", "at-least-once")
+"""The defaults of streams and of batches."""
 
 _COMPRESSIONS = ("none", "lz4", "zlib", "zstd", "snappy")
 
@@ -166,6 +171,14 @@ class SinkOptions:
     base64_headers: bool
     """Send all values of headers as Base64, because properties are text."""
     refuse_unknown_columns: bool
+    streaming: bool
+    exactly_once: bool
+    sink_namespace: str
+    """The namespace of the sink's logs, such as public/default."""
+    sink_id: str | None
+    """None: the query, or else the job, has a sink of its own."""
+    transaction: str | None
+    batch: int | None
 
 
 def read_source_options(given: Mapping[str, str]) -> SourceOptions:
@@ -188,28 +201,32 @@ def read_source_options(given: Mapping[str, str]) -> SourceOptions:
     return found
 
 
-def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
+def read_sink_options(given: Mapping[str, str], *, streaming: bool = False) -> SinkOptions:
     """Raise InvalidConfigurationError with the option's name and the values that it takes."""
     options = GivenOptions(given, _SINK, _SINK_LATER, "sink")
-    delivery = options.text("delivery") or "at-least-once"
-    if delivery != "at-least-once":
-        raise InvalidConfigurationError(
-            f"delivery={delivery} is not supported yet; at-least-once is: a task that is retried writes again"
-        )
     # LZ4 costs less time than broker and disk save by the smaller entries; Zstandard costs more.
     compression = options.read("compression", lambda text: word(text, _COMPRESSIONS), "lz4")
+    delivery = options.read("delivery", lambda text: word(text, _DELIVERIES), _DELIVERIES[not streaming])
     # The options of a view or table name the topic as for reading.
     topic = options.text("topic") or options.text("path") or options.text("subscribe")
+    name = None if topic is None else short_name(topic)
+    namespace, sink_id = _sink_place(options, name)
     return SinkOptions(
         service_url=options.required("service.url"),
         client=options.client(),
-        topic=None if topic is None else short_name(topic),
+        topic=name,
         flush_bytes=options.read("flushBytes", byte_size, 2**20),
         compression=None if compression == "none" else compression,
         include_headers=options.read("includeHeaders", flag, True),
         base64_headers=options.read("binaryHeaders", lambda text: word(text, ("fail", "base64")), "fail")
         == "base64",
         refuse_unknown_columns=options.read("failOnUnknownColumns", flag, True),
+        streaming=streaming,
+        exactly_once=delivery == "exactly-once",
+        sink_namespace=namespace,
+        sink_id=sink_id,
+        transaction=options.text("txnId"),
+        batch=options.read("batchId", whole_number, None),
     )
 
 
@@ -218,6 +235,25 @@ def sink_part(options: Mapping[str, str]) -> dict[str, str]:
     sink = {name.lower() for name in _SINK}
     reading = {name.lower() for name in _SOURCE} - sink
     return {name: text for name, text in options.items() if name.lower() not in reading}
+
+
+def _sink_place(options: GivenOptions, topic: str | None) -> tuple[str, str | None]:
+    """Return namespace and id of the sink: as given, or beside the topic and named after the checkpoint."""
+    namespace = TopicName.parse(topic or "any", default_domain="topic").namespace_name
+    given = options.text("sinkId")
+    if given is not None:
+        *place, sink_id = given.split("/")
+        if len(place) not in (0, 2) or not re.fullmatch(r"[\w.-]{1,100}", sink_id, re.ASCII):
+            raise InvalidConfigurationError(
+                f"option sinkId is {given!r}; it takes up to 100 letters, digits, dots, dashes and "
+                "underscores, with tenant/namespace/ before them if the sink's logs belong elsewhere"
+            )
+        return "/".join(place) or namespace, sink_id
+    checkpoint = options.text("checkpointLocation")
+    if checkpoint is None:
+        return namespace, None
+    path = checkpoint.removeprefix("file://").removeprefix("file:").rstrip("/")
+    return namespace, hashlib.sha256(path.encode()).hexdigest()[:16]
 
 
 def text_of(options: Mapping[str, object]) -> dict[str, str]:

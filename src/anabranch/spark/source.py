@@ -182,7 +182,8 @@ class AnabranchSource(DataSource):  # type: ignore[misc]
             raise InvalidConfigurationError('a topic cannot be overwritten; write with .mode("append")')
         from anabranch.spark.writer import BatchWriter
 
-        return BatchWriter(*self._write_to(schema, sink_part(recall_options(schema, self.options))))
+        given = sink_part(recall_options(schema, self.options))
+        return BatchWriter(*self._write_to(schema, given, streaming=False))
 
     def streamWriter(self, schema: Any, overwrite: bool) -> StreamWriter:  # noqa: N802
         if overwrite:
@@ -192,12 +193,14 @@ class AnabranchSource(DataSource):  # type: ignore[misc]
         from anabranch.spark.writer import StreamWriter
 
         # A column may bring the comment of the table that a stream reads; that is not the table to write to.
-        return StreamWriter(*self._write_to(schema, self.options))
+        return StreamWriter(*self._write_to(schema, self.options, streaming=True))
 
-    def _write_to(self, schema: Any, given: Mapping[str, str]) -> tuple[Service, SinkOptions]:
+    def _write_to(
+        self, schema: Any, given: Mapping[str, str], *, streaming: bool
+    ) -> tuple[Service, SinkOptions]:
         from anabranch.spark.writer import check_sink_schema
 
-        options = read_sink_options(given)
+        options = read_sink_options(given, streaming=streaming)
         check_sink_schema(schema, options)
         return self.service(options.service_url, options.client), options
 

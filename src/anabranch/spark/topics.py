@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from anabranch.client.net.schemas import TopicSchema
 from anabranch.spark.decide.offsets import TopicCut
+from anabranch.spark.decide.sink_records import Pin, SinkState
 from anabranch.spark.decide.topic_names import TopicPattern
 from anabranch.spark.decide.topology import Slice, Topology
 
@@ -100,6 +101,45 @@ class TopicWriter(Protocol):
         """Release the producer; safe after a failure and after `finish`."""
 
 
+class StagedRows(NamedTuple):
+    """The rows of one task attempt in the row log of a sink."""
+
+    attempt: str
+    rows: int
+    start: int
+    stop: int
+    """All rows lie in the positions `start` up to but not including `stop`, among rows of other attempts."""
+
+
+class Stager(Protocol):
+    """Appends the rows of one task attempt to the row log of a sink. All calls block."""
+
+    def write(self, topic: str, rows: OutgoingRows) -> None:
+        """Append rows for a topic; may return before they are stored."""
+
+    def finish(self) -> StagedRows:
+        """Wait until all rows are stored."""
+
+    def close(self) -> None:
+        """Release the producer; safe after a failure and after `finish`."""
+
+
+class Sink(Protocol):
+    """The logs of an exactly-once sink. All calls block."""
+
+    def state(self) -> SinkState:
+        """Return what the record log says now."""
+
+    def stager(self, attempt: str, flush_bytes: int, compression: str | None) -> Stager:
+        """Return a stager of rows for a task attempt with a name that is never used again."""
+
+    def settle(self, pin: Pin | None) -> None:
+        """Append the pin, unless its batch has one; then publish all batches that are not published yet.
+
+        When it returns, every batch of the record log is stored in its topics once.
+        """
+
+
 class Service(Protocol):
     """A way to topics; small and picklable."""
 
@@ -108,3 +148,6 @@ class Service(Protocol):
 
     def writer(self, topic: str, flush_bytes: int, compression: str | None) -> TopicWriter:
         """Return a writer that makes entries of up to about `flush_bytes`."""
+
+    def sink(self, namespace: str, sink_id: str) -> Sink:
+        """Return the logs of an exactly-once sink."""

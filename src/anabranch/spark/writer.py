@@ -1,7 +1,8 @@
-"""The sink: Arrow batches in, messages out; a task ends when all its messages are stored.
+"""The sink: Arrow batches in, messages out.
 
-At-least-once: a task that Spark retries writes its rows again. `commit` has nothing left to do, and `abort`
-undoes nothing.
+With `delivery=at-least-once` a task writes to the topic and ends when all its messages are stored; a task
+that Spark retries writes its rows again. With `exactly-once` a task stages its rows, and `commit` publishes
+them; see `sink_writing`. `abort` undoes nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +24,7 @@ from anabranch.errors import InvalidConfigurationError
 from anabranch.spark.columns import hash_column
 from anabranch.spark.decide.topic_names import short_name
 from anabranch.spark.options import SinkOptions
+from anabranch.spark.sink_writing import commit_staged, stage_rows
 from anabranch.spark.topics import Headers, OutgoingRows, Service, TopicWriter
 
 log = logging.getLogger("anabranch.spark")
@@ -92,8 +95,13 @@ class _Writer:
     def __init__(self, service: Service, options: SinkOptions) -> None:
         self.service = service
         self.options = options
+        self.run = uuid4().hex
+        """Names a batch job; the writer of its tasks and the writer that commits are copies of one object."""
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        if self.options.exactly_once:
+            rows = _rows_by_topic(iterator, self.options)
+            return stage_rows(self.service, self.options, self.run, rows)
         return write_batches(self.service, self.options, iterator)
 
 
@@ -101,7 +109,9 @@ class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
     """Writes the rows of a batch job."""
 
     def commit(self, messages: list[Any]) -> None:
-        """Do nothing: all rows are stored already."""
+        """Publish staged rows; otherwise all rows are stored already."""
+        if self.options.exactly_once:
+            commit_staged(self.service, messages)
 
     def abort(self, messages: list[Any]) -> None:
         _warn_of_leftovers(messages)
@@ -111,14 +121,16 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
     """Writes the rows of micro-batches."""
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
-        """Do nothing: all rows are stored already."""
+        """Publish staged rows; otherwise all rows are stored already."""
+        if self.options.exactly_once:
+            commit_staged(self.service, messages)
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
         _warn_of_leftovers(messages)
 
 
 def _warn_of_leftovers(messages: list[Any]) -> None:
-    # A failed task is None in the list.
+    # A failed task is None in the list. Staged rows are not visible, and not written twice.
     rows = sum(message.rows for message in messages if isinstance(message, Written))
     if rows:
         log.warning("the write failed after %d rows were stored; a retry writes these rows again", rows)
@@ -141,6 +153,12 @@ def write_batches(service: Service, options: SinkOptions, batches: Iterator[Any]
         for writer in writers.values():
             writer.close()
     return Written(rows)
+
+
+def _rows_by_topic(batches: Iterator[Any], options: SinkOptions) -> Iterator[tuple[str, OutgoingRows]]:
+    for batch in batches:
+        for topic, part in _by_topic(batch, options.topic):
+            yield topic, outgoing_rows(part, options)
 
 
 def _by_topic(batch: Any, topic: str | None) -> Iterator[tuple[str, Any]]:

@@ -201,8 +201,18 @@ def test_a_null_key_is_no_key() -> None:
     assert decode_columns(entry_of(payload, 1), LIMIT).keys == [None]
 
 
-def test_a_header_without_a_sequence_id_counts_as_zero() -> None:
-    assert decode_columns(entry_of(header_of(partition_key="x") + b"a", 1), LIMIT).sequence_ids == [0]
+def test_the_entry_numbers_messages_without_a_sequence_id() -> None:
+    plain, keyed = header_of() + b"a", header_of(partition_key="x") + b"b"
+    timed, numbered = header_of(event_time=5) + b"c", header_of(sequence_id=900) + b"d"
+    for messages, ids in (
+        ([plain, keyed, plain], [7, 8, 9]),
+        ([keyed, timed, plain], [7, 8, 9]),
+        ([timed, keyed, numbered], [7, 8, 900]),
+        ([numbered, plain, timed], [900, 8, 9]),
+    ):
+        columns = decode_columns(entry_of(b"".join(messages), 3, sequence_id=7), LIMIT)
+        assert columns.sequence_ids == ids
+        assert columns.values == [message[-1:] for message in messages]
 
 
 def test_sequence_ids_of_any_length_come_back() -> None:
@@ -215,7 +225,7 @@ def test_a_header_that_ends_with_something_long_is_not_read_as_one_number() -> N
     """It would take seconds for every message."""
     ordering_key = b"\xff" * 1000
     columns = decode_columns(entry_of(header_of(ordering_key=ordering_key) + b"a", 1), LIMIT)
-    assert (columns.sequence_ids, columns.ordering_keys) == ([0], [ordering_key])
+    assert (columns.sequence_ids, columns.ordering_keys) == ([1], [ordering_key])
     assert entries.last_varint(ordering_key, 1000) < 2**64
 
 

@@ -83,7 +83,7 @@ def test_client_settings_go_on_to_the_client() -> None:
 
 def test_a_sink_is_at_least_once_and_says_so() -> None:
     assert read_sink_options({**SINK, "delivery": "at-least-once"}).topic == "orders"
-    for delivery in ("idempotent", "transactional", "exactly-once"):
+    for delivery in ("idempotent", "transactional"):
         with pytest.raises(InvalidConfigurationError, match="at-least-once"):
             read_sink_options({**SINK, "delivery": delivery})
 
@@ -91,14 +91,31 @@ def test_a_sink_is_at_least_once_and_says_so() -> None:
 def test_a_sink_refuses_options_of_the_source() -> None:
     with pytest.raises(InvalidConfigurationError, match="sink has no option startingoffsets"):
         read_sink_options({**SINK, "startingOffsets": "earliest"})
-    with pytest.raises(InvalidConfigurationError, match="txnId of the sink is not supported yet"):
-        read_sink_options({**SINK, "txnid": "7"})
+    with pytest.raises(InvalidConfigurationError, match="txnTimeout of the sink is not supported yet"):
+        read_sink_options({**SINK, "txntimeout": "7"})
 
 
 def test_options_that_spark_adds_are_none_of_ours() -> None:
-    added = {"queryName": "q", "checkpointLocation": "/c", "outputMode": "append"}
+    added = {"queryName": "q", "outputMode": "append"}
     assert read_sink_options({**SINK, **added}) == read_sink_options(SINK)
     assert read_source_options({**SOURCE, **added}) == read_source_options(SOURCE)
+
+
+def test_a_sink_is_named_after_its_checkpoint_or_by_its_option() -> None:
+    def place(**options: str) -> tuple[str, str | None]:
+        found = read_sink_options({**SINK, **options}, streaming=True)
+        assert found.exactly_once
+        return found.sink_namespace, found.sink_id
+
+    assert place() == ("public/default", None)
+    assert place(checkpointLocation="/c") == place(checkpointLocation="file:///c/")
+    assert place(checkpointLocation="/c") != place(checkpointLocation="/d")
+    assert place(checkpointLocation="/c", sinkId="mine") == ("public/default", "mine")
+    assert place(topic="topic://t/n/x", sinkId="mine") == ("t/n", "mine")
+    assert place(topic="topic://t/n/x", sinkId="a/b/mine") == ("a/b", "mine")
+    for wrong in ("a/b", "ü", "a b", "x" * 101):
+        with pytest.raises(InvalidConfigurationError, match="sinkId"):
+            place(sinkId=wrong)
 
 
 def test_compression_may_be_switched_off_by_name() -> None:

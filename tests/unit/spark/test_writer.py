@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from anabranch.errors import InvalidConfigurationError, SendTimeoutError
 from anabranch.spark.options import read_sink_options
 from anabranch.spark.source import AnabranchSource
-from anabranch.spark.topics import OutgoingRows, TopicReader
+from anabranch.spark.topics import OutgoingRows, Sink, TopicReader
 from anabranch.spark.writer import check_sink_schema, outgoing_rows, write_batches
 
 URL = "pulsar://127.0.0.1:6650"
@@ -46,6 +46,9 @@ class ListService:
 
     def writer(self, topic: str, flush_bytes: int, compression: str | None) -> ListWriter:
         return ListWriter(self, topic)
+
+    def sink(self, namespace: str, sink_id: str) -> Sink:
+        raise NotImplementedError
 
 
 def options(**given: str) -> Any:

@@ -50,6 +50,11 @@ class Producer(Handle, Generic[V]):
         return self._twin.last_sequence_id
 
     @property
+    def message_bytes_max(self) -> int:
+        """The largest message that the broker takes."""
+        return self._twin.message_bytes_max
+
+    @property
     def is_connected(self) -> bool:
         """Whether every segment in use has a connection."""
         return self._twin.is_connected

@@ -72,3 +72,20 @@ def add_encoded(
     home.batch_opened(now)
     for owner in touched:
         owner.close_batches()
+
+
+def add_entries(
+    entries: Sequence[tuple[bytes, int]], routes: SegmentRoutes, first_sequence_id: int, bulk: BulkFuture
+) -> None:
+    """Queue ready-made entries, each with the number of its messages, for a topic that is one log."""
+    home, (target, *_) = routes.home, routes.layout.layout.active
+    owner = routes.holder(target, target.range.start)
+    owner.close_batches()
+    now, sequence = home.loop.time(), first_sequence_id - 1
+    for entry, count in entries:
+        sequence += count
+        batch = Outgoing(now, count=count, sequence=sequence, entry=entry, size=len(entry))
+        owner.add(batch)
+        bulk.join(batch)
+    home.batch_opened(now)
+    owner.close_batches()

@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast
 from anabranch.client.decide.batcher import BucketFill, Outgoing
 from anabranch.client.net.closing import Deadline
 from anabranch.client.options import Seconds, optional_seconds
+from anabranch.client.produce.encoded_rows import add_entries
 from anabranch.client.produce.futures import BulkFuture, SendFuture
 from anabranch.client.produce.publisher import Publisher
 from anabranch.errors import OperationTimeoutError, SendTimeoutError
@@ -48,6 +49,11 @@ class AsyncProducer(Publisher[T]):
     def last_sequence_id(self) -> int:
         """The sequence id of the last message; -1, or the initial one, before the first."""
         return self._sequence
+
+    @property
+    def message_bytes_max(self) -> int:
+        """The largest message that the broker takes."""
+        return self._message_bytes_max
 
     @property
     def is_connected(self) -> bool:
@@ -170,6 +176,18 @@ class AsyncProducer(Publisher[T]):
         The cheapest way to publish: a message costs no more than its row in a batch.
         """
         return await self.enqueue_many_prepared(self.preparing.many(values, keys), keys)
+
+    async def enqueue_entries(self, entries: Sequence[tuple[bytes, int]]) -> BulkFuture:
+        """As `enqueue_many`, for ready-made entries and their message counts; the topic must be one log."""
+        await self.admit()
+        bulk = BulkFuture(self.loop)
+        try:
+            add_entries(entries, self.routes, self._sequence + 1, bulk)
+            self._sequence += sum(count for _, count in entries)
+        finally:
+            bulk.arm()
+        await asyncio.sleep(0)
+        return bulk
 
     async def flush(self, timeout: Seconds | None = None) -> None:
         """Send all batches and wait for every message enqueued before; each fails after its send timeout.
