@@ -94,8 +94,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return the cut to read up to; `start` itself without new messages, because Spark compares text."""
         end = self._next_offset(start, limit)
-        reached = decode(end)
-        self._reached = reached if isinstance(reached, Cut) else None
+        if end is not start or self._reached is None:
+            reached = decode(end)
+            self._reached = reached if isinstance(reached, Cut) else None
         if self._reached is not None and "starting" in start:
             # Retention has to wait from the start on, and not from the first commit on.
             self._mirror.committed(self._reached)

@@ -38,8 +38,7 @@ def checkpoint_from(cut: TopicCut, topology: Topology, entries: Mapping[int, Sto
 def read_positions(cut: TopicCut, topology: Topology) -> dict[int, int]:
     """Return how far each segment is read at a cut, passed segments to their end; later ones are left out."""
     layout, at = topology.layout, cut.positions
-    behind = {other for id_ in at for other in layout.ancestors(id_)}
-    ahead = {other for id_ in at for other in layout.descendants(id_)} - behind
+    ahead = {other for id_ in at for other in layout.descendants(id_)}
     return {
         id_: at.get(id_, tail.next)
         for id_, tail in topology.tails.items()
