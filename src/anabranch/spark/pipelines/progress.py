@@ -98,9 +98,9 @@ def _progress_of(last: Any, rows: int, seconds: float) -> PipelineProgress:
     if last is None:
         return PipelineProgress(rows, seconds, step="starting")
     # Imported late, because it imports Spark.
-    from anabranch.spark.lag import lag
+    from anabranch.spark.lag import lag_of
 
-    behind = lag(last)
+    behind = lag_of(last)
     return PipelineProgress(rows, seconds, None if behind is None else behind.messages)
 
 
