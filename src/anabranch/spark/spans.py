@@ -205,7 +205,7 @@ def _usual_spans(raw: bytes, data: Bytes, starts: Numbers, usual: UsualHeaders) 
         no_key=usual.no_key,
         encoded_key=none,
         no_value=none,
-        event_times_ms=np.zeros(len(starts), np.int64),
+        event_times_ms=usual.event_times,
         sequences=None,
         compacted=none,
         properties=none,

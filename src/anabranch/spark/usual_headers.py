@@ -1,6 +1,6 @@
-"""Reads headers of the usual shape, many at once: a key or none, the payload size and the sequence id.
+"""Reads headers of the usual shape, many at once: key or none, payload size, event time or none, sequence id.
 
-Each header takes three loads of eight bytes; masks compare the tags in such a word with the expected ones.
+Each header takes a few loads of eight bytes; masks compare the tags in such a word with the expected ones.
 Headers with other fields are left to `message_headers`.
 """
 
@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anabranch.spark.columns import Bytes, Flags, Numbers
-from anabranch.spark.message_headers import KEY, PAYLOAD_SIZE, SEQUENCE
+from anabranch.spark.message_headers import EVENT_TIME, KEY, PAYLOAD_SIZE, SEQUENCE
 
-REACH_BYTES = 160
+REACH_BYTES = 192
 """How far behind the last start a load may reach; the caller pads the bytes by as much."""
 
 _HEAD_MASK = 0x80FF_00FF_FFFF
@@ -21,6 +21,10 @@ _HEAD_MASK = 0x80FF_00FF_FFFF
 _KEYED = KEY << 32
 _KEYLESS_MASK = 0x00FF_00FF_FFFF
 _KEYLESS = PAYLOAD_SIZE << 32
+_TIME_BYTES = 6
+"""Bytes of a time in milliseconds from 2004 to 2109; other times are left to the other reader."""
+_TIME_MASK = 0xFF | sum(0x80 << 8 * at for at in range(1, _TIME_BYTES + 1))
+_TIME_WORD = EVENT_TIME | sum(0x80 << 8 * at for at in range(1, _TIME_BYTES))
 
 
 def _sequence_patterns() -> tuple[Numbers, Numbers]:
@@ -46,6 +50,7 @@ class UsualHeaders(NamedTuple):
     key_starts: Numbers
     key_ends: Numbers
     no_key: Flags
+    event_times: Numbers
 
 
 def read_usual(data: Bytes, starts: Numbers, total: int) -> UsualHeaders:
@@ -75,13 +80,29 @@ def read_usual(data: Bytes, starts: Numbers, total: int) -> UsualHeaders:
         after += long
         usual &= ~long | ((size_word & 0x80_0000) == 0)
 
+    third = words[after]
+    event_times = np.zeros(len(starts), np.int64)
+    timed = (third & _TIME_MASK) == _TIME_WORD
+    if timed.any():
+        event_times[timed] = _times_in(third[timed])
+        after += timed * (1 + _TIME_BYTES)
+        third = words[after]
+
     left = np.minimum((header_ends - after).view(np.uint64), np.uint64(9)).view(np.int64)
-    usual &= (words[after] & _SEQUENCE_MASKS[left]) == _SEQUENCE_WORDS[left]
+    usual &= (third & _SEQUENCE_MASKS[left]) == _SEQUENCE_WORDS[left]
     value_ends = header_ends + sizes
     usual &= value_ends <= total
     if not usual.all():
         value_ends[~usual] = -1
-    return UsualHeaders(header_ends, value_ends, key_starts, key_ends, no_key)
+    return UsualHeaders(header_ends, value_ends, key_starts, key_ends, no_key, event_times)
+
+
+def _times_in(words: Numbers) -> Numbers:
+    """Return the numbers in the bytes behind the first one."""
+    times = np.zeros(len(words), np.int64)
+    for at in range(_TIME_BYTES):
+        times |= (words >> 8 * (at + 1) & 0x7F) << 7 * at
+    return times
 
 
 def last_numbers(data: Bytes, ends: Numbers) -> Numbers:

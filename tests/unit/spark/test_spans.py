@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from itertools import product
 
 import numpy as np
 from hypothesis import given, settings
@@ -77,7 +78,7 @@ def test_every_length_of_key_payload_and_sequence_id_is_read(key: int, size: int
 SMALL = st.sampled_from([0, 0, 0, 1, 2, 6, 0x12, 0x18, 0x40, 0x80, 0x81, 0x28, 0x0A])
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.lists(SMALL, min_size=5, max_size=60))
 def test_a_header_of_the_usual_shape_is_read_as_by_the_general_reader(body: list[int]) -> None:
     total = len(body)
@@ -93,10 +94,11 @@ def test_a_header_of_the_usual_shape_is_read_as_by_the_general_reader(body: list
     assert fields.no_key.tolist() == usual.no_key[rows].tolist()
     assert fields.key_starts.tolist() == usual.key_starts[rows].tolist()
     assert fields.key_ends.tolist() == usual.key_ends[rows].tolist()
+    assert fields.event_times.tolist() == usual.event_times[rows].tolist()
 
 
-@settings(max_examples=300)
-@given(st.lists(st.tuples(st.integers(1, 6), st.booleans(), st.integers(-1, 40)), max_size=40), st.data())
+@settings(max_examples=100)
+@given(st.lists(st.tuples(st.integers(1, 6), st.booleans(), st.integers(-1, 20)), max_size=20), st.data())
 def test_following_finds_the_one_way_from_start_to_end(
     gaps: list[tuple[int, bool, int]], data: st.DataObject
 ) -> None:
@@ -119,7 +121,7 @@ def test_following_finds_the_one_way_from_start_to_end(
         row = known.get(offset, -1)
         way = None if row < 0 or ends[row] < 0 else [*way, row]
         offset = ends[row]
-    count = data.draw(st.integers(0, 41)) if way is None else len(way)
+    count = data.draw(st.integers(0, 21)) if way is None else len(way)
     found = follow(np.array(starts, np.int64), np.array(ends, np.int64), count, total)
     if found is None:
         assert way is None or count == 0 != total
@@ -140,3 +142,36 @@ def test_sequence_ids_are_read_when_asked_for(sequences: list[int]) -> None:
         built.add(b"\xff\x80", "k", number)
     spans = find_spans([open_entry(built.build("p", 1), LIMIT)])
     assert spans.sequence_ids().tolist() == sequences
+
+
+@given(st.lists(st.sampled_from([0, 1, 2**35, 2**41 + 17, 2**42 - 1, 2**42, 1_700_000_000_000]), min_size=1))
+def test_event_times_of_every_length_are_read(times: list[int]) -> None:
+    built = MessageBatch()
+    for number, time_ms in enumerate(times):
+        built.add(b"v" * 90, None if number % 3 == 0 else "k", number, event_time_ms=time_ms)
+    spans = find_spans([open_entry(built.build("p", 1), LIMIT)])
+    assert spans.event_times_ms.tolist() == times
+    assert spans.sequence_ids().tolist() == list(range(len(times)))
+
+
+def test_a_way_with_another_number_of_messages_is_refused() -> None:
+    # Rows 1 and 3 lie inside the values of rows 0 and 2; row 3 even ends where the bytes end.
+    starts, ends = np.array([0, 3, 8, 12]), np.array([8, -1, 20, 20])
+    assert np.array_equal(follow(starts, ends, 2, 20), [0, 2])
+    for count in (1, 3, 4):
+        assert follow(starts, ends, count, 20) is None
+    assert follow(starts, ends, 2, 21) is None
+
+
+def test_messages_of_all_usual_shapes_are_read_at_once() -> None:
+    built = MessageBatch()
+    for number, (key, size, time_ms) in enumerate(
+        product(["k" * 127, "k", "", None], [0, 127, 128, 16383], [0, 1_700_000_000_000])
+    ):
+        built.add(b"v" * size, key, number * 10**10, event_time_ms=time_ms)
+    payload = open_entry(built.build("p", 1), LIMIT)
+    spans = find_spans([payload])
+    data = np.frombuffer(bytes(payload.data) + bytes(REACH_BYTES), np.uint8)
+    usual = read_usual(data, spans.header_starts - 4, len(payload.data))
+    assert usual.value_ends.tolist() == spans.value_ends.tolist()
+    assert usual.event_times.tolist() == [0, 1_700_000_000_000] * 16
