@@ -75,7 +75,7 @@ def read_usual(data: Bytes, starts: Numbers, total: int) -> UsualHeaders:
     after = key_ends + 2
     long = (size_word & 0x8000) != 0
     if long.any():
-        # A payload size of two bytes; one of three bytes is left to the other reader.
+        # Two bytes; a payload size of three is left to the other reader.
         sizes[long] |= ((size_word >> 9) & 0x3F80)[long]
         after += long
         usual &= ~long | ((size_word & 0x80_0000) == 0)
@@ -88,13 +88,18 @@ def read_usual(data: Bytes, starts: Numbers, total: int) -> UsualHeaders:
         after += timed * (1 + _TIME_BYTES)
         third = words[after]
 
-    left = np.minimum((header_ends - after).view(np.uint64), np.uint64(9)).view(np.int64)
-    usual &= (third & _SEQUENCE_MASKS[left]) == _SEQUENCE_WORDS[left]
+    usual &= _are_sequences(third, header_ends - after)
     value_ends = header_ends + sizes
     usual &= value_ends <= total
-    if not usual.all():
-        value_ends[~usual] = -1
+    value_ends[~usual] = -1
     return UsualHeaders(header_ends, value_ends, key_starts, key_ends, no_key, event_times)
+
+
+def _are_sequences(words: Numbers, sizes: Numbers) -> Flags:
+    """Return whether the first bytes of each word, as many as the size says, are one sequence id."""
+    known = np.minimum(sizes.view(np.uint64), np.uint64(9)).view(np.int64)
+    fitting: Flags = (words & _SEQUENCE_MASKS[known]) == _SEQUENCE_WORDS[known]
+    return fitting
 
 
 def _times_in(words: Numbers) -> Numbers:
