@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from anabranch.spark.decide.progress import PipelineProgress
+from anabranch.spark.pipelines.failures import PipelineError
 from anabranch.spark.pipelines.loading import format_of
-from anabranch.spark.pipelines.progress import reason_of
+from anabranch.spark.pipelines.progress import SLOW_WORKER, STARTS_MAX, patiently, reason_of
 
 
 def test_rate_waiting_and_remaining_time_are_shown() -> None:
@@ -24,3 +27,23 @@ def test_the_reason_of_a_failed_job_is_a_sentence() -> None:
 def test_names_tell_the_format() -> None:
     names = ["/a/b.csv", "x.JSONL.gz", "s3a://lake/*.parquet", "/data.d/events", "x.txt", "a.ndjson"]
     assert [format_of(name) for name in names] == ["csv", "json", "parquet", None, None, "json"]
+
+
+def test_a_slow_start_of_a_worker_is_repeated_and_other_failures_are_not() -> None:
+    calls = []
+
+    def slow(times: int, text: str) -> None:
+        calls.append(text)
+        if len(calls) <= times:
+            raise PipelineError(text)
+
+    patiently(lambda: slow(2, f"[X] {SLOW_WORKER}."))
+    assert len(calls) == 3
+    calls.clear()
+    with pytest.raises(PipelineError, match="disk"):
+        patiently(lambda: slow(2, "no disk"))
+    assert len(calls) == 1
+    calls.clear()
+    with pytest.raises(PipelineError, match="connect back"):
+        patiently(lambda: slow(99, SLOW_WORKER))
+    assert len(calls) == STARTS_MAX

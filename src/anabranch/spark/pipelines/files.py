@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from anabranch.errors import ConflictError, InvalidConfigurationError
+from anabranch.spark.pipelines.failures import PipelineError
 
 
 class FileInfo(NamedTuple):
@@ -77,7 +78,7 @@ class Files:
         """Rename a file; the directory of the target is made first."""
         self._system.mkdirs(self._path(target.rpartition("/")[0]))
         if not self._system.rename(self._path(source), self._path(target)):
-            raise InvalidConfigurationError(f"cannot rename {self.url(source)} to {self.url(target)}")
+            raise PipelineError(f"cannot rename {self.url(source)} to {self.url(target)}")
 
     def delete(self, path: str) -> None:
         """Delete a file, or a directory with all that it contains; no error if it does not exist."""

@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from anabranch.errors import InvalidConfigurationError
@@ -19,7 +20,7 @@ from anabranch.spark.decide.progress import PipelineProgress
 from anabranch.spark.pipelines.failures import PipelineError
 from anabranch.spark.pipelines.files import Files
 from anabranch.spark.pipelines.places import FORMAT, TopicPlace, default_state, identity, place_of
-from anabranch.spark.pipelines.progress import Show, showing
+from anabranch.spark.pipelines.progress import Show, patiently, showing
 
 FORMATS = ("parquet", "csv", "json")
 _ENDINGS = {"parquet": "parquet", "csv": "csv", "json": "json", "jsonl": "json", "ndjson": "json"}
@@ -88,7 +89,7 @@ def load(
         total = sum(step.rows for step in waiting)
         for step in waiting:
             display(PipelineProgress(rows, time.monotonic() - began, total - rows, f"step {step.number}"))
-            job.send(step)
+            patiently(partial(job.send, step))
             rows += step.rows
         job.clean()
     return LoadSummary(rows, time.monotonic() - began, new)

@@ -19,6 +19,10 @@ LINE_EVERY_S = 5.0
 
 POLL_S = 0.2
 
+STARTS_MAX = 5
+SLOW_WORKER = "Python worker failed to connect back"
+"""Spark's words when a Python worker did not start within 10 seconds."""
+
 
 class Summary(NamedTuple):
     """The result of a run."""
@@ -75,8 +79,14 @@ def run_stream(writer: Any, show: Show, *, follow: str | None = None) -> Summary
     """
     began = time.monotonic()
     trigger = {"processingTime": follow} if follow is not None else {"availableNow": True}
-    query = writer.trigger(**trigger).start()
+    prepared = writer.trigger(**trigger)
     done: dict[int, int] = {}
+    patiently(lambda: _run_once(prepared.start(), show, done, began))
+    return Summary(sum(done.values()), time.monotonic() - began)
+
+
+def _run_once(query: Any, show: Show, done: dict[int, int], began: float) -> None:
+    """Show the progress of a query until it ends; `done` gets the rows of each batch."""
     try:
         while True:
             ended = not query.isActive
@@ -88,10 +98,23 @@ def run_stream(writer: Any, show: Show, *, follow: str | None = None) -> Summary
             time.sleep(POLL_S)
         error = query.exception()
         if error is not None:
-            raise PipelineError(reason_of(error)) from None
+            raise PipelineError(reason_of(error)) from error
     finally:
         query.stop()
-    return Summary(sum(done.values()), time.monotonic() - began)
+
+
+def patiently(action: Callable[[], object]) -> None:
+    """Do something that can be repeated; repeat it if Spark gave up on the start of a Python worker.
+
+    Spark waits 10 seconds for each of them, which a busy machine exceeds; no setting changes that.
+    """
+    for left in reversed(range(STARTS_MAX)):
+        try:
+            action()
+            return
+        except Exception as error:
+            if not left or SLOW_WORKER not in str(error):
+                raise
 
 
 def _progress_of(last: Any, rows: int, seconds: float) -> PipelineProgress:
