@@ -122,6 +122,16 @@ async def test_ledger_ids_are_never_used_twice(run: Run) -> None:
     assert len(seen) == 12
 
 
+async def test_a_log_that_is_created_again_gets_another_id(run: Run) -> None:
+    seen = [(await run.storage.create(NAME)).id, (await run.storage.create(OTHER)).id]
+    for _ in range(2):
+        await run.reopen()
+        assert (await run.storage.create(NAME)).id == seen[0], "an id outlives a restart"
+        await run.storage.delete(OTHER)
+        seen.append((await run.storage.create(OTHER)).id)
+    assert len(set(seen)) == len(seen)
+
+
 async def test_coordinates_of_the_same_entry_agree(run: Run, log: SegmentLog) -> None:
     for at in range(3):
         await put(log, *[DATA] * 3, count=at + 1, timestamp_ms=1000 + at)
@@ -162,6 +172,7 @@ async def test_a_time_finds_the_first_entry_at_or_after_it(run: Run, log: Segmen
         for asked in range(45):
             expected = next((at for at, stamp in enumerate(stamps) if stamp >= asked), len(stamps))
             assert log.extent.ordinal_at_time(asked) == expected, asked
+        assert [log.extent.time_of(at) for at in range(8)] == [10, 20, 20, 20, 30, 30, 40, None]
         reopened = await run.reopened_log()
         log = reopened
 

@@ -20,7 +20,7 @@ from anabranch.model.ranges import HashRange
 from anabranch.spark.decide.offsets import Cut, decode, encode
 from anabranch.spark.decide.partitions import Partition, PartitionLimits, plan_by_position, plan_in_key_order
 from anabranch.spark.decide.places import MessagePlace, place_of, position_of
-from anabranch.spark.decide.planner import advance
+from anabranch.spark.decide.planner import Pace, advance
 from anabranch.spark.decide.slices import slices_between, slices_of_range
 from anabranch.spark.decide.starts import resolve
 from anabranch.spark.decide.topology import Limit, SegmentSpan, Slice, Topology
@@ -144,7 +144,7 @@ class PlacedRun:
         else:
             start = decode(json.loads(self.log[-1]))
             assert isinstance(start, Cut)
-            end = advance(start, {TOPIC: topology}, limit, chain=self.chain)
+            end = advance(start, {TOPIC: topology}, Pace(limit, self.chain))
             if end is start:
                 return False
             end = self.topic.settle(end, topology)

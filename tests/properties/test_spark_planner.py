@@ -1,187 +1,30 @@
-"""Laws of the Spark planner on random DAGs: each message once, a key in order and in one task of a batch.
-
-The toy topic keeps its messages in lists and follows `Layout` through splits, merges and rebuckets; the toy
-Spark runs micro-batches, stops in the middle of one and replays it after the topic has changed.
-"""
+"""Laws of the Spark planner on random DAGs: each message once, a key in order and in one task of a batch."""
 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from anabranch.model.hashing import key_hash, segment_hash
-from anabranch.model.layout import Layout, Router
-from anabranch.spark.decide.offsets import Cut, TopicCut, decode, encode
-from anabranch.spark.decide.partitions import Partition, PartitionLimits, plan_by_position, plan_in_key_order
-from anabranch.spark.decide.planner import advance
+from anabranch.spark.decide.offsets import Cut, TopicCut, decode
+from anabranch.spark.decide.partitions import PartitionLimits, plan_by_position, plan_in_key_order
+from anabranch.spark.decide.planner import Pace, advance
 from anabranch.spark.decide.slices import forget_gone, slices_between, slices_of_range
 from anabranch.spark.decide.starts import resolve
-from anabranch.spark.decide.topology import Limit, SegmentSpan, Slice, Topology, uncovered
-
-TOPIC = "orders"
-KEYS = [f"key-{n}" for n in range(40)]
-
-Message = tuple[str, int]
-
-
-@dataclass
-class ToyTopic:
-    """Segments as lists of (key, sequence of the key)."""
-
-    layout: Layout = field(default_factory=lambda: Layout.initial(1, now_ms=0))
-    logs: dict[int, list[Message]] = field(default_factory=lambda: defaultdict(list))
-    sent: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KEYS, 0))
-
-    def send(self, keys: Sequence[str]) -> None:
-        router = Router(self.layout)
-        for key in keys:
-            self.logs[router.segment_for(key_hash(key)).id].append((key, self.sent[key]))
-            self.sent[key] += 1
-
-    def change(self, kind: str, pick: int) -> None:
-        active = self.layout.active
-        segment = active[pick % len(active)]
-        if kind == "split" and segment.range.width > 4:
-            parts = 2 + pick % 3
-            points = [part.start for part in segment.range.parts(parts)[1:]]
-            self.layout = self.layout.split(segment.id, points, now_ms=0)
-        elif kind == "merge" and len(active) > 1:
-            at = pick % (len(active) - 1)
-            width = 2 + pick % 2
-            self.layout = self.layout.merge([s.id for s in active[at : at + width]], now_ms=0)
-        elif kind == "rebucket":
-            splits = (1000 + pick,)
-            if segment.bucket_splits != splits:
-                self.layout = self.layout.rebucket(segment.id, splits, now_ms=0)
-
-    def topology(self) -> Topology:
-        tails = {
-            id_: SegmentSpan(0, len(self.logs[id_]), not s.active) for id_, s in self.layout.segments.items()
-        }
-        return Topology(self.layout, tails)
-
-    def read(self, partition: Partition) -> list[Message]:
-        rows: list[Message] = []
-        for run in partition:
-            for piece in run.slices:
-                ranges = run.ranges_for(piece)
-                for key, number in self.logs[piece.segment][piece.lo : piece.hi]:
-                    if ranges is None or any(segment_hash(key_hash(key)) in part for part in ranges):
-                        rows.append((key, number))
-        return rows
-
-
-def fail(text: str) -> None:
-    raise AssertionError(f"nothing is lost here: {text}")
-
-
-@dataclass
-class ToySpark:
-    """Micro-batches over the planner, with the offset log as the only memory."""
-
-    topic: ToyTopic
-    chain: bool
-    max_partitions: int
-    buckets: int
-    log: list[str] = field(default_factory=list)
-    rows: list[Message] = field(default_factory=list)
-    batches: int = 0
-
-    def decide(self, limit: Limit, view: Topology | None = None) -> bool:
-        """Write the next end offset to the log; False when there is nothing to do."""
-        topology = view or self.topic.topology()
-        if not self.log:
-            end = Cut({TOPIC: resolve("earliest", topology, TOPIC)})
-        else:
-            start = decode(json.loads(self.log[-1]))
-            assert isinstance(start, Cut)
-            end = advance(start, {TOPIC: topology}, limit, chain=self.chain)
-            if end is start:
-                return False
-            assert json.dumps(encode(end)) != self.log[-1], "a new offset must differ in its text"
-            self.check_cut(end, topology)
-        self.log.append(json.dumps(encode(end)))
-        return True
-
-    def check_cut(self, cut: Cut, topology: Topology) -> None:
-        positions = cut.topics[TOPIC].positions
-        segments = topology.layout.segments
-        assert not uncovered(segments[id_].range for id_ in positions)
-        # Classic partitions have keys from anywhere, but never the same ones.
-        reading = [
-            segments[id_].range
-            for id_, at in sorted(positions.items())
-            if not topology.finished(id_, at) and segments[id_].legacy_topic is None
-        ]
-        for at, part in enumerate(reading):
-            assert not any(part.overlaps(other) for other in reading[at + 1 :])
-
-    def plan(self) -> list[Partition]:
-        """Partitions of the last batch in the log, as of now."""
-        if len(self.log) == 1:
-            return []
-        start, end = (decode(json.loads(text)) for text in self.log[-2:])
-        assert isinstance(start, Cut)
-        assert isinstance(end, Cut)
-        slices = slices_between(start, end, {TOPIC: self.topic.topology()}, fail)
-        # Every other batch is cut into as many tasks as there may be.
-        fewest = self.max_partitions if len(self.log) % 2 else 1
-        return plan_in_key_order(slices, self.max_partitions, self.buckets, fewest)
-
-    def run(self) -> None:
-        partitions = self.plan()
-        assert len(partitions) <= self.max_partitions
-        where: dict[str, int] = {}
-        for number, partition in enumerate(partitions):
-            rows = self.topic.read(partition)
-            for key, _ in rows:
-                assert where.setdefault(key, number) == number, f"{key} is in two tasks of one batch"
-            self.rows += rows
-        self.batches += 1
-
-
-OPERATIONS = st.one_of(
-    st.tuples(st.just("send"), st.integers(0, 10**6)),
-    st.tuples(st.just("send"), st.integers(0, 10**6)),
-    st.tuples(st.sampled_from(["split", "split", "merge", "rebucket"]), st.integers(0, 1000)),
-    st.tuples(st.sampled_from(["batch", "interrupted"]), st.integers(0, 1000)),
+from anabranch.spark.decide.topology import Limit, Slice
+from tests.properties.spark_toys import (
+    KEYS,
+    OPERATIONS,
+    RUNS,
+    TOPIC,
+    ToySpark,
+    ToyTopic,
+    apply,
+    check_rows,
+    classic,
+    fail,
 )
-
-
-RUNS = ("send", "batch", "interrupted")
-
-
-def keys_from(number: int) -> list[str]:
-    return [KEYS[(number * 7 + at * at + at * number) % len(KEYS)] for at in range(number % 60)]
-
-
-def apply(topic: ToyTopic, operation: tuple[str, int]) -> None:
-    kind, number = operation
-    if kind == "send":
-        topic.send(keys_from(number))
-    else:
-        topic.change(kind, number)
-
-
-def classic(partitions: int) -> Layout:
-    """A classic topic, as it is before it is migrated."""
-    segments = {
-        id_: replace(segment, legacy_topic=f"persistent://public/default/{TOPIC}-partition-{id_}")
-        for id_, segment in Layout.initial(partitions, now_ms=0, bucket_budget=1).segments.items()
-    }
-    return Layout(0, partitions, segments)
-
-
-def check_rows(rows: Sequence[Message], topic: ToyTopic) -> None:
-    seen: dict[str, list[int]] = {key: [] for key in KEYS}
-    for key, number in rows:
-        seen[key].append(number)
-    assert seen == {key: list(range(count)) for key, count in topic.sent.items()}
 
 
 @settings(max_examples=300)
@@ -366,7 +209,7 @@ def test_segments_pruned_after_they_were_read_are_no_loss(
     topic.layout = topic.layout.prune(read)
     kept = forget_gone(cut, {TOPIC: topic.topology()}, fail)
     topic.send(KEYS)
-    end = advance(kept, {TOPIC: topic.topology()}, chain=chain)
+    end = advance(kept, {TOPIC: topic.topology()}, Pace(chain=chain))
     assert sum(s.rows for s in slices_between(cut, end, {TOPIC: topic.topology()}, fail)) == len(KEYS)
 
 

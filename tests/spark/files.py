@@ -31,7 +31,7 @@ from anabranch.spark.option_values import Settings
 from anabranch.spark.source import AnabranchSource
 from anabranch.spark.topics import OutgoingRows, Service, Sink, StoredEntry
 
-_RECORD = struct.Struct(">QII")
+_RECORD = struct.Struct(">QIQI")
 PUBLISHED_MS = 1_700_000_000_123
 
 
@@ -48,8 +48,22 @@ class FileTopic:
 
     def create(self, segments: int = 1) -> FileTopic:
         self.directory.mkdir(parents=True)
+        (self.directory / "log").write_text("1")
         self._store(Layout.initial(segments, now_ms=0))
         return self
+
+    def create_again(self, segments: int = 1) -> None:
+        """Delete the topic, and create another one of its name with the same segment ids."""
+        with self._locked():
+            log = self.log_id + 1
+            for id_ in self.layout.segments:
+                self._log(id_).unlink(missing_ok=True)
+            (self.directory / "log").write_text(str(log))
+            self._store(Layout.initial(segments, now_ms=0))
+
+    @property
+    def log_id(self) -> int:
+        return int((self.directory / "log").read_text())
 
     @property
     def layout(self) -> Layout:
@@ -67,17 +81,19 @@ class FileTopic:
         with self._locked():
             self._store(self.layout.merge(segments, now_ms=0))
 
-    def forget(self, *segments: int) -> None:
+    def forget(self, *segments: int, remember: bool = True) -> None:
+        """Prune segments; the topic may remember their ends."""
         with self._locked():
-            self._store(self.layout.prune(segments))
+            ends = {id_: self.tail(id_).next for id_ in segments if remember}
+            self._store(self.layout.prune(segments, ends))
             for id_ in segments:
                 self._log(id_).unlink(missing_ok=True)
 
     def trim(self, segment: int, entries: int) -> None:
         """Drop the oldest entries of a segment."""
         with self._locked():
-            kept = self.entries(segment)[entries:]
-            self._log(segment).write_bytes(b"".join(map(_packed, kept)))
+            kept = list(self._records(segment))[entries:]
+            self._log(segment).write_bytes(b"".join(_packed(entry, time_ms) for entry, time_ms in kept))
 
     def send(
         self,
@@ -85,7 +101,7 @@ class FileTopic:
         batch: int = 7,
         at_ms: int = PUBLISHED_MS,
     ) -> None:
-        """Append messages in entries of up to `batch`, published at `at_ms`."""
+        """Append messages in entries of up to `batch`, published and stored at a time."""
         with self._locked():
             router = Router(self.layout)
             by_segment: dict[int, list[tuple[str | bytes | None, bytes | None]]] = {}
@@ -126,24 +142,29 @@ class FileTopic:
         built = MessageBatch()
         for number, (key, value) in enumerate(messages):
             built.add(value or b"", key, number, null_value=value is None)
-        self.append_entry(segment, built.build("test", at_ms), built.count)
+        self.append_entry(segment, built.build("test", at_ms), built.count, at_ms)
 
-    def append_entry(self, segment: int, data: bytes, count: int) -> None:
+    def append_entry(self, segment: int, data: bytes, count: int, at_ms: int = PUBLISHED_MS) -> None:
         first = self.tail(segment).next
         with self._log(segment).open("ab") as log:
-            log.write(_packed(StoredEntry(first, count, data)))
+            log.write(_packed(StoredEntry(first, count, data), at_ms))
 
     def entries(self, segment: int) -> list[StoredEntry]:
+        return [entry for entry, _ in self._records(segment)]
+
+    def times(self, segment: int) -> list[tuple[int, int]]:
+        """Return the position behind each entry, and when it was stored."""
+        return [(entry.first + entry.positions, time_ms) for entry, time_ms in self._records(segment)]
+
+    def _records(self, segment: int) -> Iterator[tuple[StoredEntry, int]]:
         log = self._log(segment)
         data = log.read_bytes() if log.exists() else b""
-        found = []
         at = 0
         while at < len(data):
-            first, count, size = _RECORD.unpack_from(data, at)
+            first, count, time_ms, size = _RECORD.unpack_from(data, at)
             at += _RECORD.size
-            found.append(StoredEntry(first, count, data[at : at + size]))
+            yield StoredEntry(first, count, data[at : at + size]), time_ms
             at += size
-        return found
 
     def at_time(self, segment: int, time_ms: int) -> int:
         """The first position that was published at a time or later, or the end."""
@@ -156,8 +177,9 @@ class FileTopic:
         sealed = not self.layout.segment(segment).active
         entries = self.entries(segment)
         if not entries:
-            return SegmentSpan(0, 0, sealed)
-        return SegmentSpan(entries[0].first, entries[-1].first + entries[-1].positions, sealed)
+            return SegmentSpan(0, 0, sealed, log=self.log_id)
+        end = entries[-1].first + entries[-1].positions
+        return SegmentSpan(entries[0].first, end, sealed, log=self.log_id)
 
     def _log(self, segment: int) -> Path:
         return self.directory / f"segment-{segment}"
@@ -174,8 +196,8 @@ class FileTopic:
             yield
 
 
-def _packed(entry: StoredEntry) -> bytes:
-    return _RECORD.pack(entry.first, entry.positions, len(entry.data)) + entry.data
+def _packed(entry: StoredEntry, time_ms: int) -> bytes:
+    return _RECORD.pack(entry.first, entry.positions, time_ms, len(entry.data)) + entry.data
 
 
 class FileReader:
@@ -187,14 +209,29 @@ class FileReader:
     def topology(self, topic: str) -> Topology:
         found = FileTopic(self._root, topic)
         layout = found.layout
-        return Topology(layout, {id_: found.tail(id_) for id_ in layout.segments})
+        return Topology.of(layout, {id_: found.tail(id_) for id_ in layout.segments})
+
+    def stored_at(self, topic: str, positions: Mapping[int, int]) -> dict[int, int]:
+        found = {}
+        for id_, position in positions.items():
+            times = [time_ms for end, time_ms in FileTopic(self._root, topic).times(id_) if end > position]
+            if times:
+                found[id_] = times[0]
+        return found
+
+    def stored_after(self, topic: str, segments: Sequence[int], time_ms: int) -> dict[int, int]:
+        found = {}
+        for id_ in segments:
+            times = FileTopic(self._root, topic).times(id_)
+            found[id_] = max((end for end, stored_ms in times if stored_ms <= time_ms), default=0)
+        return found
 
     def topics(self, pattern: TopicPattern) -> Sequence[str]:
         return sorted(path.name for path in self._root.iterdir() if pattern.matches(path.name))
 
     def places_at(self, topic: str, topology: Topology, time_ms: int) -> Mapping[int, int]:
         found = FileTopic(self._root, topic)
-        return {id_: found.at_time(id_, time_ms) for id_ in topology.layout.segments}
+        return {id_: found.at_time(id_, time_ms) for id_ in found.layout.segments}
 
     def places_of(self, topic: str, topology: Topology, subscription: str) -> Mapping[int, int] | None:
         kept = self._root / topic / f"subscription-{subscription}"

@@ -116,10 +116,12 @@ class AsyncClient(ConsumerOpening):
         await producer.open()
         return producer
 
-    async def layout(self, topic: str, *, create: bool = False) -> TopicLayout:
-        """The layout of a topic now, for tools and bulk readers."""
+    async def layout(self, topic: str, *, create: bool = False, with_pruned: bool = False) -> TopicLayout:
+        """The layout of a topic now, for tools and bulk readers; with what is known of pruned segments."""
         pool, name = self._connections(), parse_topic(topic)
-        return await pool.retry(lambda: look_up_layout(pool, name, create=create), f"looking up {name}")
+        return await pool.retry(
+            lambda: look_up_layout(pool, name, create=create, with_pruned=with_pruned), f"looking up {name}"
+        )
 
     async def topic_schema(self, topic: str, *, version: bytes | None = None) -> TopicSchema | None:
         """A version of the topic's registered schema, the newest by default; None without such a schema."""

@@ -67,6 +67,10 @@ class FileLog:
         self._watchers = Watchers(stored.name)
 
     @property
+    def id(self) -> int:
+        return self.stored.id
+
+    @property
     def sealed(self) -> bool:
         return self.stored.sealed
 

@@ -33,6 +33,7 @@ class MemoryStorage:
         self._ledger_age_max_ms = int(ledger_age_max_s * 1000)
         self._logs: dict[str, MemoryLog] = {}
         self.ledger_ids = itertools.count(1)
+        self.log_ids = itertools.count(1)
         self._open = False
         self._queue: list[Callable[[], None]] = []
         self._waiters: list[asyncio.Future[None]] = []
@@ -125,6 +126,7 @@ class MemoryLog:
         self, name: str, storage: MemoryStorage, ledger_entries_max: int, ledger_age_max_ms: int
     ) -> None:
         self.name = name
+        self.id = next(storage.log_ids)
         self._storage = storage
         self._ledger_entries_max = ledger_entries_max
         self._ledger_age_max_ms = ledger_age_max_ms

@@ -70,6 +70,11 @@ class MemoryExtent:
                 return entry.ordinal
         return self.next_ordinal
 
+    def time_of(self, ordinal: int) -> int | None:
+        if ordinal >= self.next_ordinal:
+            return None
+        return max(entry.timestamp_ms for entry in self.entries[: max(ordinal - self.first_ordinal, 0) + 1])
+
     def bytes_between(self, first: int, end: int) -> int:
         return sum(len(entry.data) for entry in self._between(first, end))
 

@@ -84,6 +84,9 @@ class LogExtent(EntryPlaces, Protocol):
     def ordinal_at_time(self, timestamp_ms: int) -> int:
         """First ordinal whose broker timestamp is at or after the time, or the end."""
 
+    def time_of(self, ordinal: int) -> int | None:
+        """Highest broker timestamp up to this entry, or the first one still stored; None for the end."""
+
     def bytes_between(self, first: int, end: int) -> int:
         """Stored bytes of the entries from `first` up to `end`, heads of records may be included."""
 
@@ -139,6 +142,10 @@ class StoredSequences(NamedTuple):
 
 class SegmentLog(ReadableLog, Protocol):
     """The append-only log of one segment; one writer."""
+
+    @property
+    def id(self) -> int:
+        """Number of the log in its store; a log that is deleted and created again gets another one."""
 
     @property
     def full(self) -> str | None:

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from anabranch.metadata.records import RangeRecord, SegmentRecord, TopicRecord
+from anabranch.metadata.records import PrunedRecord, RangeRecord, SegmentRecord, TopicRecord
 from anabranch.model.layout import Layout, Segment, SegmentState
+from anabranch.model.pruned import PrunedSegment
 from anabranch.model.ranges import HashRange
 
 
@@ -17,6 +18,7 @@ def layout_of(record: TopicRecord) -> Layout:
         record.epoch,
         record.next_segment_id,
         {segment.segment_id: _segment(segment) for segment in record.segments.values()},
+        {id_: _pruned(id_, pruned) for id_, pruned in record.pruned.items()},
     )
 
 
@@ -27,6 +29,10 @@ def with_layout(record: TopicRecord, layout: Layout) -> TopicRecord:
         epoch=layout.epoch,
         next_segment_id=layout.next_id,
         segments={id_: _segment_record(layout.segments[id_]) for id_ in sorted(layout.segments)},
+        pruned={
+            id_: PrunedRecord(pruned.range.start, pruned.range.end, pruned.next_index, pruned.children)
+            for id_, pruned in sorted(layout.pruned.items())
+        },
     )
 
 
@@ -34,6 +40,10 @@ def with_properties(record: TopicRecord, changes: Mapping[str, str | None]) -> T
     """The record with these properties changed; None removes a property."""
     after = {**record.properties, **changes}
     return msgspec.structs.replace(record, properties={k: v for k, v in after.items() if v is not None})
+
+
+def _pruned(id_: int, record: PrunedRecord) -> PrunedSegment:
+    return PrunedSegment(id_, HashRange(record.start, record.end), record.child_ids, record.next_index)
 
 
 def _segment(record: SegmentRecord) -> Segment:

@@ -55,6 +55,15 @@ class SegmentRecord(Record, frozen=True, kw_only=True, rename="camel"):
     store: int = 0
 
 
+class PrunedRecord(msgspec.Struct, frozen=True, array_like=True):
+    """A pruned segment, as a list and not an object, because a topic keeps many of them."""
+
+    start: int
+    end: int
+    next_index: int
+    child_ids: tuple[int, ...] = ()
+
+
 class StepRecord(Record, frozen=True, kw_only=True, rename="camel"):
     """Parents that are sealed together, and the boundaries of their children.
 
@@ -109,6 +118,8 @@ class TopicRecord(Record, frozen=True, kw_only=True, rename="camel"):
     created_at_ms: int = 0
     intent: IntentRecord | None = None
     garbage: tuple[GarbageRecord, ...] = ()
+    pruned: dict[int, PrunedRecord] = {}
+    """The newest pruned segments by id, for readers that were stopped when retention removed them."""
     history: dict[str, Any] = {}
     """History of auto-scaling; separate from the DAG, so that pruning and failover keep it."""
     deleted: bool = False

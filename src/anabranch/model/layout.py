@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from itertools import pairwise
 
 from anabranch.errors import LayoutError, SegmentNotFoundError
 from anabranch.model.hashing import MAX_BUCKETS, check_bucket_splits, equal_bucket_splits
+from anabranch.model.pruned import PrunedSegment, newest_of
 from anabranch.model.ranges import FULL, HashRange, initial_ranges
 
 IDS_NAMED = 8
@@ -75,6 +76,8 @@ class Layout:
     epoch: int
     next_id: int
     segments: Mapping[int, Segment]
+    pruned: Mapping[int, PrunedSegment] = field(default_factory=dict)
+    """The newest pruned segments whose final position is known, by id."""
 
     @staticmethod
     def initial(count: int, *, now_ms: int, bucket_budget: int = 4, first_id: int = 0) -> Layout:
@@ -174,8 +177,11 @@ class Layout:
         ranges = initial_ranges(len(parents))
         return self._succeed(parents, [(part, tuple(splits)) for part in ranges], now_ms, first_id)
 
-    def prune(self, ids: Iterable[int]) -> Layout:
-        """Remove sealed segments; a segment may go only together with all its ancestors."""
+    def prune(self, ids: Iterable[int], ends: Mapping[int, int] | None = None) -> Layout:
+        """Remove sealed segments; a segment may go only together with all its ancestors.
+
+        `ends` has the index after the last message of each removed segment, as far as it is known.
+        """
         gone = frozenset(ids)
         if not gone:
             raise LayoutError("a prune needs at least one segment")
@@ -191,7 +197,12 @@ class Layout:
         left = {
             id_: _without_links(segment, gone) for id_, segment in self.segments.items() if id_ not in gone
         }
-        return Layout(self.epoch + 1, self.next_id, left)
+        now = {
+            id_: PrunedSegment(id_, self.segments[id_].range, self.segments[id_].children, end)
+            for id_, end in (ends or {}).items()
+            if id_ in gone
+        }
+        return Layout(self.epoch + 1, self.next_id, left, newest_of({**self.pruned, **now}))
 
     def ancestors(self, id_: int) -> frozenset[int]:
         """Ids of all segments that this one descends from, without pruned ones."""
@@ -242,7 +253,7 @@ class Layout:
             segments[id_] = Segment(
                 id_, part, parents=parent_ids, created_epoch=epoch, created_ms=now_ms, bucket_splits=splits
             )
-        return Layout(epoch, max(self.next_id, first + len(children)), segments)
+        return Layout(epoch, max(self.next_id, first + len(children)), segments, self.pruned)
 
 
 _Links = Callable[[Segment], tuple[int, ...]]

@@ -38,6 +38,12 @@ class ReaderOfBroker:
     def read(self, slices: Sequence[Slice], timeout_s: float) -> Iterator[tuple[int, Sequence[StoredEntry]]]:
         return self._reader().read(slices, timeout_s)
 
+    def stored_at(self, topic: str, positions: Mapping[int, int]) -> dict[int, int]:
+        return self._reader().stored_at(topic, positions)
+
+    def stored_after(self, topic: str, segments: Sequence[int], time_ms: int) -> dict[int, int]:
+        return self._reader().stored_after(topic, segments, time_ms)
+
     def settle(self, topic: str, positions: Mapping[int, int]) -> Mapping[int, int]:
         return self._reader().settle(topic, positions)
 

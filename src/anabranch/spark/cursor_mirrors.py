@@ -34,7 +34,10 @@ class CursorMirrors:
         """Move the cursors to a cut; raises OperationTimeoutError when other consumers hold segments."""
         key = (topic, subscription)
         read, before = read_positions(cut, topology), self._reached.get(key, {})
-        due = {id_: names[id_] for id_, at in read.items() if at > 0 and before.get(id_) != at}
+        # Pruned segments have no name, and no cursor.
+        due = {
+            id_: names[id_] for id_, at in read.items() if at > 0 and before.get(id_) != at and id_ in names
+        }
         places = await self._places(due, read)
         for id_, name in due.items():
             if topology.tails[id_].sealed:

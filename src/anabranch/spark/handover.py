@@ -111,7 +111,11 @@ async def _topology(client: AsyncClient, topic: str) -> tuple[Topology, dict[int
     found = await client.layout(topic)
     names = {id_: found.segment_topic(segment) for id_, segment in found.layout.segments.items()}
     tails = client.tails()
-    spans = {id_: SegmentSpan(*await tails.tail(name)) for id_, name in names.items()}
+    found_tails = {id_: await tails.tail(name) for id_, name in names.items()}
+    spans = {
+        id_: SegmentSpan(tail.first_index, tail.next_index, tail.sealed, log=tail.log_id)
+        for id_, tail in found_tails.items()
+    }
     return Topology(found.layout, spans), names, tails
 
 

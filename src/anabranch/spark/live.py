@@ -11,7 +11,7 @@ import asyncio
 import os
 import threading
 from collections import deque
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any, TypeVar
@@ -150,9 +150,10 @@ class LiveReader:
         self._session.run(self._mirrors.follow(topic, subscription, cut, topology, names))
 
     def _names(self, topic: str, topology: Topology) -> dict[int, str]:
-        """Return the topic name of each segment."""
-        layout = self._layouts[topic]
-        return {id_: layout.segment_topic(segment) for id_, segment in topology.layout.segments.items()}
+        """Return the topic name of each segment that is not pruned."""
+        layout, pruned = self._layouts[topic], topology.layout.pruned
+        segments = topology.layout.segments.items()
+        return {id_: layout.segment_topic(segment) for id_, segment in segments if id_ not in pruned}
 
     def schema(self, topic: str, version: bytes | None = None) -> TopicSchema | None:
         return self._session.run(self._session.client.topic_schema(topic, version=version))
@@ -187,11 +188,35 @@ class LiveReader:
                 if segments.keys() <= found.layout.segments.keys():
                     raise
                 continue
-            return Topology(found.layout, {names[name]: tail for name, tail in tails.items()})
+            return Topology.of(found.layout, {names[name]: tail for name, tail in tails.items()})
+
+    def stored_at(self, topic: str, positions: Mapping[int, int]) -> dict[int, int]:
+        return self._session.run(self._of_each(topic, positions, self._session.tails.stored_at))
+
+    def stored_after(self, topic: str, segments: Sequence[int], time_ms: int) -> dict[int, int]:
+        asked = dict.fromkeys(segments, time_ms)
+        return self._session.run(self._of_each(topic, asked, self._session.tails.stored_after))
+
+    async def _of_each(
+        self, topic: str, asked: Mapping[int, int], ask: Callable[[str, int], Awaitable[int | None]]
+    ) -> dict[int, int]:
+        """Return the answers about segments; those that are gone, or cannot be asked, are missing."""
+        layout = self._layouts[topic]
+        segments = layout.layout.segments
+
+        async def answer(id_: int, number: int) -> int | None:
+            try:
+                return await ask(layout.segment_topic(segments[id_]), number)
+            except TopicNotFoundError:
+                return None
+
+        known = [id_ for id_ in asked if id_ in segments]
+        found = await asyncio.gather(*(answer(id_, asked[id_]) for id_ in known))
+        return {id_: number for id_, number in zip(known, found, strict=True) if number is not None}
 
     async def layout(self, topic: str) -> TopicLayout:
         """Return the current layout; waits for a broker that is restarting, for the operation timeout."""
-        return await self._session.client.layout(topic)
+        return await self._session.client.layout(topic, with_pruned=True)
 
     async def _tails(self, names: list[str]) -> dict[str, SegmentSpan]:
         now = asyncio.get_running_loop().time()
@@ -203,9 +228,9 @@ class LiveReader:
         missing = [name for name in names if name not in known]
         for at in range(0, len(missing), TAILS_AT_ONCE):
             answers = await self._session.tails.tails(missing[at : at + TAILS_AT_ONCE])
-            for name, (first, next_, sealed) in answers.items():
-                known[name] = SegmentSpan(first, next_, sealed)
-                if sealed:
+            for name, tail in answers.items():
+                known[name] = SegmentSpan(tail.first_index, tail.next_index, tail.sealed, log=tail.log_id)
+                if tail.sealed:
                     self._sealed[name] = (known[name], now)
                     self._session.tails.forget(name)
         return known
@@ -218,7 +243,8 @@ class LiveReader:
         segment = layout.layout.segments.get(part.segment)
         if segment is None:
             return None
-        return self._session.client.read_segment(layout.segment_topic(segment), part.lo, part.hi)
+        name = layout.segment_topic(segment)
+        return self._session.client.read_segment(name, part.lo, part.hi, part.log)
 
 
 class LiveWriter:

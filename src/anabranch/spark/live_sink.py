@@ -110,7 +110,7 @@ class LiveSink:
 
     async def _load(self) -> SinkState:
         try:
-            first, next_, _ = await self._session.tails.tail(self._name.records)
+            first, next_, _, _ = await self._session.tails.tail(self._name.records)
         except TopicNotFoundError:
             return SinkState()
         recent = max(first, next_ - RECENT_RECORDS)

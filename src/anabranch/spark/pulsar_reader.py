@@ -69,6 +69,14 @@ class PulsarReader:
     def schema(self, topic: str, version: bytes | None = None) -> TopicSchema | None:
         return self._session.run(self._session.client.topic_schema(topic, version=version))
 
+    def stored_at(self, topic: str, positions: Mapping[int, int]) -> dict[int, int]:
+        """Return nothing: Pulsar does not tell when it stored a message."""
+        return {}
+
+    def stored_after(self, topic: str, segments: Sequence[int], time_ms: int) -> dict[int, int]:
+        """Return nothing, as above."""
+        return {}
+
     def settle(self, topic: str, positions: Mapping[int, int]) -> Mapping[int, int]:
         """Return for each position the one of the first entry stored there or later."""
         return self._session.run(self._settle(topic, positions))

@@ -82,7 +82,7 @@ class SlicesAhead(Generic[E]):
         try:
             return [] if reader is None else await reader.read(self._timeout_s)
         except TopicNotFoundError:
-            # The segment was pruned after the lookup; the caller finds the slice too short.
+            # The segment was pruned or created again after the lookup; the caller finds the slice too short.
             return []
 
     async def close(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -25,12 +26,13 @@ from pyspark.sql.streaming.datasource import (
 from anabranch.errors import InvalidConfigurationError, TopicNotFoundError
 from anabranch.spark.decide.lag import newest_ends
 from anabranch.spark.decide.offsets import Cut, Start, TopicCut, decode, encode
-from anabranch.spark.decide.planner import advance
-from anabranch.spark.decide.slices import forget_gone, slices_between
+from anabranch.spark.decide.planner import CHAINED_BYTES, Pace, advance
+from anabranch.spark.decide.slices import forget_gone, restart_recreated, slices_between
 from anabranch.spark.decide.starts import resolve
 from anabranch.spark.decide.topology import Limit, Sizes, Topology
 from anabranch.spark.mirroring import CutMirror
 from anabranch.spark.options import SourceOptions
+from anabranch.spark.pacing import Pacer
 from anabranch.spark.source_reader import (
     PARTITIONS_MAX,
     POSITION_ONLY,
@@ -69,6 +71,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._mirror = CutMirror(self.source)
         self._listed: Sequence[str] = ()
         self._listed_until = 0.0
+        self._pacer = Pacer()
         self._moved_at = time.monotonic()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -119,20 +122,29 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             # A topic that appears, or is added to the options, starts at its earliest message.
             added = {topic: resolve("earliest", topologies[topic], topic) for topic in new}
             return encode(Cut({**known.topics, **added}))
+        restarted = restart_recreated(known, topologies, self.source.lost)
+        if restarted is not known:
+            # As at the first start, a batch without rows stores the positions.
+            return encode(restarted)
         cleaned = forget_gone(known, topologies, self.source.lost)
-        chain = self.source.options.chain
-        if isinstance(limit, ReadAllAvailable):
-            end = advance(cleaned, topologies, chain=chain)
-        elif self._should_wait(cleaned, topologies):
+        free = isinstance(limit, ReadAllAvailable)
+        if not free and self._should_wait(cleaned, topologies):
             return start
-        else:
-            limits = Limit(self.source.options.max_rows, self.source.options.max_bytes)
-            sizes = self._message_sizes(cleaned, topologies)
-            end = self._settled(advance(cleaned, topologies, limits, chain=chain, sizes=sizes), topologies)
+        pace = self._pace(cleaned, topologies, free)
+        end = self._pacer.next_cut(self.source.service.reader(), cleaned, topologies, pace)
         if end is cleaned:
             return start if known is offset else encode(known)
         self._moved_at = time.monotonic()
-        return encode(end)
+        return encode(end if free else self._settled(end, topologies))
+
+    def _pace(self, cut: Cut, topologies: Mapping[str, Topology], free: bool) -> Pace:
+        """Return what decides how far the next micro-batch goes; `free` disregards the limits."""
+        options = self.source.options
+        chained = inf if options.ordering == "none" else CHAINED_BYTES
+        if free:
+            return Pace(chain=options.chain, chained_bytes=chained)
+        sizes = self._message_sizes(cut, topologies)
+        return Pace(Limit(options.max_rows, options.max_bytes), options.chain, chained, sizes)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return the newest known ends, which Spark shows beside the offsets reached, for `lag_of`."""
@@ -234,7 +246,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             return False
         if time.monotonic() - self._moved_at >= options.max_delay_s:
             return False
-        end = advance(cut, topologies, Limit(rows=options.min_rows), chain=True)
+        end = advance(cut, topologies, Pace(Limit(rows=options.min_rows), chained_bytes=inf))
         return _rows_between(cut, end, topologies) < options.min_rows
 
     def _settled(self, cut: Cut, topologies: Mapping[str, Topology]) -> Cut:
@@ -259,7 +271,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         if self.source.options.max_bytes is None:
             return Sizes()
         if self._sizes is None or self._sizes[0] != cut:
-            end = advance(cut, topologies, chain=False)
+            end = advance(cut, topologies, Pace(chain=False))
             slices = slices_between(cut, end, topologies, self.source.lost)
             if not slices:
                 return Sizes()

@@ -48,6 +48,16 @@ class TopicReader(Protocol):
     def mirror(self, topic: str, subscription: str, cut: TopicCut, topology: Topology) -> None:
         """Move the cursors of a durable subscription, made if it is missing, to a cut."""
 
+    def stored_at(self, topic: str, positions: Mapping[int, int]) -> dict[int, int]:
+        """Return when brokers stored the message at a position of each segment, in milliseconds.
+
+        A message that was removed counts as the next one. Segments whose broker does not tell are missing.
+        Only for topics whose topology was asked for before.
+        """
+
+    def stored_after(self, topic: str, segments: Sequence[int], time_ms: int) -> dict[int, int]:
+        """Return the first position of each segment that was stored after a time, or the end; as above."""
+
     def read(self, slices: Sequence[Slice], timeout_s: float) -> Iterator[tuple[int, Sequence[StoredEntry]]]:
         """Yield the entries of each slice in turn, a few at a time, with the index of their slice.
 

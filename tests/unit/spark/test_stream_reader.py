@@ -199,7 +199,7 @@ def test_a_topic_made_anew_is_an_error(topic: FileTopic) -> None:
     reader = stream_of(topic, startingOffsets="earliest")
     _, end, _ = drain(reader, reader.initialOffset())
     topic.split(0)
-    topic.forget(0)
+    topic.forget(0, remember=False)
     with pytest.raises(DataLossError, match="created again"):
         stream_of(topic).latestOffset(end, ReadAllAvailable())
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from hashlib import blake2b
 
 from anabranch.errors import NotOwnerError, PersistenceError
 from anabranch.ledger.storage import SegmentLog, SegmentStorage
@@ -77,6 +78,12 @@ class Stores:
             if log is not None:
                 return log
         return None
+
+    def identity(self, store: int, log: SegmentLog) -> int:
+        """A number that tells a log of this open store from all earlier and later logs of its name."""
+        parts = f"{store}/{self.opened[store].store_id}/{log.id}"
+        # 48 bits: JSON readers that know only floating-point numbers keep it exact.
+        return int.from_bytes(blake2b(parts.encode(), digest_size=6).digest())
 
     async def create(self, name: str, store: int) -> SegmentLog:
         """The log of that name, created in this store if no open store has it; durable when it returns."""

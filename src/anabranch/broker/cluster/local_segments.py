@@ -144,7 +144,12 @@ class LocalSegments:
         # A look of the leader does not count as a use, so that unused logs stay unloaded.
         found = self._logs.loaded(place.name)
         if found is None:
-            return SegmentLoad(backlog_messages=waiting, size_bytes=size_bytes, troubles=troubles_of(log))
+            return SegmentLoad(
+                backlog_messages=waiting,
+                size_bytes=size_bytes,
+                troubles=troubles_of(log),
+                next_index=log.extent.next_index,
+            )
         found.observed_s = asyncio.get_running_loop().time()
         messages_in, bytes_in, messages_out, bytes_out = found.rates()
         return SegmentLoad(
@@ -157,6 +162,7 @@ class LocalSegments:
             found.troubles(),
             found.clients,
             found.traffic(),
+            log.extent.next_index,
         )
 
     def on_drained(self, topic: TopicName, drained: Callable[[Drained], None]) -> Callable[[], None]:

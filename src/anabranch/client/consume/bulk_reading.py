@@ -13,9 +13,11 @@ from anabranch.client.net.topic_lists import list_classic_topics, list_scalable_
 class BulkReading(ClientLife):
     """Hands out readers of segments; the client closes them."""
 
-    def read_segment(self, segment_topic: str, start: int, stop: int) -> SegmentReader:
-        """Whole entries of one segment by message index, for bulk readers."""
-        reader = SegmentReader(self._connections(), segment_topic, start, stop)
+    def read_segment(
+        self, segment_topic: str, start: int, stop: int, log_id: int | None = None
+    ) -> SegmentReader:
+        """Whole entries of one segment by message index, for bulk readers; only of this log, if given."""
+        reader = SegmentReader(self._connections(), segment_topic, start, stop, log_id)
         self._readers[reader] = None
         return reader
 

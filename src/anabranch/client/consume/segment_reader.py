@@ -1,4 +1,4 @@
-"""Raw access to segments for bulk readers such as Spark: whole entries from a message index on, and tails.
+"""Raw access to segments for bulk readers such as Spark: whole entries from a message index on.
 
 The broker counts messages from 0 without gaps inside a segment. Entries stay encoded, because the bulk reader
 knows which columns it needs. Only Anabranch's brokers support this.
@@ -20,6 +20,7 @@ from anabranch.errors import (
     NotConnectedError,
     OperationTimeoutError,
     RemoteProtocolError,
+    TopicNotFoundError,
     UnsupportedFeatureError,
 )
 from anabranch.model.names import TopicName
@@ -56,6 +57,8 @@ class RawSubscription:
         self._topic = topic
         self.connection: BrokerConnection | None = None
         self.consumer_id = 0
+        self.log_id: int | None = None
+        """The log of the last subscription; None if the broker does not tell."""
 
     async def subscribe(
         self, start_index: int | None, start_id: pb.MessageIdData | None = None
@@ -82,13 +85,14 @@ class RawSubscription:
             command.start_message_id.CopyFrom(start_id)
         connection.consumers[consumer_id] = self
         try:
-            await connection.request(command, pb.CommandSuccess, pool.operation_timeout_s)
+            reply = await connection.request(command, pb.CommandSuccess, pool.operation_timeout_s)
         except BaseException:
             end_consumer(connection, consumer_id, pool.next_id())
             raise
         if connection.consumers.get(consumer_id) is not self:
             raise NotConnectedError(f"the connection was lost while subscribing to {self._topic}")
         self.consumer_id, self.connection = consumer_id, connection
+        self.log_id = reply.log_id if reply.HasField("log_id") else None
         return connection
 
     def delivered(self, delivery: Delivery) -> None:
@@ -117,8 +121,12 @@ class SegmentReader(RawSubscription):
     the caller cuts off. After a lost connection the reader goes on with the next entry.
     """
 
-    def __init__(self, pool: ConnectionPool, topic: str, start: int, stop: int) -> None:
+    def __init__(
+        self, pool: ConnectionPool, topic: str, start: int, stop: int, log_id: int | None = None
+    ) -> None:
+        """With `log_id`, `read` raises TopicNotFoundError for another log of the same name."""
         super().__init__(pool, topic)
+        self._wanted_log = log_id
         self._next = start
         self._stop = stop
         self._granted = PERMITS
@@ -181,6 +189,9 @@ class SegmentReader(RawSubscription):
         self._next_place = (-1, -1)
         self._entries.clear()
         connection = await self.subscribe(self._next)
+        if self._wanted_log is not None and self.log_id not in (None, self._wanted_log):
+            self.leave()
+            raise TopicNotFoundError(f"{self._topic} was deleted and created again")
         self._returned = 0
         # The first entry may begin before the start and use permits that later messages need, so a small
         # grant must be renewed as well.

@@ -21,6 +21,8 @@ class SegmentTail(NamedTuple):
     first_index: int
     next_index: int
     sealed: bool
+    log_id: int | None = None
+    """Tells the log from an earlier or later one of the same name; None if the broker does not tell."""
 
 
 class SegmentPlace(NamedTuple):
@@ -45,7 +47,8 @@ class SegmentTails:
     async def tail(self, topic: str) -> SegmentTail:
         """The messages in a segment now."""
         reply = await self._retry(topic, pb.CommandGetLastMessageId())
-        return SegmentTail(reply.first_index, reply.next_index, reply.sealed)
+        log_id = reply.log_id if reply.HasField("log_id") else None
+        return SegmentTail(reply.first_index, reply.next_index, reply.sealed, log_id)
 
     async def tails(self, topics: list[str]) -> dict[str, SegmentTail]:
         """The messages in several segments, asked at the same time."""
@@ -76,6 +79,16 @@ class SegmentTails:
         if found is None:
             raise UnsupportedFeatureError("the broker is too old to find messages by time, index or id")
         return found
+
+    async def stored_at(self, topic: str, index: int) -> int | None:
+        """When the broker stored a message, or the next one that is still there; None if there is none."""
+        reply = await self._retry(topic, pb.CommandGetLastMessageId(time_of_index=index))
+        return reply.time_ms if reply.HasField("time_ms") else None
+
+    async def stored_after(self, topic: str, time_ms: int) -> int | None:
+        """The first index that was stored after a time, or the end; None if the broker does not tell."""
+        reply = await self._retry(topic, pb.CommandGetLastMessageId(index_after_ms=max(0, time_ms)))
+        return reply.index_after if reply.HasField("index_after") else None
 
     def forget(self, topic: str) -> None:
         """End the subscription of a segment whose tail is not needed any more."""

@@ -25,6 +25,7 @@ from anabranch.errors import (
 )
 from anabranch.model.layout import Layout, Segment, SegmentState
 from anabranch.model.names import TopicName
+from anabranch.model.pruned import PRUNED_MAX, PrunedSegment
 from anabranch.model.ranges import HashRange
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.wire_errors import exception_for
@@ -59,6 +60,7 @@ def layout_from_wire(
     listed = {info.segment_id for info in dag.segments}
     try:
         segments = _segments_from_wire(dag, listed)
+        pruned = _pruned_from_wire(dag, listed)
         name = TopicName.parse(update.resolved_topic_name) if update.resolved_topic_name else asked.topic
     except AnabranchError as error:
         raise _impossible(asked, str(error)) from error
@@ -67,7 +69,7 @@ def layout_from_wire(
         raise _impossible(asked, fault)
     return TopicLayout(
         name=name,
-        layout=Layout(dag.epoch, max(segments, default=-1) + 1, segments),
+        layout=Layout(dag.epoch, max(segments, default=-1) + 1, segments, pruned),
         owners={
             owner.segment_id: url
             for owner in dag.segment_brokers
@@ -98,6 +100,19 @@ def _segments_from_wire(dag: pb.ScalableTopicDAG, listed: Collection[int]) -> di
             legacy_topic=info.legacy_topic_name if info.HasField("legacy_topic_name") else None,
         )
         for info in dag.segments
+    }
+
+
+def _pruned_from_wire(dag: pb.ScalableTopicDAG, listed: Collection[int]) -> dict[int, PrunedSegment]:
+    return {
+        info.segment_id: PrunedSegment(
+            info.segment_id,
+            HashRange(info.hash_start, info.hash_end),
+            tuple(id_ for id_ in info.child_ids if id_ > info.segment_id),
+            info.next_index,
+        )
+        for info in dag.pruned[:PRUNED_MAX]
+        if info.segment_id not in listed
     }
 
 
@@ -177,8 +192,8 @@ class LayoutWatch:
             connection.watches.pop(self._session, None)
             connection.send(pb.CommandScalableTopicClose(session_id=self._session))
 
-    async def look_up(self) -> TopicLayout:
-        """Begin a new session and return its first layout; raises the broker's refusal."""
+    async def look_up(self, *, with_pruned: bool = False) -> TopicLayout:
+        """Begin a session and return its first layout, with pruned segments if asked; raises a refusal."""
         self._reconnector.handle(ReconnectEvent.BEGUN)
         self._end_session()
         # Any broker of ours sends layouts. Watching at the leader would lose leader and watch at once.
@@ -196,6 +211,7 @@ class LayoutWatch:
                 session_id=self._session,
                 topic=str(self._topic),
                 create_if_missing=self._create and self.current is None,
+                with_pruned=True if with_pruned and connection.is_ours else None,
             )
         )
         try:
@@ -233,10 +249,12 @@ class LayoutWatch:
         return False
 
 
-async def look_up_layout(pool: ConnectionPool, topic: TopicName, *, create: bool = True) -> TopicLayout:
+async def look_up_layout(
+    pool: ConnectionPool, topic: TopicName, *, create: bool = True, with_pruned: bool = False
+) -> TopicLayout:
     """The layout of a topic now, without following it."""
     watch = LayoutWatch(pool, topic, lambda _: None, create=create)
     try:
-        return await watch.look_up()
+        return await watch.look_up(with_pruned=with_pruned)
     finally:
         watch.close()

@@ -35,6 +35,8 @@ class SegmentLoad:
     """Producers and consumers that are attached to the segment."""
     traffic: TrafficSummary = NO_TRAFFIC
     """The published load by key hash, while the owner has seen enough of it."""
+    next_index: int = -1
+    """The index after the last message; -1 if the owner does not know the log, or does not tell."""
 
 
 class Aim(NamedTuple):

@@ -8,7 +8,7 @@ step is retried.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -222,20 +222,37 @@ class LayoutChanges:
             for id_, size in kept.items()
         )
 
-    async def prune(self, limits: Retention, sizes: Sizes) -> bool:
-        """Drop sealed segments beyond the limits from the layout and list them as garbage, in one write."""
-        now_ms = self._context.clock.wall_ms()
+    async def final_positions(self, limits: Retention, sizes: Sizes) -> dict[int, int]:
+        """The index after the last message of each segment to drop; runs outside the queue.
+
+        A segment whose owner does not answer is missing: it is dropped without a memory of its end.
+        """
+        layout = self._lead.layout
+        segments = [layout.segment(id_) for id_ in self._prunable(limits, sizes)]
+        loads = await together(self._lead.load(segment) for segment in segments)
+        return {
+            segment.id: load.next_index
+            for segment, load in zip(segments, loads, strict=True)
+            if load is not None and load.next_index >= 0
+        }
+
+    def _prunable(self, limits: Retention, sizes: Sizes) -> tuple[int, ...]:
         records = self._subscriptions.records.values()
-        ids = prunable(self._lead.layout, records, limits, now_ms, sizes)
+        return prunable(self._lead.layout, records, limits, self._context.clock.wall_ms(), sizes)
+
+    async def prune(self, limits: Retention, sizes: Sizes, ends: Mapping[int, int]) -> bool:
+        """Drop sealed segments beyond the limits from the layout and list them as garbage, in one write."""
+        ids = self._prunable(limits, sizes)
         if not ids:
             return False
+        now_ms = self._context.clock.wall_ms()
 
         def forget(record: TopicRecord) -> TopicRecord:
             layout = layout_of(record)
             places = [self._lead.place(layout.segment(id_)) for id_ in ids]
             dropped = (GarbageRecord(name=str(p.name), since_ms=now_ms, store=p.store) for p in places)
             garbage = (*record.garbage, *dropped)
-            return replace(with_layout(record, layout.prune(ids)), garbage=garbage)
+            return replace(with_layout(record, layout.prune(ids, ends)), garbage=garbage)
 
         await self._lead.update(forget)
         await self._context.failpoints.reach("prune.committed")

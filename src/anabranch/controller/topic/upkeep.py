@@ -107,7 +107,8 @@ class Upkeep:
         """Drop what every subscription has read and what exceeds a limit of retention."""
         measured = await self._layouts.measure()
         self._limits = measured[0]
-        if await self._changes.run(lambda: self._layouts.prune(*measured)):
+        ends = await self._layouts.final_positions(*measured)
+        if await self._changes.run(lambda: self._layouts.prune(*measured, ends)):
             self.collect_within(0)
         await self._layouts.trim(*measured)
 

@@ -121,6 +121,13 @@ class LedgerExtent:
                 return ledger.first_ordinal + bisect_left(ledger.rows.times, timestamp_ms - ledger.base_ms)
         return self.next_ordinal
 
+    def time_of(self, ordinal: int) -> int | None:
+        if ordinal >= self.next_ordinal:
+            return None
+        ledger, entry = self.locate(max(ordinal, self.first_ordinal))
+        before = (older.base_ms + older.rows.times[-1] for older in self.below(ordinal) if older.entries)
+        return max(ledger.base_ms + ledger.rows.times[entry], *before, 0)
+
     def bytes_between(self, first: int, end: int) -> int:
         return sum(
             ledger.start_of(last) - ledger.start_of(begin) for ledger, begin, last in self._parts(first, end)

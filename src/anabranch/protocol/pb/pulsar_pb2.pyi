@@ -1321,9 +1321,12 @@ class CommandSuccess(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     SCHEMA_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
+    LOG_ID_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     incarnation: _builtins.int
     """Of the topic, when a consumer subscribed to a segment."""
+    log_id: _builtins.int
+    """When a consumer subscribed: tells the log from an earlier or later one of the same name."""
     @_builtins.property
     def schema(self) -> Global___Schema: ...
     def __init__(
@@ -1332,10 +1335,11 @@ class CommandSuccess(_message.Message):
         request_id: _builtins.int | None = ...,
         schema: Global___Schema | None = ...,
         incarnation: _builtins.int | None = ...,
+        log_id: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "request_id", b"request_id", "schema", b"schema"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "log_id", b"log_id", "request_id", b"request_id", "schema", b"schema"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "request_id", b"request_id", "schema", b"schema"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "log_id", b"log_id", "request_id", b"request_id", "schema", b"schema"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2537,11 +2541,17 @@ class CommandGetLastMessageId(_message.Message):
     FIND_INDEX_FIELD_NUMBER: _builtins.int
     FIND_ID_FIELD_NUMBER: _builtins.int
     FIND_SUBSCRIPTION_FIELD_NUMBER: _builtins.int
+    TIME_OF_INDEX_FIELD_NUMBER: _builtins.int
+    INDEX_AFTER_MS_FIELD_NUMBER: _builtins.int
     consumer_id: _builtins.int
     request_id: _builtins.int
     find_time_ms: _builtins.int
     find_index: _builtins.int
     find_subscription: _builtins.str
+    time_of_index: _builtins.int
+    """Ask for the time at which the broker stored the message with this index, or the next one that is stored."""
+    index_after_ms: _builtins.int
+    """Ask for the index of the first message that the broker stored after this time, in milliseconds."""
     @_builtins.property
     def find_id(self) -> Global___MessageIdData: ...
     def __init__(
@@ -2553,10 +2563,12 @@ class CommandGetLastMessageId(_message.Message):
         find_index: _builtins.int | None = ...,
         find_id: Global___MessageIdData | None = ...,
         find_subscription: _builtins.str | None = ...,
+        time_of_index: _builtins.int | None = ...,
+        index_after_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "find", b"find", "find_id", b"find_id", "find_index", b"find_index", "find_subscription", b"find_subscription", "find_time_ms", b"find_time_ms", "request_id", b"request_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "find", b"find", "find_id", b"find_id", "find_index", b"find_index", "find_subscription", b"find_subscription", "find_time_ms", b"find_time_ms", "index_after_ms", b"index_after_ms", "request_id", b"request_id", "time_of_index", b"time_of_index"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "find", b"find", "find_id", b"find_id", "find_index", b"find_index", "find_subscription", b"find_subscription", "find_time_ms", b"find_time_ms", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "find", b"find", "find_id", b"find_id", "find_index", b"find_index", "find_subscription", b"find_subscription", "find_time_ms", b"find_time_ms", "index_after_ms", b"index_after_ms", "request_id", b"request_id", "time_of_index", b"time_of_index"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_find: _TypeAlias = _typing.Literal["find_time_ms", "find_index", "find_id", "find_subscription"]  # noqa: Y015
     _WhichOneofArgType_find: _TypeAlias = _typing.Literal["find", b"find"]  # noqa: Y015
@@ -2578,6 +2590,9 @@ class CommandGetLastMessageIdResponse(_message.Message):
     SEALED_FIELD_NUMBER: _builtins.int
     FOUND_INDEX_FIELD_NUMBER: _builtins.int
     FOUND_ID_FIELD_NUMBER: _builtins.int
+    LOG_ID_FIELD_NUMBER: _builtins.int
+    TIME_MS_FIELD_NUMBER: _builtins.int
+    INDEX_AFTER_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     first_index: _builtins.int
     """Index of the oldest message still stored, index of the next one to be written, and whether there will be
@@ -2587,6 +2602,11 @@ class CommandGetLastMessageIdResponse(_message.Message):
     sealed: _builtins.bool
     found_index: _builtins.int
     """The index of the message that was found, and its entry; absent if the log lacks the subscription."""
+    log_id: _builtins.int
+    """Tells the log from an earlier or later one of the same name."""
+    time_ms: _builtins.int
+    """Answers to time_of_index, which the end lacks, and to index_after_ms, which is the next index at the end."""
+    index_after: _builtins.int
     @_builtins.property
     def last_message_id(self) -> Global___MessageIdData: ...
     @_builtins.property
@@ -2604,10 +2624,13 @@ class CommandGetLastMessageIdResponse(_message.Message):
         sealed: _builtins.bool | None = ...,
         found_index: _builtins.int | None = ...,
         found_id: Global___MessageIdData | None = ...,
+        log_id: _builtins.int | None = ...,
+        time_ms: _builtins.int | None = ...,
+        index_after: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_mark_delete_position", b"consumer_mark_delete_position", "first_index", b"first_index", "found_id", b"found_id", "found_index", b"found_index", "last_message_id", b"last_message_id", "next_index", b"next_index", "request_id", b"request_id", "sealed", b"sealed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_mark_delete_position", b"consumer_mark_delete_position", "first_index", b"first_index", "found_id", b"found_id", "found_index", b"found_index", "index_after", b"index_after", "last_message_id", b"last_message_id", "log_id", b"log_id", "next_index", b"next_index", "request_id", b"request_id", "sealed", b"sealed", "time_ms", b"time_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_mark_delete_position", b"consumer_mark_delete_position", "first_index", b"first_index", "found_id", b"found_id", "found_index", b"found_index", "last_message_id", b"last_message_id", "next_index", b"next_index", "request_id", b"request_id", "sealed", b"sealed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_mark_delete_position", b"consumer_mark_delete_position", "first_index", b"first_index", "found_id", b"found_id", "found_index", b"found_index", "index_after", b"index_after", "last_message_id", b"last_message_id", "log_id", b"log_id", "next_index", b"next_index", "request_id", b"request_id", "sealed", b"sealed", "time_ms", b"time_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2783,8 +2806,42 @@ class SegmentBrokerAddress(_message.Message):
 Global___SegmentBrokerAddress: _TypeAlias = SegmentBrokerAddress  # noqa: Y015
 
 @_typing.final
+class PrunedSegmentProto(_message.Message):
+    """A segment that retention removed: its range, its children, and the index after its last message."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEGMENT_ID_FIELD_NUMBER: _builtins.int
+    HASH_START_FIELD_NUMBER: _builtins.int
+    HASH_END_FIELD_NUMBER: _builtins.int
+    CHILD_IDS_FIELD_NUMBER: _builtins.int
+    NEXT_INDEX_FIELD_NUMBER: _builtins.int
+    segment_id: _builtins.int
+    hash_start: _builtins.int
+    hash_end: _builtins.int
+    next_index: _builtins.int
+    @_builtins.property
+    def child_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        segment_id: _builtins.int | None = ...,
+        hash_start: _builtins.int | None = ...,
+        hash_end: _builtins.int | None = ...,
+        child_ids: _abc.Iterable[_builtins.int] | None = ...,
+        next_index: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["hash_end", b"hash_end", "hash_start", b"hash_start", "next_index", b"next_index", "segment_id", b"segment_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["child_ids", b"child_ids", "hash_end", b"hash_end", "hash_start", b"hash_start", "next_index", b"next_index", "segment_id", b"segment_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PrunedSegmentProto: _TypeAlias = PrunedSegmentProto  # noqa: Y015
+
+@_typing.final
 class ScalableTopicDAG(_message.Message):
-    """One layout of a topic; a higher epoch replaces a lower one."""
+    """One layout of a topic; a higher epoch replaces a lower one. Numbers from 1001 on are ours; other peers skip them."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2793,6 +2850,7 @@ class ScalableTopicDAG(_message.Message):
     SEGMENT_BROKERS_FIELD_NUMBER: _builtins.int
     CONTROLLER_BROKER_URL_FIELD_NUMBER: _builtins.int
     CONTROLLER_BROKER_URL_TLS_FIELD_NUMBER: _builtins.int
+    PRUNED_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     controller_broker_url: _builtins.str
     controller_broker_url_tls: _builtins.str
@@ -2800,6 +2858,10 @@ class ScalableTopicDAG(_message.Message):
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentInfoProto]: ...
     @_builtins.property
     def segment_brokers(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentBrokerAddress]: ...
+    @_builtins.property
+    def pruned(self) -> _containers.RepeatedCompositeFieldContainer[Global___PrunedSegmentProto]:
+        """The newest of the pruned segments, if the client asked for them."""
+
     def __init__(
         self,
         *,
@@ -2808,10 +2870,11 @@ class ScalableTopicDAG(_message.Message):
         segment_brokers: _abc.Iterable[Global___SegmentBrokerAddress] | None = ...,
         controller_broker_url: _builtins.str | None = ...,
         controller_broker_url_tls: _builtins.str | None = ...,
+        pruned: _abc.Iterable[Global___PrunedSegmentProto] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["controller_broker_url", b"controller_broker_url", "controller_broker_url_tls", b"controller_broker_url_tls", "epoch", b"epoch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["controller_broker_url", b"controller_broker_url", "controller_broker_url_tls", b"controller_broker_url_tls", "epoch", b"epoch", "segment_brokers", b"segment_brokers", "segments", b"segments"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["controller_broker_url", b"controller_broker_url", "controller_broker_url_tls", b"controller_broker_url_tls", "epoch", b"epoch", "pruned", b"pruned", "segment_brokers", b"segment_brokers", "segments", b"segments"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2819,24 +2882,29 @@ Global___ScalableTopicDAG: _TypeAlias = ScalableTopicDAG  # noqa: Y015
 
 @_typing.final
 class CommandScalableTopicLookup(_message.Message):
+    """Numbers from 1001 on are ours; other peers skip them."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     SESSION_ID_FIELD_NUMBER: _builtins.int
     TOPIC_FIELD_NUMBER: _builtins.int
     CREATE_IF_MISSING_FIELD_NUMBER: _builtins.int
+    WITH_PRUNED_FIELD_NUMBER: _builtins.int
     session_id: _builtins.int
     topic: _builtins.str
     create_if_missing: _builtins.bool
+    with_pruned: _builtins.bool
     def __init__(
         self,
         *,
         session_id: _builtins.int | None = ...,
         topic: _builtins.str | None = ...,
         create_if_missing: _builtins.bool | None = ...,
+        with_pruned: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_if_missing", b"create_if_missing", "session_id", b"session_id", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_if_missing", b"create_if_missing", "session_id", b"session_id", "topic", b"topic", "with_pruned", b"with_pruned"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_if_missing", b"create_if_missing", "session_id", b"session_id", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_if_missing", b"create_if_missing", "session_id", b"session_id", "topic", b"topic", "with_pruned", b"with_pruned"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -31,6 +31,8 @@ class TopicCut:
     """By segment id."""
     epoch: int = 0
     """Epoch of the layout behind the cut; for human readers, never for decisions."""
+    logs: Mapping[int, int] = field(default_factory=dict)
+    """Identity of the log that the position is for, by segment id; cuts of older versions have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +101,18 @@ def parse_request(text: str, option: str) -> Start:
 
 
 def _encode_topics(cut: Cut) -> dict[str, Any]:
-    return {
-        name: {
-            "epoch": topic.epoch,
-            "segs": {str(id_): topic.positions[id_] for id_ in sorted(topic.positions)},
-        }
-        for name, topic in sorted(cut.topics.items())
-    }
+    return {name: _encode_topic(topic) for name, topic in sorted(cut.topics.items())}
+
+
+def _encode_topic(topic: TopicCut) -> dict[str, Any]:
+    found: dict[str, Any] = {"epoch": topic.epoch, "segs": _by_text(topic.positions)}
+    if topic.logs:
+        found["logs"] = _by_text(topic.logs)
+    return found
+
+
+def _by_text(numbers: Mapping[int, int]) -> dict[str, int]:
+    return {str(id_): numbers[id_] for id_ in sorted(numbers)}
 
 
 def _decode_topics(value: object) -> Cut:
@@ -121,7 +128,8 @@ def _decode_topics(value: object) -> Cut:
 
 def _decode_topic(value: dict[str, Any]) -> TopicCut:
     positions = {int(id_): _position(at) for id_, at in value["segs"].items()}
-    return TopicCut(positions, int(value.get("epoch", 0)))
+    logs = {int(id_): _position(log) for id_, log in value.get("logs", {}).items()}
+    return TopicCut(positions, int(value.get("epoch", 0)), logs)
 
 
 def _position(value: object) -> int:

@@ -2,55 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from anabranch.spark.decide.offsets import Cut, TopicCut
-from anabranch.spark.decide.topology import NO_LIMIT, UNKNOWN_SIZES, Limit, Sizes, Topology
+from anabranch.spark.decide.shares import Counts, bytes_of, share
+from anabranch.spark.decide.topology import NO_LIMIT, UNKNOWN_SIZES, Ends, Key, Limit, Sizes, Topology
 
-Counts = dict[tuple[str, int], int]
-"""Messages by topic and segment."""
+CHAINED_BYTES = 512 * 2**10
+"""Most bytes of a segment and its ancestors in a micro-batch that its children may start in as well.
+
+The tasks of the children would each read all of the segment, because it holds their keys as well.
+"""
 
 
-def advance(
-    start: Cut,
-    topologies: Mapping[str, Topology],
-    limit: Limit = NO_LIMIT,
-    *,
-    chain: bool = True,
-    sizes: Sizes = UNKNOWN_SIZES,
-) -> Cut:
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The limits and choices of a micro-batch, besides the messages that wait."""
+
+    limit: Limit = NO_LIMIT
+    chain: bool = True
+    """Whether a child may start in the micro-batch that finishes its parents."""
+    chained_bytes: float = CHAINED_BYTES
+    """As CHAINED_BYTES; without key order, where no message is read twice, infinite."""
+    sizes: Sizes = UNKNOWN_SIZES
+    fronts: Sequence[Ends] | None = None
+    """Ends to read up to, one after the other while the limit lasts; None: up to the end of each segment."""
+    turn: Key | None = None
+    """The segment that got the last message when there were too few for all; the next one is first now."""
+
+
+FREE = Pace()
+
+
+def advance(start: Cut, topologies: Mapping[str, Topology], pace: Pace = FREE) -> Cut:
     """Return the cut to read up to next; `start` itself when there is nothing to read.
 
-    A child is admitted once its parents are read to their ends: with `chain` in the same micro-batch, without
-    it in the next one. An empty child is admitted too, at the cost of an empty micro-batch: when retention
-    removes the parents, only the cut can tell that they were read to their ends. A segment leaves the cut
-    only in a step that reads nothing of it, so that two successive cuts name every slice between them.
+    A child is admitted once its parents are read to their ends: in the same micro-batch if the pace chains
+    and that is cheap, else in the next one. An empty child is admitted too, at the cost of an empty
+    micro-batch: when retention removes the parents, only the cut can tell that they were read to their ends.
+    A segment leaves the cut only in a step that reads nothing of it, so that two successive cuts name every
+    slice between them.
     """
-    work = [_Progress(name, start.topics[name], topologies[name]) for name in sorted(start.topics)]
+    work = [_Progress(name, start.topics[name], topologies[name], pace) for name in sorted(start.topics)]
     moved = _admit_children(work)
     for topic in work:
         topic.leave_finished()
-    left = limit
-    while not left.reached:
-        taken = _take(work, left, sizes)
-        if not taken:
-            break
-        moved = True
-        left = left.less(sum(taken.values()), int(_bytes(taken, sizes)))
-        if not chain or not _admit_children(work):
-            break
+    left, read = pace.limit, False
+    for ends in pace.fronts if pace.fronts is not None else (None,):
+        while not left.reached:
+            taken = _take(work, replace(pace, limit=left), ends, one=not read)
+            if not taken:
+                break
+            moved = read = True
+            left = left.less(sum(taken.values()), int(bytes_of(taken, pace.sizes)))
+            if not pace.chain or not _admit_children(work):
+                break
     if not moved:
         return start
-    return Cut({topic.name: TopicCut(topic.positions, topic.topology.layout.epoch) for topic in work})
+    return Cut({topic.name: topic.topology.cut(topic.positions) for topic in work})
 
 
 class _Progress:
     """The cut of one topic while it is moved."""
 
-    def __init__(self, name: str, start: TopicCut, topology: Topology) -> None:
+    def __init__(self, name: str, start: TopicCut, topology: Topology, pace: Pace) -> None:
         self.name = name
         self.topology = topology
         self.positions = dict(start.positions)
+        self._taken: dict[int, int] = {}
+        self._above: dict[int, float] = {}
+        """Bytes of the ancestors of a segment that this micro-batch reads."""
+        self._pace = pace
 
     def admit(self) -> bool:
         """Add the segments that may start now; False when there is none."""
@@ -73,13 +96,26 @@ class _Progress:
             and not segment.parents
             and self.topology.layout.descendants(id_).isdisjoint(self.positions)
         }
-        # Position 0 and not the first stored position: messages trimmed before they were read are a loss.
-        self.positions.update((child, 0) for child in sorted(new))
+        for child in sorted(new):
+            # Position 0 and not the first stored position: messages trimmed unread are a loss.
+            self.positions[child] = 0
+            self._above[child] = sum(self._chained_bytes(parent) for parent in segments[child].parents)
         return bool(new)
 
     def _may_start(self, child: int) -> bool:
-        parents = self.topology.layout.segments[child].parents
-        return all(p in self.positions and self.topology.finished(p, self.positions[p]) for p in parents)
+        layout = self.topology.layout
+        parents = layout.segments[child].parents
+        if not all(p in self.positions and self.topology.finished(p, self.positions[p]) for p in parents):
+            return False
+        # A child that is read by the only task of its parents costs nothing.
+        return all(
+            len(layout.segments[p].children) == 1 or self._chained_bytes(p) <= self._pace.chained_bytes
+            for p in parents
+        )
+
+    def _chained_bytes(self, id_: int) -> float:
+        """Return what the task of a child would read of a segment and its ancestors in this micro-batch."""
+        return self._above.get(id_, 0.0) + self._taken.get(id_, 0) * self._pace.sizes.of(self.name, id_)
 
     def leave_finished(self) -> None:
         """Drop segments that are read to the end and whose children are all in the cut."""
@@ -89,13 +125,18 @@ class _Progress:
             if done and children and all(child in self.positions for child in children):
                 del self.positions[id_]
 
-    def waiting(self) -> Iterator[tuple[int, int]]:
-        """Return the segments with messages to read, and how many each has."""
+    def waiting(self, ends: Ends | None) -> Iterator[tuple[int, int]]:
+        """Return the segments with messages to read before the ends, and how many each has."""
         for id_, position in sorted(self.positions.items()):
             tail = self.topology.tails[id_]
-            count = tail.rows(position, tail.next)
+            end = tail.next if ends is None else min(tail.next, ends.get((self.name, id_), 0))
+            count = tail.rows(position, end)
             if count > 0:
                 yield id_, count
+
+    def take(self, id_: int, count: int) -> None:
+        self.positions[id_] = self.topology.tails[id_].after(self.positions[id_], count)
+        self._taken[id_] = self._taken.get(id_, 0) + count
 
 
 def _admit_children(work: Collection[_Progress]) -> bool:
@@ -107,35 +148,23 @@ def _admit_children(work: Collection[_Progress]) -> bool:
     return admitted
 
 
-def _take(work: Collection[_Progress], limit: Limit, sizes: Sizes) -> Counts:
-    """Move the positions as far as the limit allows; return how many messages each segment gives."""
+def _take(work: Collection[_Progress], pace: Pace, ends: Ends | None, *, one: bool) -> Counts:
+    """Move the positions as far as the limit allows, with `one` by a message at least; return the counts."""
     by_name = {topic.name: topic for topic in work}
-    waiting = {(topic.name, id_): count for topic in work for id_, count in topic.waiting()}
-    taken = _fair_shares(waiting, limit, sizes) if waiting else {}
+    waiting = {(topic.name, id_): count for topic in work for id_, count in topic.waiting(ends)}
+    taken = share(waiting, pace.limit, pace.sizes, pace.turn, one=one)
     for (name, id_), count in taken.items():
-        topic = by_name[name]
-        topic.positions[id_] = topic.topology.tails[id_].after(topic.positions[id_], count)
-    return {key: count for key, count in taken.items() if count}
+        by_name[name].take(id_, count)
+    return taken
 
 
-def _fair_shares(waiting: Counts, limit: Limit, sizes: Sizes) -> Counts:
-    """Share the limit in proportion to the waiting messages, so that a hot segment starves no other."""
-    part = 1.0
-    if limit.rows is not None:
-        part = min(part, limit.rows / sum(waiting.values()))
-    if limit.bytes is not None:
-        part = min(part, limit.bytes / _bytes(waiting, sizes))
-    if part >= 1.0:
-        return waiting
-    shares = {key: int(count * part) for key, count in waiting.items()}
-    left = None if limit.rows is None else limit.rows - sum(shares.values())
-    # At least one message each, largest backlog first while the rows last.
-    for key in sorted(waiting, key=lambda key: (-waiting[key], key)):
-        if shares[key] == 0 and (left is None or left > 0):
-            shares[key] = 1
-            left = None if left is None else left - 1
-    return shares
-
-
-def _bytes(counts: Counts, sizes: Sizes) -> float:
-    return sum(count * sizes.of(*key) for key, count in counts.items())
+def counts_between(start: Cut, end: Cut, topologies: Mapping[str, Topology]) -> Counts:
+    """Return how many messages of each segment lie between two successive cuts."""
+    found: Counts = {}
+    for name, cut in end.topics.items():
+        before = start.topics[name].positions
+        for id_, position in cut.positions.items():
+            count = topologies[name].tails[id_].rows(before.get(id_, 0), position)
+            if count:
+                found[name, id_] = count
+    return found

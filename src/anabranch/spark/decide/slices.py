@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from anabranch.model.layout import Layout
 from anabranch.spark.decide.offsets import Cut, TopicCut
+from anabranch.spark.decide.starts import resolve
 from anabranch.spark.decide.topology import Lost, Slice, Topology, uncovered
+
+RECREATED = "it was deleted and created again after the query had read it"
+ADVICE = "Start a query with a new checkpoint to read the topic as it is now"
 
 
 def slices_between(start: Cut, end: Cut, topologies: Mapping[str, Topology], lost: Lost) -> list[Slice]:
@@ -17,9 +21,19 @@ def slices_between(start: Cut, end: Cut, topologies: Mapping[str, Topology], los
     """
     found: list[Slice] = []
     for name in sorted(set(start.topics) & set(end.topics)):
-        before, after = start.topics[name].positions, end.topics[name].positions
-        for id_ in sorted(after):
-            found += _stored(name, topologies[name], id_, range(before.get(id_, 0), after[id_]), lost)
+        before, after = start.topics[name], end.topics[name]
+        for id_ in sorted(after.positions):
+            log = after.logs.get(id_)
+            if log is not None and before.logs.get(id_, log) != log:
+                # The position was moved to the start of a log that was created again; nothing was read.
+                continue
+            wanted = range(before.positions.get(id_, 0), after.positions[id_])
+            tail = topologies[name].tails.get(id_)
+            if tail is not None and tail.is_other_log(log):
+                place = f"messages {wanted.start} to {wanted.stop} of segment {id_} of topic {name}"
+                lost(f"{place} are gone: {RECREATED}")
+                continue
+            found += _stored(name, topologies[name], id_, wanted, lost)
     return found
 
 
@@ -66,7 +80,7 @@ def _stored(topic: str, topology: Topology, id_: int, wanted: range, lost: Lost)
         return []
     routed = not segment.is_classic or not segment.active
     estimate = None if tail.per_entry is None else tail.rows(lo, hi)
-    return [Slice(topic, id_, segment.range, lo, hi, routed, estimate)]
+    return [Slice(topic, id_, segment.range, lo, hi, routed, estimate, tail.log)]
 
 
 def forget_gone(start: Cut, topologies: Mapping[str, Topology], lost: Lost) -> Cut:
@@ -87,8 +101,54 @@ def forget_gone(start: Cut, topologies: Mapping[str, Topology], lost: Lost) -> C
             if uncovered(segments[id_].range for id_ in known):
                 lost(_gone_text(name, cut, known))
                 known |= _oldest_outside(known, topology)
-        topics[name] = TopicCut(known, cut.epoch)
+            cut = topology.cut(known)
+        topics[name] = cut
     return Cut(topics) if changed else start
+
+
+def restart_recreated(start: Cut, topologies: Mapping[str, Topology], lost: Lost) -> Cut:
+    """Return the cut with logs that were created again at their earliest message; `start` if there are none.
+
+    A position beyond the end of a log is of an earlier log too, or of messages that a broker has lost: the
+    next messages would get positions that the query takes for read.
+    """
+    topics = {}
+    for name, cut in start.topics.items():
+        restarted = _restarted(name, cut, topologies[name], lost)
+        topics[name] = restarted if restarted is not None else cut
+    return start if all(topics[name] is cut for name, cut in start.topics.items()) else Cut(topics)
+
+
+def _restarted(name: str, cut: TopicCut, topology: Topology, lost: Lost) -> TopicCut | None:
+    """Return the cut to go on with; None when all positions are of the logs that exist."""
+    known = {id_: at for id_, at in cut.positions.items() if id_ in topology.tails}
+    other = {id_ for id_ in known if topology.tails[id_].is_other_log(cut.logs.get(id_))}
+    beyond = {id_ for id_, at in known.items() if at > topology.tails[id_].next} - other
+    if not other and not beyond:
+        return None
+    if other:
+        lost(f"topic {name}: {RECREATED} ({_places(known, other)}). {ADVICE}")
+    if beyond:
+        lost(_beyond_text(name, known, beyond, topology))
+    if len(other) == len(known):
+        # The new topic may have other segments under the same ids.
+        return resolve("earliest", topology, name)
+    tails = topology.tails
+    moved = {id_: tails[id_].first for id_ in other}
+    moved |= {id_: tails[id_].first if id_ not in cut.logs else tails[id_].next for id_ in beyond}
+    return topology.cut({**cut.positions, **moved})
+
+
+def _beyond_text(name: str, known: Mapping[int, int], beyond: Iterable[int], topology: Topology) -> str:
+    ends = ", ".join(f"{id_} ends at {topology.tails[id_].next}" for id_ in sorted(beyond))
+    return (
+        f"topic {name} is shorter than what the query has read of it ({_places(known, beyond)}; {ends}): "
+        f"it was deleted and created again, or its broker lost messages or was restored. {ADVICE}"
+    )
+
+
+def _places(positions: Mapping[int, int], some: Iterable[int]) -> str:
+    return ", ".join(f"segment {id_} up to position {positions[id_]}" for id_ in sorted(some))
 
 
 def _gone_text(name: str, cut: TopicCut, known: Mapping[int, int]) -> str:

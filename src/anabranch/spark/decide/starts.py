@@ -15,11 +15,11 @@ def resolve(at: Symbol | TopicCut, topology: Topology, topic: str) -> TopicCut:
     layout = topology.layout
     if isinstance(at, TopicCut):
         _check_request(at, topology, topic)
-        return TopicCut(dict(at.positions), layout.epoch)
+        return topology.cut(at.positions)
     if at == "latest":
         # An active segment may be sealed already while its children are not published yet. The reader then
         # finds it finished and reads the children from their start as soon as a layout shows them.
-        return TopicCut({s.id: topology.tails[s.id].next for s in layout.active}, layout.epoch)
+        return topology.cut({s.id: topology.tails[s.id].next for s in layout.active})
     return cut_from({id_: tail.first for id_, tail in topology.tails.items()}, topology)
 
 
@@ -30,7 +30,7 @@ def resolve_time(
 
     Without such a message, the strategy decides between the end of the topic and an error.
     """
-    if any(places[id_] < tail.next for id_, tail in topology.tails.items()):
+    if any(places.get(id_, tail.next) < tail.next for id_, tail in topology.tails.items()):
         return cut_from(places, topology)
     if strategy == "error":
         raise InvalidConfigurationError(
@@ -47,7 +47,8 @@ def cut_from(places: Mapping[int, int], topology: Topology) -> TopicCut:
     been trimmed as well, and messages that were gone before the start are no loss.
     """
     segments, tails = topology.layout.segments, topology.tails
-    begins = {id_: min(max(places[id_], tails[id_].first), tails[id_].next) for id_ in segments}
+    # Pruned segments have no place, and nothing to read.
+    begins = {id_: min(max(places.get(id_, at.next), at.first), at.next) for id_, at in tails.items()}
     cut = {id_: begins[id_] for id_ in sorted(segments) if not segments[id_].parents}
     passed: set[int] = set()
     # Ids grow along the DAG, so this order sees parents first.
@@ -61,7 +62,22 @@ def cut_from(places: Mapping[int, int], topology: Topology) -> TopicCut:
         for id_, at in cut.items()
         if id_ not in passed or not all(child in cut for child in segments[id_].children)
     }
-    return TopicCut(kept, topology.layout.epoch)
+    return topology.cut(kept)
+
+
+def _check_positions(cut: TopicCut, topology: Topology, topic: str) -> None:
+    positions = cut.positions
+    for id_ in sorted(positions):
+        if topology.tails[id_].is_other_log(cut.logs.get(id_)):
+            raise InvalidConfigurationError(
+                f"the cut for topic {topic} belongs to an earlier topic of this name, "
+                f"which was deleted: segment {id_} is another log"
+            )
+        if positions[id_] > topology.tails[id_].next:
+            raise InvalidConfigurationError(
+                f"the cut for topic {topic} puts segment {id_} at {positions[id_]}, "
+                f"beyond its end at {topology.tails[id_].next}"
+            )
 
 
 def _check_request(cut: TopicCut, topology: Topology, topic: str) -> None:
@@ -71,12 +87,7 @@ def _check_request(cut: TopicCut, topology: Topology, topic: str) -> None:
         raise InvalidConfigurationError(
             f"the cut for topic {topic} names segments {_list(unknown)}, which the topic does not have"
         )
-    for id_ in sorted(positions):
-        if positions[id_] > topology.tails[id_].next:
-            raise InvalidConfigurationError(
-                f"the cut for topic {topic} puts segment {id_} at {positions[id_]}, "
-                f"beyond its end at {topology.tails[id_].next}"
-            )
+    _check_positions(cut, topology, topic)
     missing = uncovered(layout.segments[id_].range for id_ in positions)
     if missing:
         raise InvalidConfigurationError(

@@ -6,11 +6,12 @@ Plain values. This module must not know how the values are obtained or what is d
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from anabranch.model.layout import Layout
+from anabranch.model.layout import Layout, Segment, SegmentState
 from anabranch.model.ranges import FULL, HashRange
+from anabranch.spark.decide.offsets import TopicCut
 from anabranch.spark.decide.places import place_of, position_after, rows_between
 
 
@@ -23,6 +24,8 @@ class SegmentSpan(NamedTuple):
     """Whether `next` is final."""
     per_entry: float | None = None
     """Estimated messages per entry if positions are places on Pulsar; None if positions count messages."""
+    log: int | None = None
+    """Identity of the log: another number means that it was deleted and created again. None: unknown."""
 
     def lost_before(self, position: int) -> bool:
         """Whether messages from `position` on are stored no more.
@@ -52,6 +55,10 @@ class SegmentSpan(NamedTuple):
         """Return a position as its user knows it."""
         return _text(position, places=self.per_entry is not None)
 
+    def is_other_log(self, log: int | None) -> bool:
+        """Whether a position of `log` means nothing here."""
+        return log is not None and self.log is not None and log != self.log
+
 
 @dataclass(frozen=True, slots=True)
 class Topology:
@@ -59,6 +66,21 @@ class Topology:
 
     layout: Layout
     tails: Mapping[int, SegmentSpan]
+
+    @staticmethod
+    def of(layout: Layout, tails: Mapping[int, SegmentSpan]) -> Topology:
+        """Return the topology with pruned segments as sealed ones whose messages are all trimmed.
+
+        So a segment that a query had read to its end before it was pruned is just finished, and one that it
+        had not is short of messages.
+        """
+        if not layout.pruned:
+            return Topology(layout, tails)
+        gone = {
+            id_: SegmentSpan(pruned.next_index, pruned.next_index, sealed=True)
+            for id_, pruned in layout.pruned.items()
+        }
+        return Topology(_with_pruned(layout), {**gone, **tails})
 
     def finished(self, segment: int, position: int) -> bool:
         """Whether no message can ever be stored at or after `position`."""
@@ -75,6 +97,37 @@ class Topology:
             and place_of(position).ledger < place_of(tail.next).ledger
         }
 
+    def logs(self, segments: Iterable[int]) -> dict[int, int]:
+        """Return the identities of the logs of these segments, as far as they are known."""
+        tails = ((id_, self.tails.get(id_)) for id_ in segments)
+        return {id_: tail.log for id_, tail in tails if tail is not None and tail.log is not None}
+
+    def cut(self, positions: Mapping[int, int]) -> TopicCut:
+        """Return a cut of this topic at these positions."""
+        return TopicCut(dict(positions), self.layout.epoch, self.logs(positions))
+
+
+def _with_pruned(layout: Layout) -> Layout:
+    known = layout.segments.keys() | layout.pruned.keys()
+    parents: dict[int, list[int]] = {}
+    for id_, pruned in sorted(layout.pruned.items()):
+        for child in pruned.children:
+            parents.setdefault(child, []).append(id_)
+    segments = {
+        id_: Segment(
+            id_,
+            pruned.range,
+            SegmentState.SEALED,
+            tuple(parents.get(id_, ())),
+            tuple(child for child in pruned.children if child in known),
+        )
+        for id_, pruned in layout.pruned.items()
+    }
+    for id_, segment in layout.segments.items():
+        older = tuple(parents.get(id_, ()))
+        segments[id_] = replace(segment, parents=(*older, *segment.parents)) if older else segment
+    return replace(layout, segments=segments)
+
 
 class Slice(NamedTuple):
     """Messages `lo` up to `hi` of one segment; `hi` is not included."""
@@ -88,6 +141,8 @@ class Slice(NamedTuple):
     """Whether all keys lie in the range; a classic topic may hold any key."""
     estimate: int | None = None
     """Estimated messages if positions are places on Pulsar; None if positions count messages."""
+    log: int | None = None
+    """Identity of the log; None if it is unknown."""
 
     @property
     def rows(self) -> int:
@@ -119,6 +174,13 @@ class Limit:
     rows: int | None = None
     bytes: int | None = None
 
+    def load(self, rows: int, size_bytes: float) -> float:
+        """Return the part of the limit that so many messages need; above 1 they do not fit."""
+        return max(
+            0.0 if self.rows is None else rows / self.rows,
+            0.0 if self.bytes is None else size_bytes / self.bytes,
+        )
+
     @property
     def reached(self) -> bool:
         return (self.rows is not None and self.rows <= 0) or (self.bytes is not None and self.bytes <= 0)
@@ -130,6 +192,12 @@ class Limit:
             None if self.bytes is None else self.bytes - size_bytes,
         )
 
+
+Key = tuple[str, int]
+"""A topic and a segment of it."""
+
+Ends = Mapping[Key, int]
+"""Positions up to which segments may be read; of a segment that is missing nothing may be read."""
 
 Lost = Callable[[str], None]
 """Receives the description of lost messages; raises, or logs it and returns."""

@@ -87,14 +87,14 @@ async def test_tails_say_what_a_segment_holds_and_whether_it_will_grow(brokers: 
     topic = await publish(brokers, 10)
     async with brokers.client() as client:
         tails = client.tails()
-        assert await tails.tail(topic) == (0, 10, False)
+        assert (await tails.tail(topic))[:3] == (0, 10, False)
         await publish(brokers, 5)
         brokers.reset_links()
-        assert await tails.tail(topic) == (0, 15, False)
+        assert (await tails.tail(topic))[:3] == (0, 15, False)
         layout = await (await brokers.controller()).split(0)
         name = (await client.layout(TOPIC)).name
         children = [str(name.segment_name(segment.range, segment.id)) for segment in layout.active]
-        found = await tails.tails([topic, *children])
+        found = {name: tail[:3] for name, tail in (await tails.tails([topic, *children])).items()}
         assert found == {topic: (0, 15, True), children[0]: (0, 0, False), children[1]: (0, 0, False)}
         tails.forget(topic)
         await tails.close()

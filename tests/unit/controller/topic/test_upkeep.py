@@ -71,12 +71,15 @@ async def test_a_topic_that_is_too_large_drops_its_oldest_acknowledged_data(
     await plane.call(controller.split(1))
     for name, stored in plane.disk.stored.items():
         assert name.segment is not None
-        stored.load = SegmentLoad(size_bytes=(5 if name.segment.id < 2 else 3) * megabyte)
+        size = (5 if name.segment.id < 2 else 3) * megabyte
+        stored.load = SegmentLoad(size_bytes=size, next_index=-1 if name.segment.id else 77)
     plane.drain(controller.layout, "s", 0, 1)
     await plane.call(controller.settled())
     await plane.call(controller.upkeep.prune())
     layout = controller.layout
     assert sorted(layout.segments) == [2, 3, 4, 5], "12 MiB are left, and that is enough"
+    kept = [(pruned.id, pruned.next_index, pruned.children) for pruned in layout.pruned.values()]
+    assert kept == [(0, 77, (2, 3))], "the end of segment 1 is not known"
     sizes = [plane.disk.stored[plane.segment(layout, id_)].load.size_bytes for id_ in layout.segments]
     assert 10 * megabyte <= sum(sizes) <= 10 * megabyte + len(sizes), "and active ones gave up the rest"
 

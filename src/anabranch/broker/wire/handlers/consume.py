@@ -26,7 +26,7 @@ from anabranch.errors import (
     RemoteProtocolError,
     UnknownServerError,
 )
-from anabranch.ledger.storage import SegmentLog
+from anabranch.ledger.storage import LogExtent, SegmentLog
 from anabranch.model.acks import bits_from_words
 from anabranch.model.ids import Position
 from anabranch.protocol.commands import NO_ID
@@ -150,7 +150,8 @@ async def last_message_id(connection: ServerConnection, command: pb.CommandGetLa
     found = await _find(segment, command) if connection.peer_is_ours else None
     # Take all values at one moment; reading the last entry may take a while.
     extent = log.extent
-    end, next_index, sealed = extent.next_ordinal, extent.next_index, log.sealed
+    end, first_index, next_index = extent.next_ordinal, extent.first_index, extent.next_index
+    sealed = log.sealed
     last = Position(-1, -1) if end == extent.first_ordinal else extent.position_of(end - 1)
     response = pb.CommandGetLastMessageIdResponse(
         request_id=command.request_id,
@@ -160,7 +161,9 @@ async def last_message_id(connection: ServerConnection, command: pb.CommandGetLa
         marked = mark_delete(log, subscription.cursor)
         response.consumer_mark_delete_position.CopyFrom(_wire_id(marked, partition, -1))
     if connection.peer_is_ours:
-        response.first_index, response.next_index, response.sealed = extent.first_index, next_index, sealed
+        response.first_index, response.next_index, response.sealed = first_index, next_index, sealed
+        response.log_id = connection.services.logs.stores.identity(segment.store, log)
+        _add_times(response, command, extent)
     if found is not None:
         response.found_index = found.index
         response.found_id.CopyFrom(_wire_id(found.position, partition, found.batch_index))
@@ -181,6 +184,18 @@ async def _find(segment: ServedLog, command: pb.CommandGetLastMessageId) -> Foun
             return first_unacknowledged(segment, command.find_subscription)
         case _:
             return None
+
+
+def _add_times(
+    response: pb.CommandGetLastMessageIdResponse, command: pb.CommandGetLastMessageId, extent: LogExtent
+) -> None:
+    """Answer when a message was stored, and which message was stored first after a time, if asked."""
+    if command.HasField("time_of_index"):
+        time_ms = extent.time_of(extent.ordinal_of_index(command.time_of_index))
+        if time_ms is not None:
+            response.time_ms = time_ms
+    if command.HasField("index_after_ms"):
+        response.index_after = extent.index_of(extent.ordinal_at_time(command.index_after_ms + 1))
 
 
 async def _last_batch_index(log: SegmentLog, end: int) -> int:

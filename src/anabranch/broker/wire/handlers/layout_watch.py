@@ -13,6 +13,7 @@ from anabranch.broker.wire.services import Services
 from anabranch.errors import AnabranchError, NotAllowedError, TopicExistsError, TopicNotFoundError
 from anabranch.model.layout import Layout, Segment, SegmentState
 from anabranch.model.names import TopicName
+from anabranch.model.pruned import PrunedSegment
 from anabranch.model.ranges import initial_ranges
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.wire_errors import code_for
@@ -24,8 +25,12 @@ _LAYOUT = "layout"
 class LayoutSession:
     """One open layout watch."""
 
-    def __init__(self, connection: ServerConnection, session_id: int, name: TopicName) -> None:
+    def __init__(
+        self, connection: ServerConnection, session_id: int, name: TopicName, *, with_pruned: bool = False
+    ) -> None:
+        """With `with_pruned` the client also gets the final positions of pruned segments."""
         self._connection = connection
+        self._with_pruned = with_pruned
         self._session_id = session_id
         self._name = name.topic
         self._sent: pb.ScalableTopicDAG | None = None
@@ -74,6 +79,8 @@ class LayoutSession:
         services = self._connection.services
         home = services.controllers.home(self._name)
         dag = dag_of(layout, home, services.directory, tls=self._connection.is_tls)
+        if self._with_pruned:
+            dag.pruned.extend(_pruned(segment) for segment in layout.pruned.values())
         if self._sent != dag:
             self._sent = dag
             self.send(dag)
@@ -108,7 +115,7 @@ async def look_up_layout(connection: ServerConnection, command: pb.CommandScalab
     if given.partition is not None:
         raise TopicNotFoundError(f"{given} is a partition")
     key = (_LAYOUT, command.session_id)
-    session = LayoutSession(connection, command.session_id, given)
+    session = LayoutSession(connection, command.session_id, given, with_pruned=command.with_pruned)
     connection.pushes.open_session(key, session)
     try:
         await _ensure_exists(services, given, create=command.create_if_missing)
@@ -191,6 +198,16 @@ def _segment(segment: Segment) -> pb.SegmentInfoProto:
         sealed_at_ms=segment.sealed_ms if sealed else None,
         legacy_topic_name=segment.legacy_topic,
         entry_bucket_splits=segment.bucket_splits,
+    )
+
+
+def _pruned(segment: PrunedSegment) -> pb.PrunedSegmentProto:
+    return pb.PrunedSegmentProto(
+        segment_id=segment.id,
+        hash_start=segment.range.start,
+        hash_end=segment.range.end,
+        child_ids=segment.children,
+        next_index=segment.next_index,
     )
 
 

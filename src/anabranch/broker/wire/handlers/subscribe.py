@@ -96,8 +96,14 @@ async def _open_consumer(
             java_m1.attach_and_close(connection, command)
             return
     await _attach(connection, command, attached)
-    incarnation = admission.incarnation if connection.peer_is_ours else None
-    connection.send(pb.CommandSuccess(request_id=command.request_id, incarnation=incarnation))
+    success = pb.CommandSuccess(request_id=command.request_id)
+    if connection.peer_is_ours:
+        success = pb.CommandSuccess(
+            request_id=command.request_id,
+            incarnation=admission.incarnation,
+            log_id=services.logs.stores.identity(segment.store, segment.log),
+        )
+    connection.send(success)
     subscription.notify_attached()
 
 
