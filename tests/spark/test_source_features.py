@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from anabranch import Checkpoint, Client
 from anabranch.admin.client import AdminClient
@@ -77,8 +78,15 @@ class StreamRun:
             .option("checkpointLocation", str(self._checkpoint))
             .trigger(availableNow=True)
         )
-        query = writing.start()
-        assert query.awaitTermination(300)
+        for attempt in range(3):
+            query = writing.start()
+            try:
+                assert query.awaitTermination(300)
+                break
+            except StreamingQueryException as error:
+                # Spark gives a Python process ten seconds to start, which a busy machine may exceed.
+                if attempt == 2 or "failed to connect back" not in str(error):
+                    raise
         return query.recentProgress[-1] if query.recentProgress else None
 
     def _take(self, frame: Any, _: int) -> None:
