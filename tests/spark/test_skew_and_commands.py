@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import re
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -115,6 +117,21 @@ def test_the_verify_command_exits_with_1_and_a_table_if_it_finds_a_fault(
     printed = capsys.readouterr().out
     assert "number 3 of the key" in printed
     json.dumps(faulty)
+
+
+def test_the_commands_of_the_guide_run(
+    spark: Any, broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "pipelines.md").read_text()
+    monkeypatch.setenv("ANABRANCH_URL", broker.url)
+    monkeypatch.chdir(tmp_path)
+    lines = [
+        line for block in re.findall(r"```bash\n(.*?)```", guide, re.DOTALL) for line in block.splitlines()
+    ]
+    assert [line.split()[2] for line in lines] == ["verify", "skew", "mirror"]
+    for line in lines:
+        assert main(shlex.split(line.replace("/lake/", f"{tmp_path}/"))[1:]) == 0, line
+    assert (tmp_path / "orders.svg").exists()
 
 
 async def _publish_numbers(url: str, numbers: Sequence[int]) -> None:

@@ -67,6 +67,15 @@ def test_a_repeated_position_is_seen_even_if_another_one_is_missing(positions: l
     assert found.repeated == (Stretch(0, 0, 3),)
 
 
+def test_positions_that_are_places_on_pulsar_prove_nothing() -> None:
+    places = {0: SegmentSpan(2**40, 2**50, sealed=False, per_entry=10.0)}
+    on_pulsar = Topology(ONE, places)
+    assert coverage(on_pulsar, [counted(0, [2**40])]) == coverage(topology(ONE), [])
+    assert removed("orders", on_pulsar, complete=True).findings == ()
+    told = what_was_not(Counts(), [], counted=False, dense_producers=False, numbered=True)
+    assert told == ("that all stored messages are there: Apache Pulsar does not count them",)
+
+
 def test_holes_lie_between_entries_and_at_both_ends() -> None:
     within = Stretch(4, 10, 30)
     assert holes(within, [(8, 4), (14, 6), (25, 3)]) == [
@@ -145,7 +154,7 @@ def test_the_summary_counts_faults_by_kind() -> None:
 
 def test_the_limits_of_the_proof_are_told() -> None:
     counts = Counts(without_key=2, without_sequence=1, producers_with_gaps=1, skipped_ids=3)
-    told = what_was_not(counts, ["a note"], dense_producers=False, numbered=False)
+    told = what_was_not(counts, ["a note"], counted=True, dense_producers=False, numbered=False)
     assert told[0] == "a note"
     assert len(told) == 5
     assert any("3 sequence ids that 1 producer skipped" in text for text in told)

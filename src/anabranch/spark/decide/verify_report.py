@@ -76,12 +76,16 @@ class VerifyReport:
         return f"{of}: {text}{more}"
 
 
-def what_was_proved(counts: Counts, *, dense_producers: bool, numbered: bool) -> tuple[str, ...]:
-    found = [
-        f"every position of {_many(counts.segments, 'segment')} is stored once, from the first to the last",
-        "the segments form a DAG that covers the ring, and each key lies in the range of its segment",
-        "per producer and key, sequence ids rise along the segments, none of them twice",
-    ]
+def what_was_proved(
+    counts: Counts, *, counted: bool, dense_producers: bool, numbered: bool
+) -> tuple[str, ...]:
+    """Return the proofs as sentences; `counted` says that positions count messages."""
+    found = ["per producer and key, sequence ids rise along the segments, none of them twice"]
+    if counted:
+        found += [
+            f"every position of {_many(counts.segments, 'segment')} is stored once, from first to last",
+            "the segments form a DAG that covers the ring, and each key lies in the range of its segment",
+        ]
     if dense_producers:
         found.append("the sequence ids of each producer have no gap")
     if numbered:
@@ -90,10 +94,12 @@ def what_was_proved(counts: Counts, *, dense_producers: bool, numbered: bool) ->
 
 
 def what_was_not(
-    counts: Counts, notes: Sequence[str], *, dense_producers: bool, numbered: bool
+    counts: Counts, notes: Sequence[str], *, counted: bool, dense_producers: bool, numbered: bool
 ) -> tuple[str, ...]:
     """Return the limits of the proof as sentences."""
     found = [*notes]
+    if not counted:
+        found.append("that all stored messages are there: Apache Pulsar does not count them")
     if counts.without_key:
         text = f"the order of {_many(counts.without_key, 'message')} without a key, which has no promise"
         found.append(text)

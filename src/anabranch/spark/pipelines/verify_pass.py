@@ -48,8 +48,10 @@ class Expectations:
 class VerifyPass:
     """The one pass: from messages to sums per segment, block and producer."""
 
-    def __init__(self, expect: Expectations) -> None:
+    def __init__(self, expect: Expectations, *, counted: bool) -> None:
+        """`counted` says that positions count messages; otherwise a segment is one block."""
         self._expect = expect
+        self._counted = counted
 
     def over(self, messages: Any) -> Any:
         """Return the sums; a key's messages meet in one task, keyless ones by producer and sequence id."""
@@ -62,7 +64,7 @@ class VerifyPass:
         rows = self._by_producer(rows.drop("headers", "value").repartition("home"))
         if self._expect.numbered:
             rows = self._by_number(rows)
-        block = sql.expr(f"position div {BLOCK_POSITIONS}").alias("block")
+        block = sql.expr(f"position div {BLOCK_POSITIONS}" if self._counted else "0L").alias("block")
         return rows.groupBy("segment", block, "producer").agg(*self._sums(), *self._faults())
 
     def _number(self) -> Any:

@@ -19,6 +19,7 @@ from anabranch.spark.decide.evidence import (
     Stretch,
     coverage,
     holes,
+    is_counted,
     joined,
     layout_findings,
     misplaced,
@@ -65,7 +66,7 @@ def verify(
     stored = stored_topic(topic, source)
     # The pass finds gaps and bad entries by itself, and must not stop at the first one.
     messages = stored.frame(spark, _columns(expect), failOnDataLoss=False, badEntries="skip")
-    sums = VerifyPass(expect).over(messages).persist()
+    sums = VerifyPass(expect, counted=is_counted(stored.topology)).over(messages).persist()
     try:
         with showing(show, "verify") as display, batch_shown(spark, display, stored.messages):
             return _report(stored, expect, messages, sums)
@@ -96,7 +97,11 @@ def _report(stored: TopicSnapshot, expect: Expectations, messages: Any, sums: An
     found += _message_findings(topic, expect, sums)
     if expect.dense_producers and counts.producers_with_gaps:
         found += _producer_gaps(topic, messages)
-    how = {"dense_producers": expect.dense_producers, "numbered": expect.numbered}
+    how = {
+        "counted": is_counted(topology),
+        "dense_producers": expect.dense_producers,
+        "numbered": expect.numbered,
+    }
     return VerifyReport(
         topic,
         counts,

@@ -12,6 +12,7 @@ from typing import Any
 from pyspark.sql import functions as sql
 
 from anabranch.protocol.entries import checked_metadata
+from anabranch.spark.decide.evidence import is_counted
 from anabranch.spark.decide.skew import (
     BUCKET_CELLS,
     RING_CELLS,
@@ -35,6 +36,8 @@ HEAVY_KEYS = 20
 
 SEGMENTS_WITH_BUCKETS = 64
 """Heaviest segments whose buckets are weighed."""
+
+INTERVAL_ON_PULSAR_S = 3600
 
 SEGMENTS_TIMED = 64
 """Oldest and newest segments whose publish times give the length of an interval."""
@@ -65,7 +68,7 @@ def skew(
     columns = "key binary, keyHash int, timestamp timestamp" + (", value binary" if unit == "bytes" else "")
     # A message that retention removes meanwhile, or that cannot be read, weighs nothing.
     messages = stored.frame(spark, columns, failOnDataLoss=False, badEntries="skip")
-    step_s = options.interval_s or nice_interval_s(*_times_ms(stored))
+    step_s = options.interval_s or _interval_s(stored)
     sums = _by_key(messages, unit, step_s).persist()
     try:
         with showing(show, "skew") as display, batch_shown(spark, display, stored.messages):
@@ -155,8 +158,11 @@ def _heavy_keys(topology: Topology, keyed: Any) -> list[HeavyKey]:
     ]
 
 
-def _times_ms(stored: TopicSnapshot) -> tuple[int, int]:
-    """Return about the first and the last publish time, from the outermost entries of some segments."""
+def _interval_s(stored: TopicSnapshot) -> int:
+    """Return an interval that suits the publish times of the outermost entries of some segments."""
+    if not is_counted(stored.topology):
+        # Pulsar has no position before the last one.
+        return INTERVAL_ON_PULSAR_S
     filled = [id_ for id_, tail in sorted(stored.topology.tails.items()) if tail.first < tail.next]
     chosen = sorted({*filled[:SEGMENTS_TIMED], *filled[-SEGMENTS_TIMED:]})
     parts: list[Slice] = []
@@ -164,4 +170,4 @@ def _times_ms(stored: TopicSnapshot) -> tuple[int, int]:
         tail = stored.topology.tails[id_]
         parts += [stored.part(id_, tail.first, tail.first + 1), stored.part(id_, tail.next - 1, tail.next)]
     times = [checked_metadata(entry.data)[0].publish_time for entry in stored.entries(parts)]
-    return (min(times), max(times)) if times else (0, 0)
+    return nice_interval_s(min(times, default=0), max(times, default=0))
