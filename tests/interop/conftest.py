@@ -9,6 +9,9 @@ import pytest
 
 from anabranch.testing.process import BrokerProcess
 from tests.interop.building import java_classpath
+from tests.spark.conftest import spark
+
+__all__ = ["spark"]
 
 
 @pytest.fixture(params=[1, 2], ids=["one-process", "two-workers"])

@@ -16,6 +16,7 @@ import pulsar
 from anabranch.bench.pulsar_peer import PulsarServer
 from anabranch.client.api import AsyncClient
 from anabranch.client.produce.producer import AsyncProducer
+from anabranch.spark.decide.topology import Topology
 from anabranch.spark.live import LiveService, close_sessions
 from anabranch.spark.options import read_source_options
 from anabranch.spark.source import source_schema
@@ -27,6 +28,14 @@ SCHEMA = source_schema(event_time=False, headers=False, key_hash=False)
 
 Row = tuple[str, int, int, int]
 """Key, number, segment and position."""
+
+
+class UncachedStreamReader(StreamReader):
+    """Looks up the topic at every call: a slow look-up would otherwise serve the next calls, too."""
+
+    def _current(self) -> dict[str, Topology]:
+        self._view_until = 0.0
+        return super()._current()
 
 
 @dataclass(frozen=True)
@@ -87,8 +96,13 @@ class PulsarTopics:
         settings = {"service.url": self.server.url, "subscribe": name, "metadata.cache.ttl.ms": "0"}
         return read_source_options({**settings, **given})
 
+    def batch_of_pattern(self, pattern: str) -> list[Row]:
+        settings = {"service.url": self.server.url, "subscribePattern": pattern}
+        reader = BatchReader(LiveService(self.server.url), read_source_options(settings), SCHEMA)
+        return read(reader, reader.partitions())
+
     def stream(self, name: str, **given: str) -> StreamReader:
-        return StreamReader(LiveService(self.server.url), self.options(name, given), SCHEMA)
+        return UncachedStreamReader(LiveService(self.server.url), self.options(name, given), SCHEMA)
 
     def batch(self, name: str, **given: str) -> list[Row]:
         reader = BatchReader(LiveService(self.server.url), self.options(name, given), SCHEMA)

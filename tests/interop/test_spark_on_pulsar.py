@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from anabranch.bench.pulsar_peer import SMALL_JVM, PulsarPeer
-from anabranch.errors import DataLossError, TopicNotFoundError
+from anabranch.errors import DataLossError, TopicNotFoundError, UnsupportedFeatureError
 from anabranch.spark.decide.places import place_of
-from anabranch.spark.live import close_sessions
+from anabranch.spark.live import LiveService, close_sessions
 from tests.interop.pulsar_topics import PulsarQuery, PulsarTopics, by_key, expected, path
 
 # The first run downloads some 250 MB for each server.
@@ -117,6 +119,26 @@ def test_a_cut_written_by_hand_names_places(topics: PulsarTopics) -> None:
     assert [row[1] for row in behind] == [*range(34, 100)]
 
 
+def test_a_query_starts_and_ends_at_a_time(topics: PulsarTopics) -> None:
+    topics.create_classic("timed", 2)
+    topics.publish("timed", 0, 50, batch=10)
+    time.sleep(0.05)
+    between = str(time.time_ns() // 1_000_000)
+    time.sleep(0.05)
+    topics.publish("timed", 50, 100, batch=10)
+    assert sorted(row[1] for row in topics.batch("timed", endingTimestamp=between)) == [*range(50)]
+    assert sorted(row[1] for row in topics.batch("timed", startingTimestamp=between)) == [*range(50, 100)]
+
+
+def test_a_pattern_finds_topics(topics: PulsarTopics) -> None:
+    topics.create_classic("found-1")
+    topics.create_classic("found-2", 2)
+    topics.publish("found-1", 0, 13, batch=5)
+    topics.publish("found-2", 13, 26, batch=5)
+    rows = topics.batch_of_pattern("persistent://public/default/found-.*")
+    assert sorted(row[1] for row in rows) == [*range(26)]
+
+
 def test_messages_removed_before_they_were_read_fail_the_query(topics: PulsarTopics) -> None:
     name = "public/brief/trimmed"
     topics.call("PUT", "namespaces/public/brief")
@@ -140,6 +162,7 @@ def test_messages_removed_before_they_were_read_fail_the_query(topics: PulsarTop
     assert wait_for(first_after_trimming, lambda first: first > 0) == 100
     # The reader of a running query learns where the removed ledger ended, and that it was read to its end.
     caught_up.drain()
+    assert sorted(row[1] for row in caught_up.rows) == [*range(130)]
     assert by_key(caught_up.rows) == expected(130)
     query.restart()
     with pytest.raises(DataLossError, match="the first message still stored is"):
@@ -153,3 +176,47 @@ def test_messages_removed_before_they_were_read_fail_the_query(topics: PulsarTop
 def test_a_topic_that_does_not_exist_is_an_error(topics: PulsarTopics) -> None:
     with pytest.raises(TopicNotFoundError):
         topics.batch("missing")
+
+
+def test_a_sink_that_writes_exactly_once_is_refused(topics: PulsarTopics) -> None:
+    sink = LiveService(topics.server.url).sink("public/default", "copies")
+    with pytest.raises(UnsupportedFeatureError, match="delivery=at-least-once"):
+        sink.state()
+
+
+def test_spark_copies_a_topic_and_resumes_from_its_checkpoint(
+    topics: PulsarTopics, spark: Any, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    scalable = SCALABLE in request.node.name
+    if scalable:
+        topics.call("PUT", "scalable/public/default/spark-in?numInitialSegments=2")
+    else:
+        topics.create_classic("spark-in", 2)
+    topics.create_classic("spark-out", 3)
+    for at in range(0, 600, 300):
+        topics.publish_by_ours("spark-in", at, at + 300)
+        stream = (
+            connected(spark.readStream, topics)
+            .option("subscribe", "spark-in")
+            .option("startingOffsets", "earliest")
+            .option("maxOffsetsPerTrigger", "250")
+            .load()
+            .select("key", "value")
+        )
+        query = (
+            connected(stream.writeStream, topics)
+            .option("topic", "persistent://public/default/spark-out")
+            .option("delivery", "at-least-once")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(300)
+        if scalable and at == 0:
+            topics.call("POST", "scalable/public/default/spark-in/split/0")
+    rows = connected(spark.read, topics).load("persistent://public/default/spark-out").collect()
+    assert by_key([(row.key.decode(), int(row.value), 0, 0) for row in rows]) == expected(600)
+
+
+def connected(builder: Any, topics: PulsarTopics) -> Any:
+    return builder.format("anabranch").option("service.url", topics.server.url)

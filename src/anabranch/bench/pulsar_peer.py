@@ -84,7 +84,7 @@ class PulsarPeer:
     def find(cls, version: str = VERSION) -> PulsarPeer | None:
         """Resolve the jars once; None, with a line on standard error, if that is not possible."""
         if shutil.which("java") is None or shutil.which("mvn") is None:
-            _report_absence("needs java and mvn")
+            _report_absence(version, "needs java and mvn")
             return None
         built = BUILT / f"pulsar-{version}"
         jars = built / "classpath.txt"
@@ -97,7 +97,7 @@ class PulsarPeer:
             try:
                 subprocess.run(command, check=True, capture_output=True, timeout=RESOLVE_S)
             except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-                _report_absence(f"could not be resolved: {error}")
+                _report_absence(version, f"could not be resolved: {error}")
                 return None
             found.rename(jars)
         return cls(jars.read_text().strip())
@@ -133,8 +133,8 @@ class PulsarPeer:
             process.wait()
 
 
-def _report_absence(why: str) -> None:
-    print(f"{PEER} {why}; the figures stand without it", file=sys.stderr)
+def _report_absence(version: str, why: str) -> None:
+    print(f"Pulsar {version} {why}; the figures stand without it", file=sys.stderr)
 
 
 def _pom(version: str) -> str:
@@ -176,4 +176,4 @@ def _wait_ready(process: subprocess.Popen[bytes], web_port: int, log: Path) -> N
         with contextlib.suppress(urllib.error.URLError, OSError), urllib.request.urlopen(url, timeout=5):
             return
         time.sleep(0.3)
-    raise RuntimeError(f"{PEER} did not become ready:\n{log.read_text()[-4000:]}")
+    raise RuntimeError(f"Pulsar did not become ready:\n{log.read_text()[-4000:]}")

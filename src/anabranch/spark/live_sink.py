@@ -12,7 +12,7 @@ import os
 
 from anabranch.client.consume.segment_reader import RawEntry
 from anabranch.client.net.connection_pool import RECONNECT
-from anabranch.errors import AnabranchError, DataLossError, TopicNotFoundError
+from anabranch.errors import AnabranchError, DataLossError, TopicNotFoundError, UnsupportedFeatureError
 from anabranch.failpoints import ProcessFailpoints
 from anabranch.protocol.compression import UNCOMPRESSED_BYTES_MAX
 from anabranch.protocol.entries import decode_columns
@@ -109,6 +109,10 @@ class LiveSink:
             await producer.close()
 
     async def _load(self) -> SinkState:
+        if not await self._client.numbers_messages():
+            raise UnsupportedFeatureError(
+                "delivery=exactly-once needs an Anabranch broker; set delivery=at-least-once on Apache Pulsar"
+            )
         try:
             first, next_, _, _ = await self._session.tails.tail(self._name.records)
         except TopicNotFoundError:

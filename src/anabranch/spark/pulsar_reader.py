@@ -47,7 +47,7 @@ class PulsarReader:
         return [name for name in map(short_name, names) if pattern.matches(name)]
 
     def places_at(self, topic: str, topology: Topology, time_ms: int) -> Mapping[int, int]:
-        raise UnsupportedFeatureError("starting and ending times need an Anabranch broker")
+        return self._session.run(self._places_at(topic, topology, time_ms))
 
     def places_of(self, topic: str, topology: Topology, subscription: str) -> Mapping[int, int] | None:
         raise UnsupportedFeatureError("the option subscription needs an Anabranch broker")
@@ -81,6 +81,15 @@ class PulsarReader:
         """Return for each position the one of the first entry stored there or later."""
         return self._session.run(self._settle(topic, positions))
 
+    async def _places_at(self, topic: str, topology: Topology, time_ms: int) -> dict[int, int]:
+        layout = await self._layout(topic)
+        found = {}
+        for id_ in topology.layout.segments:
+            name = _name_in(layout, id_)
+            if name is not None:
+                found[id_] = position_of(MessagePlace(*await self._tails.at_time(name, max(time_ms, 0))))
+        return found
+
     async def _settle(self, topic: str, positions: Mapping[int, int]) -> Mapping[int, int]:
         layout = await self._layout(topic)
         found = await asyncio.gather(
@@ -93,11 +102,7 @@ class PulsarReader:
             return position
         place = place_of(position)
         reader = self._session.client.read_places(name, EntryPlace(place.ledger, place.entry), None, 1)
-        try:
-            stored = (await reader.read())[0].place
-        finally:
-            await reader.close()
-        return max(position, position_of(MessagePlace(*stored)))
+        return await next_stored(reader, self._tails, name, position)
 
     async def _topology(self, topic: str) -> Topology:
         while True:
@@ -228,6 +233,21 @@ class PlacedSlice:
 
     async def close(self) -> None:
         await self._reader.close()
+
+
+async def next_stored(reader: PlaceReader, tails: PlaceTails, topic: str, position: int) -> int:
+    """Return the position of the first entry stored at this position or later; `reader` starts there.
+
+    The position itself, when entries from it on were removed: the next look at the topic reports the loss.
+    """
+    try:
+        stored = (await reader.read())[0].place
+    finally:
+        await reader.close()
+    place = place_of(position)
+    if (await tails.tail(topic)).first > (place.ledger, place.entry):
+        return position
+    return max(position, position_of(MessagePlace(*stored)))
 
 
 async def _tails_of(session: Session) -> PlaceTails:

@@ -27,6 +27,7 @@ class ToyPulsarLink(FakeConnection):
         if isinstance(message, pb.CommandSubscribe):
             start = message.start_message_id
             at = EntryPlace(-1, -1) if start.ledgerId == NO_ID else EntryPlace(start.ledgerId, start.entryId)
+            at = EntryPlace(-1, -1) if self._toy.starts_early else at
             self._left[message.consumer_id] = [place for place in self._toy.stored if place >= at]
             return pb.CommandSuccess(request_id=message.request_id)
         last = self._toy.stored[-1] if self._toy.stored else EntryPlace(NO_ID, NO_ID)
@@ -57,6 +58,8 @@ class ToyPulsar(FakePool):
     def __init__(self, stored: list[EntryPlace]) -> None:
         super().__init__(lambda message: None)
         self.stored = stored
+        self.starts_early = False
+        """Whether the broker delivers from its first entry on, also if it is asked for a later one."""
 
     async def connection_for(self, topic: str, url: str | None = None) -> Any:
         if not self.connections or not self.connections[-1].open:

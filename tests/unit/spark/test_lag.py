@@ -6,8 +6,9 @@ import json
 from collections.abc import Mapping
 
 from anabranch.spark.decide.lag import lag_between, newest_ends
-from anabranch.spark.decide.offsets import Cut, TopicCut, encode
+from anabranch.spark.decide.offsets import Cut, TopicCut, decode, encode
 from anabranch.spark.decide.places import MessagePlace, position_of
+from anabranch.spark.decide.topology import SegmentSpan, Topology
 from anabranch.spark.lag import LagListener, lag_of
 from tests.unit.spark.plans import T, cut, split_once, topology
 
@@ -29,6 +30,17 @@ def test_a_passed_ancestor_counts_no_more() -> None:
 def test_the_reported_ends_are_a_cut_at_the_end_of_the_topic() -> None:
     view = {T: topology(split_once(), s0=5, s1=3, s2=4)}
     assert newest_ends(view, None) == Cut({T: TopicCut({1: 3, 2: 4}, view[T].layout.epoch)})
+
+
+def test_the_lag_on_pulsar_counts_entries_and_estimates_their_messages() -> None:
+    first, next_ = (position_of(MessagePlace(5, entry)) for entry in (0, 7))
+    tails = {id_: SegmentSpan(first, next_, False, 10.0) for id_ in (1, 2)}
+    tails[0] = SegmentSpan(first, first, True, 10.0)
+    view = {T: Topology(split_once(), tails)}
+    reached = cut(s1=position_of(MessagePlace(5, 3)), s2=0)
+    newest = newest_ends(view, reached)
+    assert decode(encode(newest)) == newest
+    assert lag_between(reached, newest).topics[T].segments == {1: 40, 2: 70}
 
 
 def test_metrics_have_the_names_of_the_kafka_source() -> None:

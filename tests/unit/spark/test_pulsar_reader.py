@@ -10,7 +10,7 @@ from anabranch.client.consume.place_reader import EntryPlace, PlaceReader, Place
 from anabranch.model.ranges import FULL
 from anabranch.spark.decide.places import MessagePlace, place_of, position_of
 from anabranch.spark.decide.topology import Slice
-from anabranch.spark.pulsar_reader import PlacedSlice
+from anabranch.spark.pulsar_reader import PlacedSlice, next_stored
 from anabranch.spark.topics import StoredEntry
 from tests.unit.client.toy_pulsar import PLACES, ToyPulsar
 
@@ -63,3 +63,23 @@ async def test_a_ledger_that_retention_removed_is_noticed(lo: tuple[int, int], h
 
 async def test_a_topic_that_lost_all_its_entries_does_not_reach_the_end_of_the_slice() -> None:
     assert await read_all(slice_of(ToyPulsar([]), (3, 2), (7, 2))) == []
+
+
+@pytest.mark.parametrize(
+    ("at", "next_"),
+    [((3, 2), (3, 2)), ((3, 6), (7, 0)), ((3, 9), (7, 0)), ((5, 1), (7, 0)), ((7, 9), (8, 0))],
+)
+async def test_a_position_behind_its_ledger_moves_to_the_next_entry(
+    at: tuple[int, int], next_: tuple[int, int]
+) -> None:
+    toy: Any = ToyPulsar([*PLACES])
+    reader = PlaceReader(toy, TOPIC, EntryPlace(*at), None, 1)
+    position = position_of(MessagePlace(*at))
+    assert place_of(await next_stored(reader, PlaceTails(toy), TOPIC, position))[:2] == next_
+
+
+async def test_a_position_does_not_move_over_entries_that_were_removed() -> None:
+    toy: Any = ToyPulsar([place for place in PLACES if place.ledger > 3])
+    reader = PlaceReader(toy, TOPIC, EntryPlace(3, 2), None, 1)
+    position = position_of(MessagePlace(3, 2))
+    assert await next_stored(reader, PlaceTails(toy), TOPIC, position) == position

@@ -199,6 +199,25 @@ class PlaceTails:
         found = await asyncio.gather(*(self.tail(topic) for topic in topics))
         return dict(zip(topics, found, strict=True))
 
+    async def at_time(self, topic: str, time_ms: int) -> EntryPlace:
+        """The first entry that was published at this time or later, or the place behind the last entry."""
+        return await self._pool.retry(lambda: self._seek(topic, time_ms), f"looking for a time in {topic}")
+
+    async def _seek(self, topic: str, time_ms: int) -> EntryPlace:
+        pool = self._pool
+        subscription = RawSubscription(pool, topic, f"reader-{pool.rng.getrandbits(64):016x}")
+        try:
+            connection = await subscription.subscribe(None, EARLIEST)
+            command = pb.CommandSeek(
+                consumer_id=subscription.consumer_id, request_id=pool.next_id(), message_publish_time=time_ms
+            )
+            await connection.request(command, pb.CommandSuccess, pool.operation_timeout_s)
+            # The broker has moved the cursor and closed its consumer; the next one finds the cursor there.
+            connection = await subscription.subscribe(None, EARLIEST)
+            return (await _ask_tail(pool, connection, subscription.consumer_id, topic)).first
+        finally:
+            subscription.leave()
+
     def forget(self, topic: str) -> None:
         """End the subscription of a topic whose tail is not needed any more."""
         subscription = self._subscriptions.pop(topic, None)

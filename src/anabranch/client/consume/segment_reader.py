@@ -52,9 +52,11 @@ class RawEntry(NamedTuple):
 class RawSubscription:
     """A subscription to one segment without a cursor, which asks for no messages by itself."""
 
-    def __init__(self, pool: ConnectionPool, topic: str) -> None:
+    def __init__(self, pool: ConnectionPool, topic: str, name: str | None = None) -> None:
+        """Without a name, each subscription has a new one."""
         self._pool = pool
         self._topic = topic
+        self._name = name
         self.connection: BrokerConnection | None = None
         self.consumer_id = 0
         self.log_id: int | None = None
@@ -69,7 +71,7 @@ class RawSubscription:
         consumer_id = pool.next_id()
         command = pb.CommandSubscribe(
             topic=self._topic,
-            subscription=f"reader-{pool.rng.getrandbits(64):016x}",
+            subscription=self._name or f"reader-{pool.rng.getrandbits(64):016x}",
             subType=pb.CommandSubscribe.Exclusive,
             consumer_id=consumer_id,
             request_id=pool.next_id(),

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from anabranch.spark.decide.offsets import Cut, TopicCut
+from anabranch.spark.decide.places import place_of, position_of, rows_between
 from anabranch.spark.decide.topology import Topology
 
 COUNTED_MAX = 2**44
@@ -82,8 +83,12 @@ def newest_ends(topologies: Mapping[str, Topology], reached: Cut | None) -> Cut:
         ids = {segment.id for segment in topology.layout.active}
         if reached is not None and name in reached.topics:
             ids |= _ahead(reached.topics[name].positions, topology)
-        positions = {id_: topology.tails[id_].next for id_ in ids if id_ in topology.tails}
-        found[name] = TopicCut(positions, topology.layout.epoch)
+        tails = {id_: topology.tails[id_] for id_ in ids if id_ in topology.tails}
+        positions = {id_: tail.next for id_, tail in tails.items()}
+        per_entry = max(
+            (tail.per_entry for tail in tails.values() if tail.per_entry is not None), default=None
+        )
+        found[name] = TopicCut(positions, topology.layout.epoch, per_entry=per_entry)
     return Cut(found)
 
 
@@ -96,13 +101,20 @@ def lag_between(reached: Cut, newest: Cut) -> Lag:
     """Return the messages between the cut of a micro-batch and the ends that the source reported."""
     topics = {}
     for name, ends in sorted(newest.topics.items()):
-        if max(ends.positions.values(), default=0) >= COUNTED_MAX:
+        if ends.per_entry is None and max(ends.positions.values(), default=0) >= COUNTED_MAX:
             continue
         cut = reached.topics.get(name, TopicCut({}))
         topics[name] = TopicLag(
-            {id_: max(0, end - cut.positions.get(id_, 0)) for id_, end in sorted(ends.positions.items())}
+            {id_: _rows(cut.positions.get(id_, 0), end, ends) for id_, end in sorted(ends.positions.items())}
         )
     return Lag(topics)
+
+
+def _rows(at: int, end: int, ends: TopicCut) -> int:
+    if ends.per_entry is None:
+        return max(0, end - at)
+    # Of a segment that was not begun, only the last ledger is known.
+    return rows_between(at or position_of(place_of(end)._replace(entry=0, batch=0)), end, ends.per_entry)
 
 
 def sum_of(lags: Iterable[Lag]) -> Lag:

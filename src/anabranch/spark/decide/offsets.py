@@ -33,6 +33,8 @@ class TopicCut:
     """Epoch of the layout behind the cut; for human readers, never for decisions."""
     logs: Mapping[int, int] = field(default_factory=dict)
     """Identity of the log that the position is for, by segment id; cuts of older versions have none."""
+    per_entry: float | None = field(default=None, kw_only=True)
+    """Estimated messages per entry on Pulsar, in the newest ends that the source reports; else None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,8 @@ def _encode_topic(topic: TopicCut) -> dict[str, Any]:
     found: dict[str, Any] = {"epoch": topic.epoch, "segs": _by_text(topic.positions)}
     if topic.logs:
         found["logs"] = _by_text(topic.logs)
+    if topic.per_entry is not None:
+        found["perEntry"] = topic.per_entry
     return found
 
 
@@ -129,7 +133,8 @@ def _decode_topics(value: object) -> Cut:
 def _decode_topic(value: dict[str, Any]) -> TopicCut:
     positions = {int(id_): _position(at) for id_, at in value["segs"].items()}
     logs = {int(id_): _position(log) for id_, log in value.get("logs", {}).items()}
-    return TopicCut(positions, int(value.get("epoch", 0)), logs)
+    per_entry = None if value.get("perEntry") is None else float(value["perEntry"])
+    return TopicCut(positions, int(value.get("epoch", 0)), logs, per_entry=per_entry)
 
 
 def _position(value: object) -> int:

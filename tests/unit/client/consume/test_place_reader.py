@@ -56,6 +56,12 @@ async def test_reading_goes_on_with_the_next_entry_after_a_lost_connection() -> 
     assert len(toy.connections) > 2
 
 
+async def test_entries_before_the_start_are_dropped() -> None:
+    toy = ToyPulsar([*PLACES])
+    toy.starts_early = True
+    assert await places(reader_of(toy, EntryPlace(7, 1), EntryPlace(7, 3), 100)) == [(7, 1), (7, 2)]
+
+
 async def test_a_reader_ends_when_the_entries_before_its_stop_are_gone() -> None:
     toy = ToyPulsar([])
     reader = reader_of(toy, EntryPlace(3, 1), EntryPlace(7, 2))
