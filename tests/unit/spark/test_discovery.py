@@ -3,7 +3,9 @@ from __future__ import annotations
 import builtins
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,6 +43,11 @@ def test_importing_the_package_imports_neither_spark_nor_the_client() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_the_extra_keeps_to_a_pandas_that_spark_supports() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
+    assert "pandas>=2.2,<3" in project["project"]["optional-dependencies"]["spark"]
 
 
 def test_unknown_names_are_unknown() -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
-from pyspark.sql.datasource import InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from anabranch.errors import (
     InvalidConfigurationError,
 )
+from anabranch.spark.source_reader import BatchReader
 from tests.spark.files import FileTopic
 from tests.unit.spark.readers import (
     batch_of,
@@ -58,6 +59,11 @@ def test_a_batch_may_be_read_in_key_order(topic: FileTopic) -> None:
         of_key = [n for n in rows if n % 11 == key]
         assert of_key == sorted(of_key)
     assert sorted(rows) == list(range(200))
+
+
+def test_filters_are_never_pushed_to_the_source() -> None:
+    # Spark reuses a plan that a filter narrowed for queries without the filter.
+    assert BatchReader.pushFilters is DataSourceReader.pushFilters
 
 
 def test_an_empty_topic_is_read_by_the_partition_spark_makes_up(topic: FileTopic) -> None:

@@ -84,6 +84,15 @@ def test_limits_hold_in_rows(topic: FileTopic) -> None:
     assert drain(reader, reader.initialOffset(), ReadAllAvailable())[2] == 2
 
 
+def test_a_trigger_that_wants_everything_ignores_all_limits(topic: FileTopic) -> None:
+    topic.send(numbers(0, 50))
+    limits = {"maxOffsetsPerTrigger": "5", "maxBytesPerTrigger": "9", "minOffsetsPerTrigger": "1"}
+    reader = stream_of(topic, startingOffsets="earliest", **limits)
+    start = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert read(reader, reader.partitions(start, end)) == list(range(50))
+
+
 def test_limits_hold_in_bytes_measured_from_the_messages(topic: FileTopic) -> None:
     topic.send([("k", b"1" * 1000) for _ in range(100)])
     reader = stream_of(topic, startingOffsets="earliest", maxBytesPerTrigger="10k")

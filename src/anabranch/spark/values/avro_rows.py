@@ -25,7 +25,8 @@ class AvroRows:
 
         self._writer = fastavro.parse_schema(without_plain_types(json.loads(writer)))
         same = writer == reader
-        self._reader = None if same else fastavro.parse_schema(without_plain_types(json.loads(reader)))
+        wanted = None if same else with_defaults(without_plain_types(json.loads(reader)))
+        self._reader = None if wanted is None else fastavro.parse_schema(wanted)
         self._read = fastavro.schemaless_reader
 
     def rows(self, values: Sequence[bytes]) -> list[Any]:
@@ -59,3 +60,28 @@ def without_plain_types(schema: Any) -> Any:
         if name in kept:
             kept[name] = without_plain_types(kept[name])
     return kept
+
+
+def with_defaults(schema: Any) -> Any:
+    """Return an Avro schema in which each field has a default: null, unless it states another.
+
+    Columns of Spark are nullable, and some clients register optional fields without their default.
+    """
+    if isinstance(schema, list):
+        return [with_defaults(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    changed = {**schema}
+    for name in ("type", "items", "values"):
+        if name in changed:
+            changed[name] = with_defaults(changed[name])
+    if "fields" in changed:
+        changed["fields"] = [_with_default(with_defaults(field)) for field in changed["fields"]]
+    return changed
+
+
+def _with_default(field: dict[str, Any]) -> dict[str, Any]:
+    if "default" in field:
+        return field
+    members = field["type"] if isinstance(field["type"], list) else [field["type"]]
+    return {**field, "type": ["null", *(part for part in members if part != "null")], "default": None}

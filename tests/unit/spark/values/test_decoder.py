@@ -140,6 +140,7 @@ V1 = record(
     {"name": "id", "type": "long"},
     {"name": "name", "type": ["null", "string"], "default": None},
     {"name": "kind", "type": "string", "default": "usual"},
+    {"name": "late", "type": ["string", "null"]},
 )
 VERSIONS = {b"\x00": V0, b"\x01": V1}
 
@@ -150,12 +151,14 @@ def of_version(version: bytes) -> TopicSchema | None:
 
 
 def test_avro_is_read_with_the_schema_of_its_writer_and_resolved_to_the_readers() -> None:
-    kind = pa.struct([("id", pa.int64()), ("name", pa.string()), ("kind", pa.string())])
+    names = [(name, pa.string()) for name in ("name", "kind", "late")]
+    kind = pa.struct([("id", pa.int64()), *names])
     decoder = decoder_of(ValueSchema("Avro", V1), kind, of_version)
-    old, new = avro(V0, {"id": 7, "gone": "x"}), avro(V1, {"id": 8, "name": "n", "kind": "k"})
+    old, new = avro(V0, {"id": 7, "gone": "x"}), avro(V1, {"id": 8, "name": "n", "kind": "k", "late": "l"})
     found = decode(decoder, [new, old, new, new], [b"\x01", b"\x00", b"\x01", b""])
-    fresh = {"id": 8, "name": "n", "kind": "k"}
-    assert found.column.to_pylist() == [fresh, {"id": 7, "name": None, "kind": "usual"}, fresh, fresh]
+    fresh = {"id": 8, "name": "n", "kind": "k", "late": "l"}
+    aged = {"id": 7, "name": None, "kind": "usual", "late": None}
+    assert found.column.to_pylist() == [fresh, aged, fresh, fresh]
     assert found.bad == {}
 
 
