@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,10 +40,10 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
         close_sessions()
 
 
-def columns(numbers: range) -> Any:
+def columns(numbers: range, *, keyless: bool) -> Any:
     return pa.record_batch(
         {
-            "key": pa.array([f"key-{n % KEYS}" for n in numbers], pa.string()),
+            "key": pa.array([None if keyless else f"key-{n % KEYS}" for n in numbers], pa.string()),
             "value": pa.array([str(n).encode() for n in numbers], pa.binary()),
         }
     )
@@ -53,23 +59,56 @@ class Writing:
         self.options = read_sink_options({"service.url": broker.url, "topic": "orders"}, streaming=True)
         self.attempts = 0
 
-    def stage(self, batch: int, numbers: range, *, fails: bool = False, flush: int = 2000) -> StagedTask:
+    def stage(self, batch: int, numbers: range, *, fails: bool = False, keyless: bool = False) -> StagedTask:
         """Run a task; one that fails stops after half of its rows."""
         name = BatchName(self.query, batch)
         sink = self.service.sink("public/default", self.sink_id)
         if sink.state().has(name):
             return StagedTask("public/default", self.sink_id, name, None)
         self.attempts += 1
-        stager = sink.stager(f"{self.query}-{batch}-{self.attempts}-{id(self)}", flush, "lz4")
+        stager = sink.stager(f"{self.query}-{batch}-{self.attempts}-{id(self)}", 2000, "lz4")
         part = numbers[: len(numbers) // 2] if fails else numbers
         for lo in range(0, len(part), 200):
-            stager.write("orders", outgoing_rows(columns(part[lo : lo + 200]), self.options))
+            stager.write("orders", outgoing_rows(columns(part[lo : lo + 200], keyless=keyless), self.options))
         staged = stager.finish()
         stager.close()
         return StagedTask("public/default", self.sink_id, name, staged)
 
     def commit(self, *tasks: StagedTask) -> None:
         commit_staged(self.service, list(tasks))
+
+
+class OtherDriver:
+    """A driver in a process of its own that commits one batch of staged rows, and stops at a step."""
+
+    def __init__(self, broker: BrokerProcess, staged: StagedTask, step: str, scratch: Path) -> None:
+        # The first step of this name removes the file, so the driver stops once.
+        steps = scratch / "failpoints"
+        steps.write_text(f"sink.{step}=stop")
+        code = (
+            "import pickle, sys; from anabranch.spark.live import LiveService;"
+            "from anabranch.spark.sink_writing import commit_staged;"
+            "commit_staged(LiveService(sys.argv[1]), [pickle.loads(sys.stdin.buffer.read())])"
+        )
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", code, broker.url],
+            env={**os.environ, "ANABRANCH_FAILPOINTS": f"@{steps}"},
+            stdin=subprocess.PIPE,
+        )
+        assert self._process.stdin is not None
+        self._process.stdin.write(pickle.dumps(staged))
+        self._process.stdin.close()
+        state = Path(f"/proc/{self._process.pid}/stat")
+        while " T " not in state.read_text():
+            assert self._process.poll() is None, "the driver ended before it reached the step"
+            time.sleep(0.02)
+
+    def resume(self) -> int:
+        self._process.send_signal(signal.SIGCONT)
+        try:
+            return self._process.wait(60)
+        finally:
+            self._process.kill()
 
 
 def read(broker: BrokerProcess) -> list[tuple[bytes, int, int, int]]:
@@ -127,3 +166,35 @@ def test_a_commit_that_dies_at_any_step_is_completed_by_the_next(
         writing.commit(writing.stage(1, range(300, 1000)))
         writing.commit(writing.stage(2, range(1000, 1200)))
     check(broker, 1200)
+
+
+@pytest.mark.parametrize("step", ["pinned", "publishing", "published"])
+def test_a_driver_that_sleeps_and_wakes_up_again_does_no_harm(
+    broker: BrokerProcess, step: str, tmp_path: Path
+) -> None:
+    with AdminClient(broker.http_url) as api:
+        api.create_topic(ORDERS, 2)
+        writing = Writing(broker)
+        writing.commit(writing.stage(0, range(300)))
+        sleeping = OtherDriver(broker, writing.stage(1, range(300, 1000)), step, tmp_path)
+        api.merge(ORDERS, [0, 1])
+        writing.commit(writing.stage(1, range(300, 1000)))
+        writing.commit(writing.stage(2, range(1000, 1200)))
+        api.split(ORDERS, 2)
+        sleeping.resume()
+        writing.commit(writing.stage(3, range(1200, 1300)))
+    check(broker, 1300)
+
+
+def test_rows_without_a_key_are_written_once(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    with AdminClient(broker.http_url) as api:
+        api.create_topic(ORDERS, 2)
+        writing = Writing(broker)
+        staged = writing.stage(0, range(1000), keyless=True)
+        monkeypatch.setenv("ANABRANCH_FAILPOINTS", "sink.publishing=raise")
+        with pytest.raises(FailpointReachedError):
+            writing.commit(staged)
+        monkeypatch.delenv("ANABRANCH_FAILPOINTS")
+        api.merge(ORDERS, [0, 1])
+        writing.commit(staged)
+    assert sorted(value for _, value, _, _ in read(broker)) == list(range(1000))
