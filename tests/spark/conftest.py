@@ -29,6 +29,8 @@ def spark() -> Iterator[Any]:
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
+        # A test writes this file to kill a Python process of the driver at a step of a commit.
+        "ANABRANCH_FAILPOINTS": f"@{scratch}/failpoints",
     }
     before = {name: os.environ.get(name) for name in changed}
     os.environ.update(changed)

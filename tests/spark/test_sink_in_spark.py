@@ -1,0 +1,152 @@
+"""Exactly-once writes of Spark to a real broker: failed tasks, killed commits, repeated batches and jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import functions as sql
+
+from anabranch.admin.client import AdminClient
+from anabranch.client.api import AsyncClient
+from anabranch.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
+from anabranch.client.produce.producer import AsyncProducer
+from anabranch.model.checkpoint import Checkpoint
+from anabranch.model.names import TopicName
+from anabranch.testing.process import BrokerProcess
+
+# A machine that is busy takes long to start Spark, and a query that is interrupted spoils all that follow.
+pytestmark = pytest.mark.timeout(600)
+
+KEYS = 37
+ORDERS = TopicName.parse("topic://public/default/orders")
+COPY = TopicName.parse("topic://public/default/copy")
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path / "data", {"auto_scale.enabled": "false"}) as process:
+        yield process
+
+
+def publish(broker: BrokerProcess, lo: int, hi: int) -> None:
+    async def send() -> None:
+        async with AsyncClient(broker.url) as client:
+            producer: AsyncProducer[bytes] = await client.create_producer("orders")
+            keys = [f"key-{n % KEYS}" for n in range(lo, hi)]
+            await producer.send_many([str(n).encode() for n in range(lo, hi)], keys)
+
+    asyncio.run(send())
+
+
+def check_copy(broker: BrokerProcess, count: int) -> None:
+    """Each number is in the copy once, and the numbers of a key ascend."""
+
+    async def receive() -> dict[str, list[int]]:
+        found: dict[str, list[int]] = defaultdict(list)
+        async with AsyncClient(broker.url) as client:
+            consumer: AsyncCheckpointConsumer[bytes] = await client.create_checkpoint_consumer(
+                "copy", start=Checkpoint.earliest()
+            )
+            while messages := await consumer.receive_many(1000, timeout=2):
+                for message in messages:
+                    found[str(message.key)].append(int(message.value))
+        return found
+
+    found = asyncio.run(receive())
+    assert sorted(number for numbers in found.values() for number in numbers) == list(range(count))
+    assert all(numbers == sorted(numbers) for numbers in found.values())
+
+
+def failing_once(marker: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """Rows pass; while the marker exists, one task fails after half of them."""
+
+    def pass_on(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            yield batch.slice(0, batch.num_rows // 2)
+            if batch.num_rows > 1 and os.path.exists(marker):
+                os.unlink(marker)
+                raise RuntimeError("a task that fails after half of its rows")
+            yield batch.slice(batch.num_rows // 2)
+
+    return pass_on
+
+
+def copy_stream(spark: Any, broker: BrokerProcess, scratch: Path) -> Any:
+    rows = (
+        spark.readStream.format("anabranch")
+        .options(**{"service.url": broker.url, "subscribe": "orders"})
+        .options(startingOffsets="earliest", maxOffsetsPerTrigger="300")
+        .load()
+        .select("key", "value")
+    )
+    return (
+        rows.mapInArrow(failing_once(str(scratch / "fail")), "key binary, value binary")
+        .repartition(2, "key")
+        .writeStream.format("anabranch")
+        .options(**{"service.url": broker.url, "topic": "copy", "flushBytes": "2k"})
+        .option("checkpointLocation", str(scratch / "checkpoint"))
+        .trigger(availableNow=True)
+    )
+
+
+def completes(stream: Any, fault: Path | None) -> bool:
+    """Run a stream to its end; False once it fails by a fault, which removes its file when it happens."""
+    for _ in range(5):
+        try:
+            assert stream.start().awaitTermination(300)
+            return True
+        except StreamingQueryException as error:
+            if fault is not None and not fault.exists():
+                return False
+            # Spark gives a Python process ten seconds to start, which a busy machine may exceed.
+            if "failed to connect back" not in str(error):
+                raise
+    raise AssertionError("Spark did not start its Python processes in time")
+
+
+def test_a_stream_writes_once_though_tasks_fail_and_commits_are_killed(
+    spark: Any, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    failpoints = Path(os.environ["ANABRANCH_FAILPOINTS"].removeprefix("@"))
+    with AdminClient(broker.http_url) as api:
+        api.create_topic(ORDERS, 2)
+        api.create_topic(COPY, 2)
+        publish(broker, 0, 1500)
+        (tmp_path / "fail").touch()
+        changes: dict[str, Callable[[AdminClient], object]] = {
+            "pinned": lambda api: api.split(COPY, 0),
+            "publishing": lambda api: api.merge(COPY, [1, 3]),
+            "done": lambda api: api.split(COPY, 4),
+        }
+        for step in ("", "pinned", "publishing", "published", "done"):
+            if step:
+                failpoints.write_text(f"sink.{step}=kill")
+            fault = failpoints if step else tmp_path / "fail"
+            assert not completes(copy_stream(spark, broker, tmp_path), fault)
+            if step in changes:
+                changes[step](api)
+        assert completes(copy_stream(spark, broker, tmp_path), None)
+    check_copy(broker, 1500)
+
+
+def test_a_batch_job_that_is_run_again_writes_nothing_more(spark: Any, broker: BrokerProcess) -> None:
+    options = {"service.url": broker.url, "topic": "copy", "delivery": "exactly-once", "sinkId": "job"}
+    rows = (
+        spark.range(0, 2000)
+        .select(
+            sql.concat(sql.lit("key-"), (sql.col("id") % KEYS).cast("string")).alias("key"),
+            sql.col("id").cast("string").alias("value"),
+        )
+        .repartition(2, "key")
+        .sortWithinPartitions(sql.col("value").cast("bigint"))
+    )
+    for _ in range(2):
+        rows.write.format("anabranch").options(**options, txnId="monday").mode("append").save()
+    check_copy(broker, 2000)
