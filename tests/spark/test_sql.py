@@ -53,6 +53,7 @@ def test_a_table_is_read_written_and_streamed_with_its_options(
         .format("anabranch_files")
         .option("service.url", str(topic.root))
         .option("topic", FileTopic(topic.root, "copy").create().name)
+        .option("delivery", "at-least-once")
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .trigger(availableNow=True)
         .start()
