@@ -19,7 +19,7 @@ LINE_EVERY_S = 5.0
 
 POLL_S = 0.2
 
-STARTS_MAX = 5
+STARTS_MAX = 20
 SLOW_WORKER = "Python worker failed to connect back"
 """Spark's words when a Python worker did not start within 10 seconds."""
 
