@@ -21,7 +21,7 @@ from anabranch.spark.pipelines.failures import PipelineError
 from anabranch.spark.pipelines.files import Files
 from anabranch.spark.pipelines.places import FORMAT, TopicPlace, default_state, identity, place_of
 from anabranch.spark.pipelines.progress import Show, patiently, showing
-from anabranch.spark.source import register
+from anabranch.spark.pipelines.sessions import make_known
 
 FORMATS = ("parquet", "csv", "json")
 _ENDINGS = {"parquet": "parquet", "csv": "csv", "json": "json", "jsonl": "json", "ndjson": "json"}
@@ -80,8 +80,7 @@ def load(
     """Send the rows of all files that no earlier run sent; raises PipelineError if a sent file changed."""
     given, place = options or LoadOptions(), place_of(topic)
     began = time.monotonic()
-    # Spark's discovery of formats fails for a whole session if a busy machine starts its worker too slowly.
-    register(spark)
+    make_known(spark)
     state = given.state or default_state("load", source, place.url, place.short_name)
     job = _Load(spark, Files(spark, state), place, given, f"load-{identity(state, place.short_name)}")
     rows = 0

@@ -10,7 +10,7 @@ from anabranch.spark.pipelines.archiving import COLUMNS, EVERYTHING
 from anabranch.spark.pipelines.lake_log import ABOUT, LakeLog
 from anabranch.spark.pipelines.places import FORMAT, TopicPlace, default_state, identity, place_of
 from anabranch.spark.pipelines.progress import Summary, run_stream, shown
-from anabranch.spark.source import register
+from anabranch.spark.pipelines.sessions import make_known
 
 SCHEMA = (
     "key binary, value binary, headers array<struct<key:string,value:binary>>, eventTime timestamp, "
@@ -47,7 +47,7 @@ def replay(spark: Any, archive: str, topic: TopicPlace | str | None = None) -> A
     if topic is None:
         return archived
     place = checked_place(log, topic)
-    register(spark)
+    make_known(spark)
     options = place.to_read(**EVERYTHING, startingOffsets=log.lake.cut or "earliest")
     return archived.unionByName(spark.read.format(FORMAT).options(**options).load().select(*COLUMNS))
 
@@ -86,7 +86,7 @@ def replay_stream(
 
     log = open_archive(spark, archive)
     place = TopicPlace(log.about({})["topic"]) if topic is None else checked_place(log, topic)
-    register(spark)
+    make_known(spark)
     spark.dataSource.register(ReplaySource)
     more = {PLACE: log.files.root, ALONE: topic is None}
     given = place.to_read(**EVERYTHING, **(options or {}), **more)

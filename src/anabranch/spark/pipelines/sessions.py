@@ -58,6 +58,19 @@ def session_for(name: str, *, master: str | None, conf: Mapping[str, str]) -> It
             spark.stop()
 
 
+def make_known(spark: Any) -> None:
+    """Let readers and writers of this thread find the format `anabranch`.
+
+    Spark's own discovery fails for a whole session if a busy machine starts its worker too slowly. And a
+    writer finds a registered format only in the active session of its thread, which other threads lack.
+    """
+    from anabranch.spark.source import register
+
+    register(spark)
+    # Creating a DataFrame makes its session the active one.
+    spark.createDataFrame([], "none int")
+
+
 def _session_class() -> Any:
     try:
         from pyspark.sql import SparkSession

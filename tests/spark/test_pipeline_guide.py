@@ -1,0 +1,163 @@
+"""The commands and the code of docs/pipelines.md for topics and files, against a real broker."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import anabranch
+from anabranch.admin.client import AdminClient
+from anabranch.cli.main import main
+from anabranch.errors import InvalidConfigurationError
+from anabranch.model.checkpoint import Checkpoint
+from anabranch.model.names import TopicName
+from anabranch.spark import pipelines
+from anabranch.testing.process import BrokerProcess
+
+pytestmark = pytest.mark.timeout(900)
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "pipelines.md").read_text()
+ORDERS = TopicName.parse("topic://public/default/orders")
+KEYS = 7
+COUNT = 140
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    data = tmp_path_factory.mktemp("guide") / "data"
+    with BrokerProcess(data, {"auto_scale.enabled": "false"}) as process:
+        yield process
+
+
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"```{kind}\n(.*?)```", GUIDE, re.DOTALL)
+
+
+def commands() -> list[list[str]]:
+    lines = [line for block in blocks("sh") for line in block.splitlines()]
+    words = [shlex.split(line)[1:] for line in lines if line.startswith("anabranch ")]
+    return [found for found in words if found[1] in ("archive", "load", "replay", "compact")]
+
+
+def publish(client: anabranch.Client, lo: int, hi: int) -> None:
+    producer: anabranch.Producer[bytes] = client.create_producer("orders")
+    for n in range(lo, hi):
+        producer.enqueue(b"%d" % n, key=f"key-{n % KEYS}", properties={"n": str(n)})
+    producer.enqueue(None, key="removed")
+    producer.flush()
+    producer.close()
+
+
+def received(client: anabranch.Client, topic: str) -> dict[str, list[Any]]:
+    consumer: Any = client.create_checkpoint_consumer(topic, start=Checkpoint.earliest())
+    found: dict[str, list[Any]] = defaultdict(list)
+    while messages := consumer.receive_many(1000, timeout=3):
+        for message in messages:
+            found[str(message.key)].append(message)
+    consumer.close()
+    return dict(found)
+
+
+def numbers(found: dict[str, list[Any]]) -> dict[str, list[int]]:
+    return {
+        key: [int(message.value) for message in messages]
+        for key, messages in found.items()
+        if key != "removed"
+    }
+
+
+def expected(count: int) -> dict[str, list[int]]:
+    return {f"key-{key}": list(range(key, count, KEYS)) for key in range(KEYS)}
+
+
+def test_the_guide_does_what_it_says(
+    spark: Any,
+    broker: BrokerProcess,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("ANABRANCH_URL", broker.url)
+    events = tmp_path / "events.csv"
+    rows = [f"key-{n % KEYS},{n}" for n in reversed(range(COUNT))]
+    events.write_text("\n".join(["customer,number", *rows]))
+    with anabranch.Client(broker.url) as client, AdminClient(broker.http_url) as admin:
+        admin.create_topic(ORDERS, 1)
+        publish(client, 0, COUNT // 2)
+        printed = _run_commands(client, admin, tmp_path, capsys)
+        # Rows of each command: the removed key has a message too, and a second one behind the first command.
+        half = COUNT // 2 + 1
+        assert printed == [half, COUNT, 3, 2 * half, half, 2 * half, 2 * half]
+        again, restored = received(client, "again"), received(client, "restored")
+        assert numbers(again) == expected(COUNT)
+        assert [message.properties for message in again["key-1"]][:2] == [{"n": "1"}, {"n": "8"}]
+        assert numbers(restored) == expected(COUNT // 2)
+        loaded = received(client, "loaded")
+        assert {key: [json.loads(m.value)["number"] for m in ms] for key, ms in loaded.items()} == {
+            key: list(map(str, found)) for key, found in expected(COUNT).items()
+        }
+        latest = {key: found[-1:] for key, found in expected(COUNT).items()}
+        assert numbers(received(client, "latest")) == latest
+        table = spark.read.parquet(str(tmp_path / "latest")).collect()
+        assert {row.key.decode(): [int(row.value)] for row in table} == latest
+        _run_code(spark, broker, tmp_path)
+
+
+def _run_commands(client: anabranch.Client, admin: AdminClient, root: Path, capsys: Any) -> list[int]:
+    """Run the commands on paths of this test, and return the rows that each of them reports.
+
+    Behind the first one, the topic is split and gets more messages.
+    """
+    rows = []
+    for number, words in enumerate(commands()):
+        here = [
+            word.replace("/lake/", f"{root}/").replace("events.csv", f"{root}/events.csv") for word in words
+        ]
+        if words[1] != "archive":
+            here += ["--state", str(root / f"state-{number}")]
+        capsys.readouterr()
+        assert main([*here, "--json"]) == 0, words
+        out = capsys.readouterr().out.splitlines()
+        rows.append(json.loads(out[-1])["rows"])
+        if "--print" in words:
+            assert [json.loads(line)["position"] for line in out[:-1]] == [0, 1, 2]
+        if number == 0:
+            admin.split(ORDERS, 0)
+            publish(client, COUNT // 2, COUNT)
+    return rows
+
+
+def _run_code(spark: Any, broker: BrokerProcess, root: Path) -> None:
+    """Run the code of the guide, which adds the later messages to the archive."""
+    for code in (block for block in blocks("python") if "pipelines.archive(" in block):
+        here = code.replace("/lake/", f"{root}/").replace("pulsar://127.0.0.1:6650", broker.url)
+        found: dict[str, Any] = {"spark": spark}
+        exec(here, found)
+        assert (found["done"].rows, found["done"].total_rows) == (COUNT // 2 + 1, COUNT + 2)
+        assert found["everything"].count() == COUNT + 2
+        assert found["stream"].isStreaming
+
+
+def test_a_lake_of_another_topic_is_refused(spark: Any, broker: BrokerProcess, tmp_path: Path) -> None:
+    lake = tmp_path / "lake" / "_anabranch"
+    lake.mkdir(parents=True)
+    (lake / "lake.json").write_text('{"v": 1, "kind": "archive", "topic": "orders", "buckets": 8}')
+    other = pipelines.TopicPlace("other", broker.url)
+    with pytest.raises(InvalidConfigurationError, match=r"is not of topic other; its topic is orders"):
+        pipelines.archive(spark, other, str(tmp_path / "lake"))
+    with pytest.raises(InvalidConfigurationError, match=r"archive of topic orders, not of other"):
+        pipelines.replay(spark, str(tmp_path / "lake"), other)
+    with pytest.raises(InvalidConfigurationError, match="is no archive"):
+        pipelines.read_archive(spark, str(tmp_path))
+    orders = pipelines.TopicPlace("orders", broker.url)
+    options = pipelines.ArchiveOptions(buckets=4)
+    with pytest.raises(InvalidConfigurationError, match="has 8 buckets"):
+        pipelines.archive(spark, orders, str(tmp_path / "lake"), options)
+    assert pipelines.read_archive(spark, str(tmp_path / "lake")).count() == 0
