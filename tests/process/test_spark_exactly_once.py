@@ -68,6 +68,11 @@ class Pipeline:
         arguments = [self.broker.url, str(self._root), json.dumps(chosen)]
         return DriverProcess(COPY, arguments, self._root / "driver.log")
 
+    @property
+    def batches(self) -> int:
+        """The micro-batches that Spark has planned so far."""
+        return len(list((self._root / "checkpoint" / "offsets").glob("[0-9]*")))
+
     def publish(self) -> None:
         """Publish messages that count up, some to each key; they are stored when this returns."""
         values = range(self._next, self._next + self.rng.randrange(50, 400))
@@ -161,9 +166,12 @@ def test_each_message_is_copied_once_and_in_order(make_broker: MakeBroker, tmp_p
             admin.create_subscription(name, "spark")
     pipeline.publish()
     for _ in range(ROUNDS):
+        before = pipeline.batches
         driver = pipeline.driver()
         try:
-            time.sleep(pipeline.rng.uniform(4, 12))
+            while pipeline.batches == before and driver.running:
+                time.sleep(0.1)
+            pipeline.publish()
             for _ in range(EVENTS):
                 pipeline.disturb(driver)
             assert driver.running, driver.log_text[-6000:]
