@@ -29,6 +29,7 @@ INSIDE = {
     "admit",
     "add_numbered",
     "enqueue_encoded",
+    "enqueue_entries",
     "enqueue_many_prepared",
     "checkpoint_before",
     "subscribe",

@@ -27,7 +27,14 @@ from anabranch import (
 )
 from anabranch.client.consume.segment_reader import SegmentReader
 from anabranch.client.consume.segment_tails import SegmentTails
-from anabranch.errors import AlreadyClosedError, OperationTimeoutError, ReceiveTimeoutError
+from anabranch.errors import (
+    AlreadyClosedError,
+    ConnectError,
+    NotConnectedError,
+    OperationTimeoutError,
+    ReceiveTimeoutError,
+    TopicNotFoundError,
+)
 from anabranch.protocol.commands import Send
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.testing.simprocess import SimProcess
@@ -119,6 +126,12 @@ async def drop_all(opened: Opened) -> None:
     await opened.producer.close(timeout=CLOSE_S)
 
 
+async def release(client: AsyncClient) -> None:
+    """Release entries of a log that does not exist; a broker that is gone is reported at once."""
+    with suppress(ConnectError, NotConnectedError, TopicNotFoundError):
+        await client.release("persistent://public/default/log", "kept", 1, 1)
+
+
 CLIENT_CALLS: dict[str, list[Callable[[AsyncClient], Awaitable[Any]]]] = {
     "create_producer": [
         lambda client: client.create_producer("other"),
@@ -140,6 +153,8 @@ CLIENT_CALLS: dict[str, list[Callable[[AsyncClient], Awaitable[Any]]]] = {
     "topic_schema": [lambda client: client.topic_schema(TOPIC)],
     "numbers_messages": [lambda client: client.numbers_messages()],
     "mirror_cursors": [lambda client: client.mirror_cursors(TOPIC, "m", "spark")],
+    "append_to_log": [lambda client: client.append_to_log("persistent://public/default/log", "me", "kept")],
+    "release": [release],
     "close": [lambda client: client.close(), lambda client: client.close(timeout=CLOSE_S)],
     "shutdown": [lambda client: client.shutdown()],
 }
@@ -186,6 +201,8 @@ OPENED_CALLS: dict[type, dict[str, list[Callable[[Opened], Awaitable[Any]]]]] = 
         "at_time": [lambda opened: opened.tails.at_time(opened.segment, 1)],
         "at_index": [lambda opened: opened.tails.at_index(opened.segment, 1)],
         "after_id": [lambda opened: opened.tails.after_id(opened.segment, opened.streamed.id)],
+        "stored_at": [lambda opened: opened.tails.stored_at(opened.segment, 1)],
+        "stored_after": [lambda opened: opened.tails.stored_after(opened.segment, 1)],
         "unacknowledged": [lambda opened: opened.tails.unacknowledged(opened.segment, "s")],
         "close": [lambda opened: opened.tails.close()],
     },

@@ -26,7 +26,8 @@ def test_a_process_that_runs_a_task_exempts_its_modules_once(monkeypatch: pytest
     assert frozen > 10_000
     more = [[] for _ in range(100)]  # type: ignore[var-annotated]
     exempt_modules()
-    assert gc.get_freeze_count() == frozen, f"{len(more)} later objects are exempted too"
+    # Objects that were exempted may have been freed meanwhile.
+    assert gc.get_freeze_count() <= frozen, f"{len(more)} later objects are exempted too"
 
 
 @pytest.mark.usefixtures("collector")

@@ -86,9 +86,9 @@ class Client(Handle):
     subscribe_queue = _opening(AsyncClient.subscribe_queue, QueueConsumer)
     create_checkpoint_consumer = _opening(AsyncClient.create_checkpoint_consumer, CheckpointConsumer)
 
-    def layout(self, topic: str, *, create: bool = False) -> TopicLayout:
+    def layout(self, topic: str, *, create: bool = False, with_pruned: bool = False) -> TopicLayout:
         """The layout of a topic now, for tools and bulk readers."""
-        return self._run("layout", lambda: self._twin.layout(topic, create=create))
+        return self._run("layout", lambda: self._twin.layout(topic, create=create, with_pruned=with_pruned))
 
     def topic_schema(self, topic: str, *, version: bytes | None = None) -> TopicSchema | None:
         """A version of the topic's registered schema, the newest by default; None without such a schema."""
