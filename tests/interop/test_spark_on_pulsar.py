@@ -5,6 +5,7 @@ Each server is started once. Its ledgers are short, so that every read crosses s
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,9 +30,10 @@ SETTINGS = {
 }
 
 SCALABLE = "5.0.0-M1"
+VERSIONS = os.environ.get("PULSAR_VERSIONS", f"4.0.7 {SCALABLE}").split()
 
 
-@pytest.fixture(scope="module", params=["4.0.7", SCALABLE])
+@pytest.fixture(scope="module", params=VERSIONS)
 def topics(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[PulsarTopics]:
