@@ -19,15 +19,15 @@ QUIET: dict[str, Any] = {
     "sender_deaths": 0,
     "deaths": (),
     "checkpoints": False,
-    "group_members": 0,
     "guarded": False,
 }
 """Values of a run with one stream and no other events."""
 
 
 def favour(patch: pytest.MonkeyPatch, **chosen: Any) -> None:
-    """Let every seed draw these values, so that the case is common."""
-    patch.setattr(cluster_run, "draw", lambda rng, step: dataclasses.replace(draw(rng, step), **chosen))
+    """Let every seed draw these values, so that the case is common; no run has a checkpoint group."""
+    values = {"group_members": 0} | chosen
+    patch.setattr(cluster_run, "draw", lambda rng, step: dataclasses.replace(draw(rng, step), **values))
 
 
 def assert_caught(*symptoms: str) -> None:

@@ -33,7 +33,7 @@ from .conftest import MakeBroker
 # A busy machine takes long for several starts of Spark.
 pytestmark = pytest.mark.timeout(3600)
 
-ROUNDS = int(os.environ.get("SPARK_ROUNDS", "2"))
+ROUNDS = int(os.environ.get("SPARK_ROUNDS", "1"))
 SEED = int(os.environ.get("SPARK_SEED", "1"))
 EVENTS = 6
 KEYS = [f"key-{number}" for number in range(40)]

@@ -95,6 +95,11 @@ class FileTopic:
             kept = list(self._records(segment))[entries:]
             self._log(segment).write_bytes(b"".join(_packed(entry, time_ms) for entry, time_ms in kept))
 
+    def lose(self, segment: int, numbers: Sequence[int]) -> None:
+        """Remove entries from anywhere in a segment, as no broker does."""
+        kept = [record for number, record in enumerate(self._records(segment)) if number not in numbers]
+        self._log(segment).write_bytes(b"".join(_packed(entry, time_ms) for entry, time_ms in kept))
+
     def send(
         self,
         rows: Sequence[tuple[str | bytes | None, bytes | None]],

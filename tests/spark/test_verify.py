@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -128,7 +127,7 @@ def plant(topic: FileTopic) -> dict[str, int]:
     store(topic, ("gap", 13, 1), ("gap", 14, 2))
     store(topic, ("gap", 15, 3), ("swapped", 16, 1), ("swapped", 17, 0))
     store(topic, (None, 20, 0), (None, 19, 0), (None, 20, 0))
-    drop_entries(topic, 0, [0, 2])
+    topic.lose(0, [0, 2])
     topic.split(0)
     homes = {key: 1 if key_hash(key) >> 16 < 0x8000 else 2 for key in ("late", "stray", "clock")}
     store(topic, ("late", 5, 2), ("late", 18, 3), segment=homes["late"])
@@ -137,12 +136,6 @@ def plant(topic: FileTopic) -> dict[str, int]:
     store(topic, ("clock", 32, 2), segment=homes["clock"], age_ms=61_000)
     store(topic, ("stray", 33, 0), segment=3 - homes["stray"])
     return homes
-
-
-def drop_entries(topic: FileTopic, segment: int, numbers: Sequence[int]) -> None:
-    kept = [entry for number, entry in enumerate(topic.entries(segment)) if number not in numbers]
-    packed = [struct.pack(">QII", one.first, one.positions, len(one.data)) + one.data for one in kept]
-    (topic.directory / f"segment-{segment}").write_bytes(b"".join(packed))
 
 
 def test_each_planted_fault_is_named_at_its_place(spark: Any, files: FileTopic) -> None:

@@ -155,4 +155,5 @@ class Roles:
 
 def _refuses(answer: Any) -> bool:
     """Whether an answer is an error; during faults it may be another one than missing rights."""
-    return isinstance(answer, pb.CommandError) or bool(answer.HasField("error"))
+    has_error = "error" in answer.DESCRIPTOR.fields_by_name
+    return isinstance(answer, pb.CommandError) or (has_error and bool(answer.HasField("error")))
