@@ -12,7 +12,7 @@ CLIENTS ?= 2000
 export PYTHONDONTWRITEBYTECODE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install format check test sim process flips fuzz slow interop bench demo proto chromium clean
+.PHONY: help install format check test examples sim process flips fuzz slow interop bench demo proto chromium clean
 
 help:  ## Show the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -42,7 +42,10 @@ check: $(STAMP)  ## Lint, types, import rules, determinism, sizes, prose, docume
 
 test: $(STAMP)  ## Unit, property, conformance, simulation and Spark tests, JOBS=n at a time
 	@echo "==> tests"
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile tests --ignore tests/process --ignore tests/interop
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile tests --ignore tests/process --ignore tests/interop --ignore tests/examples
+
+examples: $(STAMP)  ## The example of Declarative Pipelines, as its users run it; some minutes
+	$(BIN)/python -m pytest tests/examples
 
 sim: $(STAMP)  ## Whole-cluster simulation, SEEDS=n runs
 	$(BIN)/python -m anabranch.testing.simulation.run --seeds $(SEEDS)
