@@ -177,6 +177,11 @@ async def test_a_parked_key_waits_at_the_broker_until_an_operator_releases_it(
         handled[message.key].append(int(message.value))
 
     async with AsyncClient(broker.url) as client:
+        producer = await client.create_producer(TOPIC, batching=Batching(max_messages=5))
+        for number in range(20):
+            for key in range(KEYS):
+                await producer.enqueue(b"%d" % number, key=f"key-{key}")
+        await producer.flush()
         letters = DeadLetter(1, policy="park")
         consumers = [await subscribe(client, kind, name=name, dead_letter=letters) for name in ("a", "b")]
         ended = asyncio.Event()
@@ -184,11 +189,6 @@ async def test_a_parked_key_waits_at_the_broker_until_an_operator_releases_it(
             asyncio.ensure_future(consumer.run(handle, retry=Backoff(0.01, 0.01), stop=ended))
             for consumer in consumers
         ]
-        producer = await client.create_producer(TOPIC, batching=Batching(max_messages=5))
-        for number in range(20):
-            for key in range(KEYS):
-                await producer.enqueue(b"%d" % number, key=f"key-{key}")
-        await producer.flush()
         with AdminClient(broker.http_url) as admin:
             async with asyncio.timeout(20):
                 (lane,) = await parked_lanes(admin)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -54,6 +54,15 @@ class AckSender:
             for ledger, entry in chosen:
                 command.message_ids.add(ledgerId=ledger, entryId=entry)
             self._connection.send(command)
+
+    def when_carried_out(self, done: Callable[[], None]) -> None:
+        """Call `done` when the broker has carried out every command so far, or the connection is lost."""
+        if self._connection is None:
+            done()
+            return
+        # Any request would do: a connection's commands are answered in their order.
+        asking = pb.CommandGetLastMessageId(consumer_id=self._consumer_id, request_id=self._pool.next_id())
+        self._connection.post(asking).add_done_callback(lambda _: done())
 
     async def acks_confirmed(self) -> None:
         """Send waiting acknowledgements and return when all are confirmed, or the consumer has ended."""

@@ -46,4 +46,7 @@ def park_at_broker(
         source.unhold(entry.position, entry.wanted)
         source.give_back(entry.wanted.bit_count())
     source.flush_acks()
+    # The broker may have sent more of the bucket before this command reaches it.
+    source.stale.append(is_behind)
     source.redeliver([message._entry.position], park=reason)
+    source.when_carried_out(lambda: source.stale.remove(is_behind))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -50,15 +51,14 @@ class SegmentConsumer(AckSender):
             address.topic, home.pool.rng, self._attempt, self._failed, self._owner.__str__
         )
         super().__init__(home.pool, address.topic, self._reconnector)
-        self.home = home
-        self.schema = home.schema
-        self.vector = home.vector
+        self.home, self.schema, self.vector = home, home.schema, home.vector
         self.segment_id = address.segment_id
-        self.attachment = attachment
-        self.permits = permits
+        self.attachment, self.permits = attachment, permits
         self.intake = Intake.PAUSED if attachment.paused else Intake.OPEN
         self.entries: deque[Received] = deque()
         """Entries that were delivered and not handed out."""
+        self.stale: list[Callable[[Received], bool]] = []
+        """Tell the entries that the broker keeps, although it may have sent them before."""
         self.held: dict[LedgerEntry, int] = {}
         """Bits of messages in the buffer or with the application, neither acknowledged nor given back."""
         self.outstanding: deque[Received] = deque()
@@ -95,7 +95,7 @@ class SegmentConsumer(AckSender):
         entry.wanted &= self.acks.pending(entry.position)
         if self.floor is not None:
             entry.wanted &= bits_after(self.floor, *entry.position)
-        if not entry.wanted:
+        if not entry.wanted or any(is_stale(entry) for is_stale in self.stale):
             self.give_back(cost)
             return
         self.give_back(cost - entry.wanted.bit_count())
