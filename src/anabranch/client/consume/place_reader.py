@@ -11,12 +11,11 @@ import asyncio
 from collections import deque
 from typing import NamedTuple
 
-from anabranch.client.consume.segment_reader import RawSubscription
+from anabranch.client.consume.segment_reader import EntryReader, OpenTails, RawSubscription
 from anabranch.client.net.closing import Deadline
 from anabranch.client.net.connection import BrokerConnection
 from anabranch.client.net.connection_pool import ConnectionPool
-from anabranch.client.options import Seconds, optional_seconds
-from anabranch.errors import AlreadyClosedError, AnabranchError, OperationTimeoutError, RemoteProtocolError
+from anabranch.errors import AlreadyClosedError, AnabranchError, RemoteProtocolError
 from anabranch.protocol.claims import permits_for
 from anabranch.protocol.commands import NO_ID, Delivery
 from anabranch.protocol.outer import read_outer
@@ -60,7 +59,7 @@ class PlaceTail(NamedTuple):
     """Messages in the last entry."""
 
 
-class PlaceReader(RawSubscription):
+class PlaceReader(EntryReader[PlacedEntry]):
     """Reads the entries of one topic from `start` on up to `stop`, which is not included.
 
     `start` None means the first stored entry. `read` returns no entries at the end. After a lost connection
@@ -89,19 +88,6 @@ class PlaceReader(RawSubscription):
         self._closed = False
         self.stop_passed = False
         """Whether everything before `stop` was received; False when the last entries are gone."""
-
-    async def read(self, timeout: Seconds | None = None) -> list[PlacedEntry]:
-        """Wait for an entry and return all that have arrived; empty at the end.
-
-        Raises OperationTimeoutError when none arrives within `timeout`, by default the operation timeout.
-        """
-        limit = optional_seconds("timeout", timeout)
-        limit_s = self._pool.operation_timeout_s if limit is None else limit
-        deadline = Deadline(limit_s)
-        if not await deadline.allow(self._wait_for_entries(deadline)):
-            where = f" at {self.connection.peer}" if self.connection is not None else ""
-            raise OperationTimeoutError(f"{self._topic}{where} gave no message within {limit_s:g} s")
-        return self._take_entries()
 
     async def _wait_for_entries(self, deadline: Deadline) -> None:
         while not self._entries:
@@ -180,13 +166,8 @@ class PlaceReader(RawSubscription):
         self._arrived.set()
 
 
-class PlaceTails:
+class PlaceTails(OpenTails):
     """Asks for the tails of topics repeatedly, through one subscription per topic."""
-
-    def __init__(self, pool: ConnectionPool) -> None:
-        self._pool = pool
-        self._subscriptions: dict[str, RawSubscription] = {}
-        self._closed = False
 
     async def tail(self, topic: str) -> PlaceTail:
         """The entries in a topic now."""
@@ -217,18 +198,6 @@ class PlaceTails:
             return (await _ask_tail(pool, connection, subscription.consumer_id, topic)).first
         finally:
             subscription.leave()
-
-    def forget(self, topic: str) -> None:
-        """End the subscription of a topic whose tail is not needed any more."""
-        subscription = self._subscriptions.pop(topic, None)
-        if subscription is not None:
-            subscription.leave()
-
-    async def close(self) -> None:
-        """End all subscriptions."""
-        self._closed = True
-        for topic in list(self._subscriptions):
-            self.forget(topic)
 
     async def _ask(self, topic: str) -> PlaceTail:
         subscription = self._subscriptions.get(topic)

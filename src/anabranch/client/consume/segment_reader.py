@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from anabranch.client.net.closing import Deadline
 from anabranch.client.net.connection import BrokerConnection, end_consumer
@@ -29,6 +29,8 @@ from anabranch.protocol.commands import Delivery
 from anabranch.protocol.outer import read_outer
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import START_INDEX
+
+E = TypeVar("E")
 
 UNNUMBERED = "the broker does not number messages; bulk reading needs an Anabranch broker"
 
@@ -116,7 +118,53 @@ class RawSubscription:
             end_consumer(connection, self.consumer_id, self._pool.next_id())
 
 
-class SegmentReader(RawSubscription):
+class OpenTails:
+    """One subscription for each segment whose tail is asked for repeatedly."""
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+        self._subscriptions: dict[str, RawSubscription] = {}
+        self._closed = False
+
+    def forget(self, topic: str) -> None:
+        """End the subscription of a segment whose tail is not needed any more."""
+        subscription = self._subscriptions.pop(topic, None)
+        if subscription is not None:
+            subscription.leave()
+
+    async def close(self) -> None:
+        """End all subscriptions."""
+        self._closed = True
+        for topic in list(self._subscriptions):
+            self.forget(topic)
+
+
+class EntryReader(RawSubscription, Generic[E]):
+    """A raw subscription whose entries are read many at a time."""
+
+    async def read(self, timeout: Seconds | None = None) -> list[E]:
+        """Wait for an entry and return all that have arrived; empty at the end.
+
+        Raises OperationTimeoutError when none arrives within `timeout`, by default the operation timeout.
+        """
+        limit = optional_seconds("timeout", timeout)
+        limit_s = self._pool.operation_timeout_s if limit is None else limit
+        deadline = Deadline(limit_s)
+        if not await deadline.allow(self._wait_for_entries(deadline)):
+            where = f" at {self.connection.peer}" if self.connection is not None else ""
+            raise OperationTimeoutError(f"{self._topic}{where} gave no message within {limit_s:g} s")
+        return self._take_entries()
+
+    async def _wait_for_entries(self, deadline: Deadline) -> None:
+        """Return when an entry has arrived, or the end is reached."""
+        raise NotImplementedError
+
+    def _take_entries(self) -> list[E]:
+        """Take all entries that have arrived."""
+        raise NotImplementedError
+
+
+class SegmentReader(EntryReader[RawEntry]):
     """Reads the entries of one segment that hold the messages `start` up to but not including `stop`.
 
     `read` returns no entries at the end. The first and last entry may hold messages outside the range, which
@@ -143,21 +191,7 @@ class SegmentReader(RawSubscription):
         self._broken: Exception | None = None
         self._closed = False
 
-    async def read(self, timeout: Seconds | None = None) -> list[RawEntry]:
-        """Wait for an entry and return all that have arrived; empty at the end.
-
-        Raises OperationTimeoutError when none arrives within `timeout`, by default the operation timeout.
-        """
-        limit = optional_seconds("timeout", timeout)
-        limit_s = self._pool.operation_timeout_s if limit is None else limit
-        deadline = Deadline(limit_s)
-        if not await deadline.allow(self._wait_for_entries(deadline)):
-            where = f" at {self.connection.peer}" if self.connection is not None else ""
-            raise OperationTimeoutError(f"{self._topic}{where} gave no message within {limit_s:g} s")
-        return self._take_entries()
-
     async def _wait_for_entries(self, deadline: Deadline) -> None:
-        """Return when an entry has arrived, or the end is reached."""
         while not self._entries:
             if self._closed:
                 raise AlreadyClosedError("the reader is closed; open another one")

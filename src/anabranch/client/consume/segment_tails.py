@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple
 
-from anabranch.client.consume.segment_reader import INDEX_MAX, UNNUMBERED, RawSubscription
-from anabranch.client.net.connection_pool import ConnectionPool
+from anabranch.client.consume.segment_reader import INDEX_MAX, UNNUMBERED, OpenTails, RawSubscription
 from anabranch.errors import AlreadyClosedError, RemoteProtocolError, UnsupportedFeatureError
 from anabranch.model.ids import MessageId
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -36,13 +35,8 @@ class SegmentPlace(NamedTuple):
     """Messages in the entry; 0 at the end."""
 
 
-class SegmentTails:
+class SegmentTails(OpenTails):
     """Asks for the tails of segments repeatedly, through one subscription per segment."""
-
-    def __init__(self, pool: ConnectionPool) -> None:
-        self._pool = pool
-        self._subscriptions: dict[str, RawSubscription] = {}
-        self._closed = False
 
     async def tail(self, topic: str) -> SegmentTail:
         """The messages in a segment now."""
@@ -89,18 +83,6 @@ class SegmentTails:
         """The first index that was stored after a time, or the end; None if the broker does not tell."""
         reply = await self._retry(topic, pb.CommandGetLastMessageId(index_after_ms=max(0, time_ms)))
         return reply.index_after if reply.HasField("index_after") else None
-
-    def forget(self, topic: str) -> None:
-        """End the subscription of a segment whose tail is not needed any more."""
-        subscription = self._subscriptions.pop(topic, None)
-        if subscription is not None:
-            subscription.leave()
-
-    async def close(self) -> None:
-        """End all subscriptions."""
-        self._closed = True
-        for topic in list(self._subscriptions):
-            self.forget(topic)
 
     async def _retry(
         self, topic: str, question: pb.CommandGetLastMessageId
