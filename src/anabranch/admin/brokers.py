@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from anabranch.admin.calls import Call, route
 from anabranch.errors import NotFoundError
 from anabranch.protocol.connection import SERVER_VERSION
-from anabranch.rights.table import lookup_in
+from anabranch.rights.lines import lookup_in
 
 
 async def health(call: Call) -> str:

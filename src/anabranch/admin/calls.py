@@ -27,8 +27,9 @@ from anabranch.metadata.records import TopicRecord
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import Domain, TopicName
 from anabranch.rights.callers import ANYONE, Caller
+from anabranch.rights.lines import namespace_in, topic_in
 from anabranch.rights.needs import MissingRightError
-from anabranch.rights.table import CALLS, namespace_in, topic_in
+from anabranch.rights.table import CALLS
 from anabranch.security.audit import AuditEvent, Outcome
 
 log = logging.getLogger(__name__)

@@ -9,8 +9,9 @@ from google.protobuf.message import Message
 
 from anabranch.errors import AuthorizationError
 from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.rights.lines import OPEN, OWN, PEER
 from anabranch.rights.needs import MissingRightError
-from anabranch.rights.table import COMMANDS, OPEN, OWN, PEER
+from anabranch.rights.table import COMMANDS
 from anabranch.security.audit import AuditEvent
 
 _WITH_ORIGINAL: Final = (pb.CommandLookupTopic, pb.CommandPartitionedTopicMetadata)

@@ -1,0 +1,93 @@
+"""A line of the table of rights, the lines that several commands and calls share, and the names in a path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from anabranch.errors import NotFoundError
+from anabranch.model.names import DOMAINS, Domain, TopicName, parse_namespace, validate_entity
+from anabranch.rights.needs import Need, Right, on_topic
+
+Part = Callable[[str], str]
+"""Gives a named part of a path, decoded."""
+
+
+class TableLine(NamedTuple):
+    """One line of the table."""
+
+    right: Right
+    needs: Callable[[Any], tuple[Need, ...]]
+    """All needs of a command, or of a call by its path; each must be met."""
+
+
+def _always(right: Right) -> TableLine:
+    needs = (Need(right),)
+    return TableLine(right, lambda _: needs)
+
+
+OPEN: Final = _always(Right.OPEN)
+OWN: Final = _always(Right.OWN)
+AUTHENTICATED: Final = _always(Right.AUTHENTICATED)
+SUPERUSER: Final = _always(Right.SUPERUSER)
+PEER: Final = _always(Right.PEER)
+
+
+def namespace_in(part: Part) -> str:
+    """The namespace that a path names, as `tenant/namespace`; InvalidNameError if it cannot be one."""
+    return "/".join(parse_namespace(f"{part('tenant')}/{part('namespace')}"))
+
+
+def topic_in(domain: Domain, part: Part) -> TopicName:
+    """The topic that a path names, in the scheme of the resource."""
+    return TopicName(domain, part("tenant"), part("namespace"), part("topic"))
+
+
+def lookup_in(part: Part) -> TopicName:
+    """The topic that a lookup over HTTP names, with its scheme."""
+    domain = part("domain")
+    if domain not in DOMAINS:
+        raise NotFoundError(f"unknown scheme {domain!r}; use one of {', '.join(DOMAINS)}")
+    return TopicName.parse(f"{domain}://{part('tenant')}/{part('namespace')}/{part('topic')}")
+
+
+def _of_tenant(part: Part) -> tuple[Need, ...]:
+    return (Need(Right.TENANT_ADMIN, validate_entity("tenant", part("tenant"))),)
+
+
+def _of_namespace(right: Right, part: Part) -> tuple[Need, ...]:
+    return (Need(right, *parse_namespace(namespace_in(part))),)
+
+
+def _of_topic(right: Right, domain: Domain, part: Part) -> tuple[Need, ...]:
+    return (on_topic(right, topic_in(domain, part)),)
+
+
+def _of_subscription(domain: Domain, part: Part) -> tuple[Need, ...]:
+    return (on_topic(Right.CONSUME, topic_in(domain, part), part("subscription")),)
+
+
+def of_lookup(part: Part) -> tuple[Need, ...]:
+    return (on_topic(Right.LOOK_UP, lookup_in(part)),)
+
+
+def topic_line(right: Right, domain: Domain) -> TableLine:
+    return TableLine(right, partial(_of_topic, right, domain))
+
+
+TENANT: Final = TableLine(Right.TENANT_ADMIN, _of_tenant)
+ADMIN: Final = TableLine(Right.TENANT_ADMIN, partial(_of_namespace, Right.TENANT_ADMIN))
+NAMES: Final = TableLine(Right.USE_NAMESPACE, partial(_of_namespace, Right.USE_NAMESPACE))
+CLASSIC_ADMIN: Final = topic_line(Right.TENANT_ADMIN, "persistent")
+CLASSIC_LOOK: Final = topic_line(Right.LOOK_UP, "persistent")
+CLASSIC_READ: Final = topic_line(Right.CONSUME, "persistent")
+CLASSIC_SUBSCRIPTION: Final = TableLine(Right.CONSUME, partial(_of_subscription, "persistent"))
+SCALABLE_ADMIN: Final = topic_line(Right.TENANT_ADMIN, "topic")
+SCALABLE_LOOK: Final = topic_line(Right.LOOK_UP, "topic")
+SCALABLE_SUBSCRIPTION: Final = TableLine(Right.CONSUME, partial(_of_subscription, "topic"))
+
+
+def policy_lines(of: str, line: TableLine, *names: str) -> dict[tuple[str, str], TableLine]:
+    """The lines of policies that are read, set and removed."""
+    return {(verb, f"{of}/{name}"): line for name in names for verb in ("GET", "POST", "DELETE")}
