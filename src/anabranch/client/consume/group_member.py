@@ -22,7 +22,6 @@ from anabranch.errors import (
     InvalidConfigurationError,
     OperationTimeoutError,
     RemoteProtocolError,
-    UnsupportedFeatureError,
 )
 from anabranch.model.assignment import UNCOUNTED, Assignment
 from anabranch.model.checkpoint import Checkpoint
@@ -163,8 +162,6 @@ class GroupMember:
                 if self._note_ends():
                     self.registration.report_soon()
                 return
-            if not self._read.group:
-                raise UnsupportedFeatureError("this broker keeps no positions of checkpoint groups")
             # The leader has stored nothing, because the assignment changed; it may still give the buckets.
 
     def _check_held(self, checkpoint: Checkpoint) -> None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from anabranch import AsyncCheckpointConsumer, AsyncClient, Checkpoint, Message
-from anabranch.client.consume.group_member import HANDOVER_S
+from anabranch.client.consume.group_member import HANDOVER_S, GroupMember
 from anabranch.controller.topic.controller import TopicController
 from anabranch.errors import AlreadyClosedError, ConsumerBusyError, InvalidConfigurationError
 from tests.harness.cluster import TOPIC, Brokers
@@ -223,6 +223,23 @@ async def test_a_member_that_closes_during_a_report_gives_its_name_back(brokers:
             with suppress(AlreadyClosedError):
                 await committing
             await asyncio.sleep(0.1)
+
+
+async def test_a_member_that_was_dropped_makes_the_first_commit_of_its_group(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader does not store positions for an assignment that it took back, and the group has none yet."""
+    monkeypatch.setattr(GroupMember, "report_starts", lambda member: None)
+    await brokers.publish(30, 1)
+    async with brokers.client() as client:
+        member = await client.create_checkpoint_consumer(TOPIC, start=EARLIEST, group="g")
+        assert await member.receive_many(10, timeout=5)
+        brokers.hold_links()
+        await asyncio.sleep(120)
+        committing = asyncio.ensure_future(member.commit())
+        await asyncio.sleep(0.1)
+        brokers.open_links()
+        await committing
 
 
 async def test_a_consumer_without_a_group_cannot_commit(brokers: Brokers) -> None:
