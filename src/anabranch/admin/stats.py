@@ -131,6 +131,7 @@ def subscription_stats(subscription: Subscription) -> Json:
         "type": kind_name(subscription.kind) if consumers else "",
         "activeConsumerName": consumers[0].name if consumers else "",
         "lastAckedTimestamp": subscription.last_acked_ms,
+        "entriesFetched": counters.entries_fetched,
         "readErrors": subscription.source.errors,
         "damagedEntries": counters.damaged_entries,
         "damagedMessages": counters.damaged_messages,

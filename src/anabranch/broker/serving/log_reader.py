@@ -45,6 +45,8 @@ class Counters:
     """Messages in those entries, as far as their number is known."""
     entries_read: int = 0
     """Entries taken from the log, from memory or disk; more than were delivered if some were read twice."""
+    entries_fetched: int = 0
+    """Those of them that came from disk."""
     relief_moves: int = 0
     """How often a slot went away from a busy consumer, or back to it."""
     lane_bounds: int = 0
@@ -209,6 +211,7 @@ class _Channel:
         try:
             self.fetched = await read()
             reader.counters.entries_read += len(self.fetched)
+            reader.counters.entries_fetched += len(self.fetched)
         except AlreadyClosedError:
             # The next owner of the store reads for its own consumers.
             return

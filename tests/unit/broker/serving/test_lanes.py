@@ -10,6 +10,7 @@ import pytest
 
 from anabranch.broker.dispatch.lanes import LaneReason
 from anabranch.broker.serving.keyed_reading import KeyedReading
+from anabranch.broker.serving.look_aside import LOOK_ASIDE_BYTES
 from anabranch.broker.serving.subscription import Subscription
 from anabranch.errors import DamagedEntriesError
 from anabranch.ledger.memory import MemoryLog
@@ -177,6 +178,24 @@ async def test_entries_are_read_about_once_while_permits_cycle(brokers: Brokers)
     assert served(brokers).backlog == 0
     assert {tuple(numbers) for numbers in by_key(late + got).values()} == {tuple(range(100))}
     assert served(brokers).counters.entries_read - before < 1.2 * total
+
+
+@pytest.mark.usefixtures("cold")
+async def test_entries_of_keys_that_are_stuck_for_long_are_fetched_from_disk_once(brokers: Brokers) -> None:
+    one, other, publisher = await two(brokers)
+    for _ in range(150):
+        await publisher.rounds(1, KEYS, size=3000)
+        fast = take(other)
+        other.acknowledge(*fast, consumer_id=2)
+        other.flow(len(fast), 2)
+    counters = served(brokers).counters
+    assert counters.entries_fetched == 0
+    assert 150 * len(LOW) * 3000 > 1.5 * LOOK_ASIDE_BYTES
+    one.flow(100)
+    late = await receive(one, 1, 150 * len(LOW))
+    assert {tuple(numbers) for numbers in by_key(late).values()} == {tuple(range(150))}
+    assert served(brokers).backlog == 0
+    assert 0 < counters.entries_fetched < 1.2 * len(late)
 
 
 async def test_consumers_without_permits_cause_no_reads(brokers: Brokers) -> None:
