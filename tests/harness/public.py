@@ -10,6 +10,8 @@ INSIDE = {
     "ready",
     "dropped",
     "voided",
+    "active_changed",
+    "use_share",
     "attached_again",
     "reached_end",
     "vector",

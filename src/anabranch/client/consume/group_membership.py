@@ -33,9 +33,9 @@ class GroupMembership:
         attachment: Attachment,
         on_assignment: OnAssignment | None,
     ) -> None:
-        self._home = home
-        self._attachment = attachment
-        self._on_assignment = on_assignment
+        self.home = home
+        self.attachment = attachment
+        self.on_assignment = on_assignment
         self._assignment: dict[int, AssignedSegment] = {}
         self._generation: int | None = None
         self._hand_overs: dict[int, asyncio.Task[Any]] = {}
@@ -59,7 +59,7 @@ class GroupMembership:
         """Names of the segments that the consumer reads now."""
         return tuple(
             source.topic
-            for source in self._home.sources.values()
+            for source in self.home.sources.values()
             if source.first_answer.accepted and not source.released
         )
 
@@ -68,14 +68,14 @@ class GroupMembership:
         """Names of assigned segments that the consumer cannot read yet: other consumers hold them."""
         return tuple(
             source.topic
-            for source in self._home.sources.values()
+            for source in self.home.sources.values()
             if not (source.first_answer.accepted or source.released)
         )
 
     async def open(self, deadline: Deadline) -> None:
         """Register, and subscribe to the first assigned segments."""
-        await self._registration.open(self._home.tasks, deadline.left_s)
-        await self._home._first_answers(deadline, self._answered)
+        await self._registration.open(self.home.tasks, deadline.left_s)
+        await self.home._first_answers(deadline, self._answered)
 
     @staticmethod
     async def _answered(source: SegmentConsumer) -> None:
@@ -102,7 +102,7 @@ class GroupMembership:
     # Assignments.
 
     def _assigned(self, assignment: Assignment) -> None:
-        home = self._home
+        home = self.home
         if home._closed:
             return
         before = set(self._assignment)
@@ -113,26 +113,30 @@ class GroupMembership:
         removed = tuple(home.sources[id_].topic for id_ in sorted(gone) if id_ in home.sources)
         self.reconcile()
         added = tuple(segment.topic for id_, segment in self._assignment.items() if id_ not in before)
-        if self._on_assignment is not None and (added or removed):
+        self.report(added, removed)
+
+    def report(self, added: tuple[str, ...], removed: tuple[str, ...]) -> None:
+        """Call the application's callback, if there is one and the assignment has changed."""
+        if self.on_assignment is not None and (added or removed):
             try:
-                self._on_assignment(added, removed)
+                self.on_assignment(added, removed)
             except Exception:
                 # An error in the application's callback must not end the connection.
                 log.exception("on_assignment failed")
 
     def _refused(self, error: AnabranchError) -> None:
-        self._home._refused(error)
+        self.home._refused(error)
 
     def lose_all(self) -> None:
         """Release all segments, because other consumers get them at once."""
         self._assignment = {}
         self.stop()
-        for source in self._home.sources.values():
+        for source in self.home.sources.values():
             source.release()
 
     def reconcile(self) -> None:
         """Subscribe to assigned segments, and begin to hand over the others."""
-        sources = self._home.sources
+        sources = self.home.sources
         for id_, source in list(sources.items()):
             assigned = self._assignment.get(id_)
             kept = assigned is not None and assigned.bucket_ranges == source.attachment.bucket_ranges
@@ -141,7 +145,7 @@ class GroupMembership:
             elif id_ not in self._hand_overs:
                 source.release()
                 work = self._hand_over(source)
-                self._hand_overs[id_] = self._home.tasks.start(work, f"hand over {source.topic}")
+                self._hand_overs[id_] = self.home.tasks.start(work, f"hand over {source.topic}")
         for id_, segment in self._assignment.items():
             if id_ not in sources:
                 sources[id_] = self._attach(segment)
@@ -149,18 +153,18 @@ class GroupMembership:
     def _attach(self, segment: AssignedSegment) -> SegmentConsumer:
         shared = bool(segment.bucket_ranges)
         attachment = replace(
-            self._attachment,
+            self.attachment,
             kind=pb.CommandSubscribe.Key_Shared if shared else pb.CommandSubscribe.Exclusive,
             bucket_ranges=segment.bucket_ranges,
             generation=self._generation,
         )
         is_classic = segment.topic.startswith("persistent://")
         address = SegmentAddress(segment.segment_id, segment.topic, is_classic)
-        return self._home.consume(address, attachment)
+        return self.home.consume(address, attachment)
 
     async def _hand_over(self, source: SegmentConsumer) -> None:
         """Wait until the application has acknowledged the segment's messages, then leave the segment."""
-        home = self._home
+        home = self.home
         home._send_acks()
         warning = home.loop.call_later(
             HAND_OVER_WARNING_S,
@@ -182,14 +186,17 @@ class GroupMembership:
     def forget(self, source: SegmentConsumer, why: str | None = None) -> None:
         """Remove the consumer of a segment; `why` says why its open acknowledgements are not confirmed."""
         self._hand_overs.pop(source.segment_id, None)
-        if self._home.sources.get(source.segment_id) is source:
-            del self._home.sources[source.segment_id]
-        self._home.left(source, why)
+        if self.home.sources.get(source.segment_id) is source:
+            del self.home.sources[source.segment_id]
+        self.home.left(source, why)
 
     # Called by the consumers of segments.
 
     def reached_end(self, source: SegmentConsumer) -> None:
         """The leader takes drained segments away."""
+
+    def active_changed(self, source: SegmentConsumer) -> None:
+        """The leader, and not the owner of a segment, chooses its reader."""
 
     def attached_again(self, source: SegmentConsumer) -> None:
         """The leader assigns the segments that a seek opens again."""

@@ -253,6 +253,9 @@ class Inbox(LeavingConsumer, Generic[T]):
     def reached_end(self, source: SegmentConsumer) -> None:
         """Called when the subscription has acknowledged a sealed segment to its end."""
 
+    def active_changed(self, source: SegmentConsumer) -> None:
+        """Called when a Failover subscription gives a segment to this consumer, or takes it away."""
+
     def attached_again(self, source: SegmentConsumer) -> None:
         """Called when the consumer has subscribed again; a seek may have moved the subscription."""
 
@@ -269,17 +272,6 @@ class Inbox(LeavingConsumer, Generic[T]):
     def vector(self, number: int) -> tuple[tuple[int, MessageId], ...]:
         """The last message of each segment handed out up to a number; empty without cumulative acks."""
         return ()
-
-    def role_refused(self, error: AnabranchError) -> None:
-        """End when the broker refuses the role for good; other errors are handled elsewhere."""
-        if self._failure is None and self.role.ends(error):
-            self._fail(error)
-            self._leave_at_once()
-
-    def _leave_at_once(self) -> None:
-        """Leave all segments without waiting for acknowledgements."""
-        for source in self.sources.values():
-            self.tasks.start(source.close(), f"leave {source.topic}")
 
     # The end.
 

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from anabranch.client.consume.alarm import Alarm
 from anabranch.client.consume.attachment import Attachment, SegmentAddress
+from anabranch.client.consume.classic_share import ClassicShare, open_share
 from anabranch.client.consume.group_membership import GroupMembership
 from anabranch.client.consume.queue_consumer import AsyncQueueConsumer
 from anabranch.client.consume.segment_consumer import SegmentConsumer
@@ -40,6 +41,22 @@ class KeyedQueueConsumer(AsyncQueueConsumer[T]):
         self._pauses = KeyPauses(ordering_key)
         self._resume_alarm = Alarm(self.loop, self._resume)
         return GroupMembership(self, self._options, attachment, None)
+
+    async def open(self) -> None:
+        async with self._close_on_error() as deadline:
+            await open_share(self._segments, deadline, self._use_classic)
+
+    def _use_classic(self) -> ClassicShare:
+        assert isinstance(self._segments, GroupMembership)
+        self._segments = share = ClassicShare(self, self._segments, self._options, self._queue_size)
+        return share
+
+    def use_share(self, share: GroupMembership) -> None:
+        self._segments = share
+
+    def active_changed(self, source: SegmentConsumer) -> None:
+        super().active_changed(source)
+        self._segments.active_changed(source)
 
     # Handing out.
 

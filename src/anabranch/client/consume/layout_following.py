@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from anabranch.client.consume.attachment import Attachment, address_in
+from anabranch.client.consume.attachment import Attachment, SegmentAddress, address_in
 from anabranch.client.consume.inbox import Inbox
 from anabranch.client.consume.segment_consumer import SegmentConsumer
 from anabranch.client.decide.permits import Permits
@@ -64,7 +64,7 @@ class LayoutFollowing:
         if home._failure is not None:
             return
         segments = layout.layout.segments
-        share = max(self._queue_size // max(len(segments), 1), min(PERMITS_MIN, self._queue_size))
+        share = self._share(len(segments))
         for id_ in list(home.sources):
             if id_ not in segments:
                 home.tasks.start(self._leave_segment(home.sources.pop(id_)), f"leave segment {id_}")
@@ -76,7 +76,14 @@ class LayoutFollowing:
                 source.owned_by(layout.owners.get(id_))
             elif id_ not in self._finished:
                 address = address_in(layout, segments[id_])
-                home.sources[id_] = SegmentConsumer(home, address, attachment, Permits(share))
+                home.sources[id_] = self._consume(address, attachment, share)
+
+    def _share(self, segments: int) -> int:
+        """How many messages of each segment are buffered."""
+        return max(self._queue_size // max(segments, 1), min(PERMITS_MIN, self._queue_size))
+
+    def _consume(self, address: SegmentAddress, attachment: Attachment, share: int) -> SegmentConsumer:
+        return SegmentConsumer(self._home, address, attachment, Permits(share))
 
     async def _leave_segment(self, source: SegmentConsumer) -> None:
         source.release()
@@ -94,6 +101,9 @@ class LayoutFollowing:
         if home.sources.pop(source.segment_id, None) is not None:
             self._finished[source.segment_id] = None
             home.tasks.start(self._leave_segment(source), f"leave {source.topic}")
+
+    def active_changed(self, source: SegmentConsumer) -> None:
+        """The broker sends messages to all consumers of a Shared subscription."""
 
     def attached_again(self, source: SegmentConsumer) -> None:
         """Subscribe to finished segments again, because a seek may have moved the subscription back."""

@@ -100,3 +100,18 @@ class LeavingConsumer:
         finally:
             await farewell([source.hang_up() for source in sources], deadline)
         log.warning("%s: acknowledgements were not confirmed: %s", self.topic, why)
+
+    def role_refused(self, error: AnabranchError) -> None:
+        """End when the broker refuses the role for good; other errors are handled elsewhere."""
+        if self._failure is None and self.role.ends(error):
+            self._fail(error)
+            self._leave_at_once()
+
+    def _leave_at_once(self) -> None:
+        """Leave all segments without waiting for acknowledgements."""
+        for source in self.sources.values():
+            self.tasks.start(source.close(), f"leave {source.topic}")
+
+    def _fail(self, error: AnabranchError) -> None:
+        """Raise `error` in every receive."""
+        raise NotImplementedError

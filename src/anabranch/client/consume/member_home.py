@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from anabranch.aio import TaskRegistry
 from anabranch.client.consume.attachment import Attachment, SegmentAddress
@@ -12,6 +12,9 @@ from anabranch.client.consume.segment_consumer import SegmentConsumer
 from anabranch.client.net.closing import Deadline
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.errors import AnabranchError
+
+if TYPE_CHECKING:
+    from anabranch.client.consume.group_membership import GroupMembership
 
 
 class MemberHome(Protocol):
@@ -39,6 +42,9 @@ class MemberHome(Protocol):
 
     def left(self, source: SegmentConsumer, why: str | None) -> None:
         """Called when a segment is not read any more; `why` unless all acknowledgements are confirmed."""
+
+    def use_share(self, share: GroupMembership) -> None:
+        """Read what the leader assigns from now on, because the topic was migrated."""
 
     def _refused(self, error: AnabranchError) -> None:
         """Called once, when the leader refuses the consumer for good."""

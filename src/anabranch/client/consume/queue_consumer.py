@@ -34,6 +34,9 @@ from anabranch.protocol.pb import pulsar_pb2 as pb
 
 T = TypeVar("T")
 
+Segments = LayoutFollowing | GroupMembership
+"""How a consumer finds the segments that it reads."""
+
 
 class AsyncQueueConsumer(RunnableConsumer[T]):
     """Reads all segments in parallel; made by `AsyncClient.subscribe_queue`."""
@@ -56,9 +59,9 @@ class AsyncQueueConsumer(RunnableConsumer[T]):
         self._ack_timer: asyncio.TimerHandle | None = None
         self._redelivery = Redelivery(self.loop)
         attachment = replace(options.attachment(pb.CommandSubscribe.Shared, name), priority=options.priority)
-        self._segments = self._choose_segments(attachment)
+        self._segments: Segments = self._choose_segments(attachment)
 
-    def _choose_segments(self, attachment: Attachment) -> LayoutFollowing | GroupMembership:
+    def _choose_segments(self, attachment: Attachment) -> Segments:
         return LayoutFollowing(self, self._options.topic, attachment, self._queue_size)
 
     async def open(self) -> None:

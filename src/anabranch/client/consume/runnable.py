@@ -165,6 +165,11 @@ class RunnableConsumer(Inbox[T]):
         super().voided(source)
         self._withdraw(source)
 
+    def active_changed(self, source: SegmentConsumer) -> None:
+        if not source.active and self._running is not None:
+            # Another consumer gets the messages, so they may come back here later.
+            self._unhold(self._running.withdraw(lambda message: message._entry.source is source))
+
     def _withdraw(self, source: SegmentConsumer) -> None:
         """Start no handler for messages of a segment that the broker delivers again, here or elsewhere."""
         if self._running is not None:

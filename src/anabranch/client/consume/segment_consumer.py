@@ -1,4 +1,4 @@
-"""The consumer of one segment: it subscribes, asks for messages and buffers the delivered entries.
+"""The consumer of one segment: it subscribes and follows the segment to its owner.
 
 After a lost connection it subscribes again, and leaves out messages that the application already holds.
 """
@@ -6,19 +6,16 @@ After a lost connection it subscribes again, and leaves out messages that the ap
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from anabranch.client.consume.ack_sender import AckSender
 from anabranch.client.consume.attachment import Attachment, SegmentAddress
 from anabranch.client.consume.first_answer import FirstAnswer
-from anabranch.client.decide.acknowledgements import Acknowledgements, LedgerEntry
-from anabranch.client.decide.ordering import before_first, bits_after
+from anabranch.client.consume.segment_buffer import SegmentBuffer
+from anabranch.client.decide.acknowledgements import Acknowledgements
+from anabranch.client.decide.ordering import before_first
 from anabranch.client.decide.permits import Intake, Permits
 from anabranch.client.decide.reconnection import ReconnectEvent, ReconnectPhase
-from anabranch.client.message import Received
 from anabranch.client.net.closing import farewell
 from anabranch.client.net.connection import end_consumer
 from anabranch.client.net.reconnector import Reconnector, SegmentOwner
@@ -28,10 +25,8 @@ from anabranch.errors import (
     ConsumerAssignError,
     ConsumerBusyError,
     NotConnectedError,
-    RemoteProtocolError,
 )
 from anabranch.model.ids import MessageId
-from anabranch.protocol.commands import Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 if TYPE_CHECKING:
@@ -40,8 +35,10 @@ if TYPE_CHECKING:
 _RELEASED = Intake.RELEASED
 
 
-class SegmentConsumer(AckSender):
+class SegmentConsumer(SegmentBuffer):
     """Reads one segment for `home`, the consumer of the topic."""
+
+    home: Inbox[Any]
 
     def __init__(
         self, home: Inbox[Any], address: SegmentAddress, attachment: Attachment, permits: Permits
@@ -50,113 +47,12 @@ class SegmentConsumer(AckSender):
         self._reconnector = Reconnector(
             address.topic, home.pool.rng, self._attempt, self._failed, self._owner.__str__
         )
-        super().__init__(home.pool, address.topic, self._reconnector)
-        self.home, self.schema, self.vector = home, home.schema, home.vector
-        self.segment_id = address.segment_id
-        self.attachment, self.permits = attachment, permits
-        self.intake = Intake.PAUSED if attachment.paused else Intake.OPEN
-        self.entries: deque[Received] = deque()
-        """Entries that were delivered and not handed out."""
-        self.stale: list[Callable[[Received], bool]] = []
-        """Tell the entries that the broker keeps, although it may have sent them before."""
-        self.held: dict[LedgerEntry, int] = {}
-        """Bits of messages in the buffer or with the application, neither acknowledged nor given back."""
-        self.outstanding: deque[Received] = deque()
-        """For cumulative acknowledgement: entries handed out, in order, that are not fully acknowledged."""
-        self.unacked: dict[LedgerEntry, int] = {}
-        """For single acknowledgement: bits of an entry's messages that are not acknowledged."""
-        self.floor: MessageId | None = None
-        """Messages at or before this position are not handed out."""
+        super().__init__(home, address, attachment, permits, self._reconnector)
         self.first_answer = FirstAnswer()
         self.problem: Exception | None = None
         """Why the last attempt to subscribe failed."""
         self._address = address
         home.tasks.start(self._reconnector.run(), f"consume {address.topic}")
-
-    # Deliveries.
-
-    @property
-    def released(self) -> bool:
-        return self.intake is _RELEASED
-
-    def delivered(self, delivery: Delivery) -> None:
-        """Buffer an entry without the messages that the application holds or has acknowledged."""
-        if len(self.entries) > self.permits.entries_max:
-            raise RemoteProtocolError(f"the broker sent more of {self.topic} than it was asked for")
-        entry = Received(self, delivery)
-        cost = entry.wanted.bit_count() + entry.surplus
-        self.permits.use(cost)
-        if self.intake is _RELEASED:
-            return
-        held = self.held.get(entry.position)
-        if held:
-            entry.wanted &= ~held
-        # The broker may have sent the entry before these acknowledgements reached it.
-        entry.wanted &= self.acks.pending(entry.position)
-        if self.floor is not None:
-            entry.wanted &= bits_after(self.floor, *entry.position)
-        if not entry.wanted or any(is_stale(entry) for is_stale in self.stale):
-            self.give_back(cost)
-            return
-        self.give_back(cost - entry.wanted.bit_count())
-        if self.attachment.durable:
-            self.held[entry.position] = self.held.get(entry.position, 0) | entry.wanted
-        self.entries.append(entry)
-        if len(self.entries) == 1:
-            self.home.ready(self)
-
-    def take(self) -> tuple[Received, bool]:
-        """Return the next entry to hand out, and whether a command asked the broker for more messages."""
-        entry = self.entries.popleft()
-        self.permits.fit(len(entry.data) / entry.count, emptied=not self.entries)
-        return entry, self.give_back(entry.wanted.bit_count())
-
-    def give_back(self, count: int) -> bool:
-        """Note that messages left the buffer; True when a command asked the broker for more."""
-        due = self.permits.give_back(count)
-        if not due or self._connection is None or self.intake is _RELEASED:
-            return False
-        self._ask_for(due)
-        return True
-
-    def resize(self, size: int) -> None:
-        """Buffer up to `size` messages from now on."""
-        self.permits.resize(size)
-        if self.intake is Intake.OPEN:
-            self.give_back(0)
-
-    def _ask_for(self, count: int) -> None:
-        if self._connection is not None:
-            self.permits.grant(count)
-            self._connection.send(pb.CommandFlow(consumer_id=self._consumer_id, messagePermits=count))
-
-    def resume(self) -> None:
-        """Ask a paused segment for messages."""
-        if self.intake is Intake.PAUSED:
-            self.intake = Intake.OPEN
-            self._ask_for(self.permits.size)
-
-    def reached_end(self) -> None:
-        self.home.reached_end(self)
-
-    def release(self) -> None:
-        """Hand out nothing more; messages handed out before can still be acknowledged."""
-        self.intake = _RELEASED
-        self._drop_entries()
-
-    def _drop_entries(self) -> None:
-        self.home.dropped(self)
-        for entry in self.entries:
-            self.unhold(entry.position, entry.wanted)
-        self.entries.clear()
-
-    def unhold(self, place: LedgerEntry, bits: int) -> None:
-        """Let the broker deliver these messages again."""
-        held = self.held.get(place, 0) & ~bits
-        if held:
-            self.held[place] = held
-        else:
-            self.held.pop(place, None)
 
     # The connection.
 

@@ -105,6 +105,9 @@ class RawSubscription:
     def reached_end(self) -> None:
         """Ignored: a caller stops at the indexes that the answer about the tail names."""
 
+    def active_changed(self, active: bool) -> None:
+        """Ignored: a reader has its subscription alone."""
+
     def closed_by_broker(self) -> None:
         self.connection_lost()
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from anabranch.client.consume.alarm import Alarm
 from anabranch.client.consume.attachment import Attachment, SegmentAddress, StreamOptions
+from anabranch.client.consume.classic_share import ClassicShare, open_share
 from anabranch.client.consume.cumulative_acks import CumulativeAcks, drop_acknowledged
 from anabranch.client.consume.group_membership import GroupMembership
 from anabranch.client.consume.redelivery import OpenDeadLetters
@@ -55,12 +56,20 @@ class AsyncStreamConsumer(RunnableConsumer[T]):
         self._ack_alarm = Alarm(self.loop, self._send_acks)
         self._acks = CumulativeAcks(self.sources)
         attachment = options.attachment(pb.CommandSubscribe.Exclusive, name)
-        self._membership = GroupMembership(self, options, attachment, options.on_assignment)
+        membership = GroupMembership(self, options, attachment, options.on_assignment)
+        self._membership: GroupMembership | ClassicShare = membership
 
     async def open(self) -> None:
         """Register, and subscribe to the first assigned segments."""
         async with self._close_on_error() as deadline:
-            await self._membership.open(deadline)
+            await open_share(self._membership, deadline, self._use_classic)
+
+    def _use_classic(self) -> ClassicShare:
+        self._membership = share = ClassicShare(self, self._membership, self._options, self._queue_size)
+        return share
+
+    def use_share(self, share: GroupMembership) -> None:
+        self._membership = share
 
     # For the application.
 
@@ -166,6 +175,11 @@ class AsyncStreamConsumer(RunnableConsumer[T]):
     def dropped(self, source: SegmentConsumer) -> None:
         super().dropped(source)
         drop_acknowledged(source)
+
+    def active_changed(self, source: SegmentConsumer) -> None:
+        super().active_changed(source)
+        drop_acknowledged(source)
+        self._membership.active_changed(source)
 
     def vector(self, number: int) -> tuple[tuple[int, MessageId], ...]:
         return self._acks.vector(number)

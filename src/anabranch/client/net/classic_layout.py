@@ -10,11 +10,15 @@ from dataclasses import replace
 from anabranch.client.decide.layout_checks import SEGMENTS_MAX
 from anabranch.client.net.connection import BrokerConnection
 from anabranch.client.net.connection_pool import ConnectionPool
-from anabranch.errors import RemoteProtocolError
+from anabranch.errors import NotAllowedError, RemoteProtocolError
 from anabranch.model.layout import Layout, Segment
 from anabranch.model.names import TopicName
 from anabranch.model.ranges import initial_ranges
 from anabranch.protocol.pb import pulsar_pb2 as pb
+
+
+class ClassicTopicError(NotAllowedError):
+    """The operation needs a scalable topic; migrate this one first, with `anabranch topic migrate`."""
 
 
 async def look_up_classic(

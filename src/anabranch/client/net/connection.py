@@ -82,8 +82,9 @@ class BrokerConnection:
             pb.CommandCloseProducer: self._close_producer,
             pb.CommandCloseConsumer: self._close_consumer,
             pb.CommandReachedEndOfTopic: self._reached_end,
-            pb.CommandScalableTopicUpdate: self._layout,
-            pb.CommandWatchScalableTopicsUpdate: self._topics,
+            pb.CommandActiveConsumerChange: self._active_changed,
+            pb.CommandScalableTopicUpdate: self._watched,
+            pb.CommandWatchScalableTopicsUpdate: self._watched,
             pb.CommandScalableTopicAssignmentUpdate: self._assignment,
             pb.CommandAuthChallenge: self._challenge,
         }
@@ -276,13 +277,14 @@ class BrokerConnection:
         if consumer is not None:
             consumer.reached_end()
 
-    def _layout(self, command: pb.CommandScalableTopicUpdate) -> None:
-        watch = self.watches.get(command.session_id)
-        if watch is not None:
-            watch.updated(command)
+    def _active_changed(self, command: pb.CommandActiveConsumerChange) -> None:
+        consumer = self.consumers.get(command.consumer_id)
+        if consumer is not None:
+            consumer.active_changed(command.is_active)
 
-    def _topics(self, command: pb.CommandWatchScalableTopicsUpdate) -> None:
-        watch = self.watches.get(command.watch_id)
+    def _watched(self, command: Any) -> None:
+        is_layout = isinstance(command, pb.CommandScalableTopicUpdate)
+        watch = self.watches.get(command.session_id if is_layout else command.watch_id)
         if watch is not None:
             watch.updated(command)
 

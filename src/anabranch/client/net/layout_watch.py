@@ -42,6 +42,11 @@ class TopicLayout:
     """Broker URL by segment id, for the segments whose owner the broker named."""
     controller_url: str | None = None
 
+    @property
+    def is_classic(self) -> bool:
+        """Whether this is a `persistent://` topic, which has no leader, and not one that was migrated."""
+        return self.controller_url is None and all(s.is_classic for s in self.layout.segments.values())
+
     def segment_topic(self, segment: Segment) -> str:
         """The topic name that producers and consumers of the segment use."""
         return segment.legacy_topic or str(self.name.segment_name(segment.range, segment.id))

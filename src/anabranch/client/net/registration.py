@@ -15,6 +15,7 @@ from anabranch.aio import TaskRegistry, is_transient
 from anabranch.client.decide.layout_checks import ID_MAX, SEGMENTS_MAX
 from anabranch.client.decide.reconnection import ReconnectEvent
 from anabranch.client.decide.refused_roles import is_refused_role
+from anabranch.client.net.classic_layout import ClassicTopicError
 from anabranch.client.net.connection import BrokerConnection, address_of
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.layout_watch import look_up_layout
@@ -209,11 +210,10 @@ class Registration:
         if connection is None:
             # A topic that was found once and is missing now was deleted on purpose.
             layout = await look_up_layout(self._pool, self._request.topic, create=self._found is None)
+            if layout.is_classic:
+                raise ClassicTopicError(f"{self._request.topic} is a classic topic; migrate it first")
             self._found = layout.name
-            if layout.controller_url:
-                connection = await self._pool.connection(address_of(layout.controller_url))
-            else:
-                connection = await self._pool.any_connection()
+            connection = await self._leader(layout.controller_url)
             consumer_id = self._pool.next_id()
         self._broker_is_ours = connection.is_ours
         connection.registrations[consumer_id] = self
@@ -241,6 +241,9 @@ class Registration:
         for answered in reported:
             if not answered.done():
                 answered.set_result(None)
+
+    async def _leader(self, url: str | None) -> BrokerConnection:
+        return await (self._pool.connection(address_of(url)) if url else self._pool.any_connection())
 
     def _command(self, consumer_id: int) -> pb.CommandScalableTopicSubscribe:
         request = self._request

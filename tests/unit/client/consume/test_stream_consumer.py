@@ -11,7 +11,6 @@ from anabranch.errors import (
     AlreadyClosedError,
     ConsumerBusyError,
     InvalidConfigurationError,
-    NotAllowedError,
     ReceiveTimeoutError,
     TopicNotFoundError,
 )
@@ -318,14 +317,6 @@ async def test_an_unknown_topic_that_must_not_be_created_is_not_found(brokers: B
             await client.subscribe_stream(TOPIC, "s")
         with pytest.raises(TopicNotFoundError):
             await client.create_producer(TOPIC)
-
-
-async def test_a_stream_of_a_classic_topic_needs_a_migration_first(brokers: Brokers) -> None:
-    async with brokers.client() as client:
-        producer = await client.create_producer("persistent://public/default/classic")
-        await producer.send(b"x")
-        with pytest.raises(NotAllowedError, match="migrate"):
-            await client.subscribe_stream("persistent://public/default/classic", "s")
 
 
 async def test_flow_control_bounds_the_buffer_of_a_slow_application(brokers: Brokers) -> None:
