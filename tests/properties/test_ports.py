@@ -8,9 +8,11 @@ from typing import Any, get_args, get_origin, get_type_hints
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from anabranch import errors
 from anabranch.admin.logs import LOGS, Logs
+from anabranch.admin.models.body import Body
 from anabranch.broker.cluster.remote_calls import Port, Verb, encode_value, error_named
 from anabranch.broker.cluster.routing import LEADER, SEGMENTS
 from anabranch.controller.ports.leader import TopicLeader
@@ -42,6 +44,17 @@ st.register_type_strategy(object, st.none() | st.integers(0, 9) | st.text() | st
 
 def values(kind: Any) -> st.SearchStrategy[Any]:
     return st.from_type(dict[str, object] if kind == dict[str, Any] else kind)
+
+
+def later(kind: Any) -> st.SearchStrategy[Any]:
+    """The values of a type that may not be registered yet."""
+    return st.deferred(lambda: values(kind))
+
+
+for body in Body.__subclasses__():
+    # Otherwise the default of a list or dict would be drawn, which is a factory.
+    fields = {one.name: later(one.type) for one in structs.fields(body)}
+    st.register_type_strategy(body, st.builds(body, **fields))
 
 
 def is_push(kind: Any) -> bool:

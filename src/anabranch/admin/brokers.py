@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
 from urllib.parse import urlsplit
 
 from anabranch.admin.calls import Call, route
+from anabranch.admin.models.brokers import BrokerInfo, LeaderBroker, LookupAnswer
 from anabranch.errors import NotFoundError
 from anabranch.protocol.connection import SERVER_VERSION
 from anabranch.rights.lines import lookup_in
@@ -30,44 +30,44 @@ async def brokers(call: Call) -> list[str]:
     return [urlsplit(broker.web_url).netloc for _, broker in living]
 
 
-async def workers(call: Call) -> Any:
+async def workers(call: Call) -> list[BrokerInfo]:
     """Each living broker with the stores it owns, and last the stores without an owner."""
     directory = call.broker.directory
-    shown: list[dict[str, object]] = [
-        {
-            "id": broker.id,
-            "serviceUrl": broker.url or None,
-            "webServiceUrl": broker.http_url or None,
-            "serviceUrlTls": broker.url_tls or None,
-            "webServiceUrlTls": broker.http_url_tls or None,
-            "stores": [store for store in sorted(directory.stores) if directory.owner_of(store) == broker],
-        }
+    shown = [
+        BrokerInfo(
+            id=broker.id,
+            service_url=broker.url or None,
+            web_service_url=broker.http_url or None,
+            service_url_tls=broker.url_tls or None,
+            web_service_url_tls=broker.http_url_tls or None,
+            stores=[store for store in sorted(directory.stores) if directory.owner_of(store) == broker],
+        )
         for _, broker in sorted(directory.brokers.items())
     ]
     unserved = [store for store in sorted(directory.stores) if directory.owner_of(store) is None]
     if unserved:
-        shown.append({"id": None, "serviceUrl": None, "webServiceUrl": None, "stores": unserved})
+        shown.append(BrokerInfo(stores=unserved))
     return shown
 
 
-async def leader(call: Call) -> Any:
+async def leader(call: Call) -> LeaderBroker:
     """The first broker: Pulsar's tools ask for a leader of all brokers, which this cluster does not have."""
     living = call.broker.directory.brokers.values()
     first = min(living, key=lambda broker: broker.id, default=call.broker.record)
-    return {"brokerId": urlsplit(first.web_url).netloc, "serviceUrl": first.web_url}
+    return LeaderBroker(broker_id=urlsplit(first.web_url).netloc, service_url=first.web_url)
 
 
-async def lookup(call: Call) -> Any:
+async def lookup(call: Call) -> LookupAnswer:
     # As in Pulsar, a lookup answers for topics that do not exist, too.
     broker = await call.broker.owner_of(lookup_in(call.part)) or call.broker.record
-    return {
-        "brokerUrl": broker.url or None,
-        "brokerUrlTls": broker.url_tls or None,
-        "httpUrl": broker.http_url or None,
-        "httpUrlTls": broker.http_url_tls or None,
-        "nativeUrl": broker.url or None,
-        "brokerId": urlsplit(broker.web_url).netloc,
-    }
+    return LookupAnswer(
+        broker_url=broker.url or None,
+        broker_url_tls=broker.url_tls or None,
+        http_url=broker.http_url or None,
+        http_url_tls=broker.http_url_tls or None,
+        native_url=broker.url or None,
+        broker_id=urlsplit(broker.web_url).netloc,
+    )
 
 
 BROKERS = "/admin/v2/brokers"

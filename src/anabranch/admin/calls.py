@@ -19,6 +19,7 @@ from starlette.routing import Route
 
 from anabranch import errors
 from anabranch.admin.answers import MalformedBodyError, refusal, render
+from anabranch.admin.call_forms import CallForm
 from anabranch.admin.logs import Logs
 from anabranch.broker.broker import Broker
 from anabranch.controller.ports.leader import TopicLeader
@@ -232,21 +233,32 @@ def whole(text: str, name: str) -> int:
 CallHandler = Callable[[Call], Awaitable[Any]]
 
 
-def route(method: str, path: str, handler: CallHandler) -> Route:
-    """A path and its handler, which returns None (204), a text, a Response, or a value for JSON."""
+class CallRoute(Route):
+    """A route that knows the form of its call."""
 
-    async def endpoint(request: Request) -> Response:
-        call = Call(request)
-        try:
-            await call.admit(method, path)
-            answer = await _answer(call, handler)
-        except Exception as error:
-            call.note("refused" if isinstance(error, errors.AuthorizationError) else "failed", error)
-            return refusal(error, changing=method != "GET")
-        call.note("allowed")
-        return render(answer)
+    def __init__(self, form: CallForm) -> None:
+        self.form = form
 
-    return Route(path, endpoint, methods=[method])
+        async def endpoint(request: Request) -> Response:
+            call = Call(request)
+            try:
+                await call.admit(form.method, form.path)
+                answer = await _answer(call, form.handler)
+            except Exception as error:
+                call.note("refused" if isinstance(error, errors.AuthorizationError) else "failed", error)
+                return refusal(error, changing=form.method != "GET")
+            call.note("allowed")
+            return render(answer)
+
+        super().__init__(form.path, endpoint, methods=[form.method])
+
+
+def route(method: str, path: str, handler: CallHandler, **form: Any) -> CallRoute:
+    """A path and its handler, which returns None (204), a text, a Response, or a value for JSON.
+
+    `form` has the `body` and the `query` that the handler reads (`CallForm`).
+    """
+    return CallRoute(CallForm(method, path, handler, **form))
 
 
 async def _answer(call: Call, handler: CallHandler) -> Any:

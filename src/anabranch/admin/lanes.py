@@ -10,7 +10,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from anabranch.admin.calls import Call, route, whole
+from anabranch.admin.models.lanes import LaneInfo, LaneMessage, SkippedEntries
 from anabranch.admin.scalable_subscriptions import existing_subscription
 from anabranch.admin.topics import subscribed_places
 from anabranch.aio import together
@@ -74,33 +77,35 @@ class LaneCalls:
     def __init__(self, find: Find) -> None:
         self._find = find
 
-    async def list_lanes(self, call: Call) -> Any:
+    async def list_lanes(self, call: Call) -> list[LaneInfo]:
         subscription, parts = await self._find(call)
         found = await together(_lanes_of(call, part, subscription) for part in parts)
         lanes = [lane for some in found for lane in some]
         return sorted(lanes, key=_largest_first)[:LISTED_MAX]
 
-    async def show(self, call: Call) -> Any:
+    async def show(self, call: Call) -> LaneInfo:
         part, subscription, slot = await self._named(call)
         return _labelled(part, await call.logs.lane(part.place, subscription, slot))
 
-    async def peek(self, call: Call) -> Any:
+    async def peek(self, call: Call) -> list[LaneMessage]:
         count = call.number("count")
         count = PEEKED if count is None else _positive("count", count)
         part, subscription, slot = await self._named(call)
-        return await call.logs.peek_lane(part.place, subscription, slot, count)
+        found = await call.logs.peek_lane(part.place, subscription, slot, count)
+        return msgspec.convert(found, list[LaneMessage])
 
     async def release(self, call: Call) -> None:
         part, subscription, slot = await self._named(call)
         await call.logs.release_lane(part.place, subscription, slot)
 
-    async def skip(self, call: Call) -> Any:
+    async def skip(self, call: Call) -> SkippedEntries:
         count = call.number("count")
         if count is not None:
             _positive("count", count)
         part, subscription, slot = await self._named(call)
         call.repeatable = count is None
-        return {"skippedEntries": await call.logs.skip_lane(part.place, subscription, slot, count)}
+        skipped = await call.logs.skip_lane(part.place, subscription, slot, count)
+        return SkippedEntries(skipped_entries=skipped)
 
     async def _named(self, call: Call) -> tuple[LanePart, str, int]:
         """The part, the subscription and the slot that the path names."""
@@ -117,7 +122,7 @@ class LaneCalls:
         raise NotFoundError(f"the topic has no partition or segment {label!r}; list the lanes")
 
 
-async def _lanes_of(call: Call, part: LanePart, subscription: str) -> list[dict[str, Any]]:
+async def _lanes_of(call: Call, part: LanePart, subscription: str) -> list[LaneInfo]:
     # Retention may have removed a sealed segment since the layout was read.
     with suppress(TopicNotFoundError, SubscriptionNotFoundError):
         found = await call.logs.lanes(part.place, subscription, LISTED_MAX)
@@ -125,10 +130,10 @@ async def _lanes_of(call: Call, part: LanePart, subscription: str) -> list[dict[
     return []
 
 
-def _labelled(part: LanePart, lane: dict[str, Any]) -> dict[str, Any]:
+def _labelled(part: LanePart, lane: dict[str, Any]) -> LaneInfo:
     """A lane with the name that other calls take."""
     name = f"{part.label}:{lane['slot']}" if part.label else str(lane["slot"])
-    return {"lane": name, "log": str(part.place.name), **lane}
+    return msgspec.convert({**lane, "lane": name, "log": str(part.place.name)}, LaneInfo)
 
 
 def _positive(name: str, count: int) -> int:
@@ -147,7 +152,7 @@ async def hot_spots(call: Call) -> dict[str, Any]:
         return part, {"keys": [], "lanes": {}}
 
     keys: dict[str, list[Any]] = {}
-    lanes: dict[str, list[dict[str, Any]]] = {}
+    lanes: dict[str, list[LaneInfo]] = {}
     for part, found in await together(found_in(part) for part in await _segments(call)):
         if found["keys"]:
             keys[part.label] = found["keys"]
@@ -174,8 +179,8 @@ async def lane_figures(call: Call) -> dict[str, dict[str, int]]:
     return sums
 
 
-def _largest_first(lane: dict[str, Any]) -> int:
-    return -int(lane["heldEntries"] or 0)
+def _largest_first(lane: LaneInfo) -> int:
+    return -(lane.held_entries or 0)
 
 
 CLASSIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}/subscription/{subscription}/lanes"
@@ -187,8 +192,8 @@ ROUTES = [
     for one in (
         route("GET", base, calls.list_lanes),
         route("GET", base + "/{lane}", calls.show),
-        route("GET", base + "/{lane}/messages", calls.peek),
+        route("GET", base + "/{lane}/messages", calls.peek, query={"count": int}),
         route("POST", base + "/{lane}/release", calls.release),
-        route("POST", base + "/{lane}/skip", calls.skip),
+        route("POST", base + "/{lane}/skip", calls.skip, query={"count": int}),
     )
 ]

@@ -10,7 +10,9 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from anabranch.admin import lane_reports, stats
+from anabranch.admin.models.topics import InternalStats, MessageIdBody, TopicStats
 from anabranch.admin.noted_lanes import noted_lanes
+from anabranch.admin.stats import WHOLE_STATS, StatsRequest
 from anabranch.broker.broker import Broker
 from anabranch.broker.cluster.remote_calls import Port
 from anabranch.broker.serving.consumer import ServedConsumer
@@ -93,20 +95,21 @@ class Logs:
         clients: list[ServedProducer | ServedConsumer] = [*log.producers.attached.values(), *consumers]
         return sorted(client.name for client in clients if client.options.metadata.get(MANAGED) != "true")
 
-    async def seal(self, place: Place) -> Json:
+    async def seal(self, place: Place) -> MessageIdBody:
         """Seal the log; returns the id of its last message."""
         log = await self._log(place)
         await log.seal()
         return _last_id(log)
 
-    async def last_id(self, place: Place) -> Json:
+    async def last_id(self, place: Place) -> MessageIdBody:
         return _last_id(await self._log(place))
 
-    async def stats(self, place: Place) -> Json:
+    async def stats(self, place: Place, wanted: StatsRequest = WHOLE_STATS) -> TopicStats:
         dedup, owner = self._broker.config.deduplication, urlsplit(self._broker.record.web_url).netloc
-        return stats.topic_stats(await self._log(place), deduplication=dedup, owner=owner)
+        log = await self._log(place)
+        return stats.topic_stats(log, deduplication=dedup, owner=owner, wanted=wanted)
 
-    async def internal_stats(self, place: Place) -> Json:
+    async def internal_stats(self, place: Place) -> InternalStats:
         return stats.internal_stats(await self._log(place))
 
     async def subscriptions(self, place: Place) -> Mapping[str, int]:
@@ -222,7 +225,7 @@ def serve_logs(broker: Broker) -> Logs:
     return broker.serve(TARGET, LOGS, Logs(broker))
 
 
-def _last_id(segment: ServedLog) -> Json:
+def _last_id(segment: ServedLog) -> MessageIdBody:
     last = stats.position_before(segment.log, segment.log.extent.next_ordinal)
     return stats.message_id(last, segment.partition)
 

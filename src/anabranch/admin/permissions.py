@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from anabranch.admin.calls import Call, route
+from anabranch.admin.models.namespaces import AuthPolicies
 from anabranch.errors import InvalidConfigurationError, NotFoundError, TopicNotFoundError
 from anabranch.metadata.records import NamespaceRecord
 from anabranch.model.names import Domain, TopicName, validate_subscription
@@ -20,7 +21,7 @@ from anabranch.rights.grants import ACTIONS, NamespaceGrants, RoleActions
 Policies = dict[str, Any]
 
 
-async def show_namespace(call: Call) -> Any:
+async def show_namespace(call: Call) -> dict[str, list[str]]:
     return _shown(await _grants(call), [])
 
 
@@ -36,7 +37,7 @@ async def revoke_on_namespace(call: Call) -> None:
     call.note_change(f"revoked all of {role!r}")
 
 
-async def show_subscriptions(call: Call) -> Any:
+async def show_subscriptions(call: Call) -> dict[str, list[str]]:
     given = (await _grants(call)).subscriptions
     return {name: sorted(roles) for name, roles in sorted(given.items())}
 
@@ -61,15 +62,15 @@ async def revoke_on_subscription(call: Call) -> None:
     call.note_change(f"revoked subscription {subscription!r} of {role!r}")
 
 
-async def show_classic(call: Call) -> Any:
+async def show_classic(call: Call) -> dict[str, list[str]]:
     return await _show_topic(call, "persistent")
 
 
-async def show_scalable(call: Call) -> Any:
+async def show_scalable(call: Call) -> dict[str, list[str]]:
     return await _show_topic(call, "topic")
 
 
-async def _show_topic(call: Call, domain: Domain) -> Any:
+async def _show_topic(call: Call, domain: Domain) -> dict[str, list[str]]:
     """The grants that count on a topic: its own and those of its namespace, as Pulsar shows them."""
     found = await _grants(call)
     return _shown(found, found.on_topic(call.topic(domain))[1:])
@@ -132,6 +133,27 @@ async def forget_topic(call: Call, name: TopicName) -> None:
         await call.topics.namespaces.update_namespace(name.namespace_name, change)
 
 
+def check_auth_policies(namespace: str, policies: Policies) -> None:
+    """Check the grants among the policies of a new namespace; raises InvalidConfigurationError."""
+    try:
+        given = msgspec.convert(policies.get(grants.AUTH_POLICIES) or {}, AuthPolicies)
+    except msgspec.ValidationError as error:
+        raise InvalidConfigurationError(f"{grants.AUTH_POLICIES} has the wrong form: {error}") from error
+    for role, actions in given.namespace_auth.items():
+        _role(role)
+        check_actions(actions)
+    for topic, roles in given.destination_auth.items():
+        if TopicName.parse(topic).namespace_name != namespace:
+            raise InvalidConfigurationError(f"{topic} is not a topic of {namespace}")
+        for role, actions in roles.items():
+            _role(role)
+            check_actions(actions)
+    for subscription, names in given.subscription_auth_roles.items():
+        validate_subscription(subscription)
+        for role in names:
+            _role(role)
+
+
 async def _grants(call: Call) -> NamespaceGrants:
     record = await call.topics.namespaces.load_namespace(call.namespace())
     return grants.grants_of(call.namespace(), record.policies)
@@ -161,9 +183,16 @@ def _role(text: str) -> str:
 
 async def _actions(call: Call) -> list[str]:
     given = await call.body(list[str])
-    wrong = sorted(set(given or ()) - set(ACTIONS))
-    if given is None or wrong:
+    if given is None:
         raise InvalidConfigurationError(f"the body must be a list of some of {', '.join(ACTIONS)}")
+    return check_actions(given)
+
+
+def check_actions(given: Iterable[str]) -> list[str]:
+    """The actions in order; raises InvalidConfigurationError."""
+    wrong = sorted(set(given) - set(ACTIONS))
+    if wrong:
+        raise InvalidConfigurationError(f"there is no action {wrong[0]!r}; use some of {', '.join(ACTIONS)}")
     return sorted(set(given))
 
 
@@ -178,14 +207,14 @@ SCALABLE = "/admin/v2/scalable/{tenant}/{namespace}/{topic}/permissions"
 ROUTES = [
     route("GET", NAMESPACE, show_namespace),
     route("GET", NAMESPACE + "/subscription", show_subscriptions),
-    route("POST", NAMESPACE + "/subscription/{subscription}", reserve_subscription),
-    route("POST", NAMESPACE + "/{role}", grant_on_namespace),
+    route("POST", NAMESPACE + "/subscription/{subscription}", reserve_subscription, body=list[str]),
+    route("POST", NAMESPACE + "/{role}", grant_on_namespace, body=list[str]),
     route("DELETE", NAMESPACE + "/{role}", revoke_on_namespace),
     route("DELETE", NAMESPACE + "/{subscription}/{role}", revoke_on_subscription),
     route("GET", CLASSIC, show_classic),
-    route("POST", CLASSIC + "/{role}", grant_on_classic),
+    route("POST", CLASSIC + "/{role}", grant_on_classic, body=list[str]),
     route("DELETE", CLASSIC + "/{role}", revoke_on_classic),
     route("GET", SCALABLE, show_scalable),
-    route("POST", SCALABLE + "/{role}", grant_on_scalable),
+    route("POST", SCALABLE + "/{role}", grant_on_scalable, body=list[str]),
     route("DELETE", SCALABLE + "/{role}", revoke_on_scalable),
 ]

@@ -8,6 +8,7 @@ import msgspec
 
 from anabranch.admin.answers import MalformedBodyError
 from anabranch.admin.calls import Call, route
+from anabranch.admin.models.tenants import TenantLimits, TenantUsage
 from anabranch.metadata.records import NamespaceRecord, TenantRecord
 from anabranch.model.quotas import (
     NAMESPACE_COUNTS,
@@ -89,14 +90,15 @@ async def check_new_namespace(call: Call, policies: dict[str, Any]) -> None:
             quotas.refuse(policy, tenant, f"tenant {tenant} has {known} namespaces: {policy}={most}")
 
 
-async def get_tenant_quotas(call: Call) -> Any:
-    return (await call.topics.namespaces.load_tenant(call.part("tenant"))).quotas
+async def get_tenant_quotas(call: Call) -> TenantLimits:
+    record = await call.topics.namespaces.load_tenant(call.part("tenant"))
+    return msgspec.convert(record.quotas, TenantLimits)
 
 
-async def get_tenant_usage(call: Call) -> Any:
+async def get_tenant_usage(call: Call) -> TenantUsage:
     """How much of its quotas the tenant uses now."""
     await call.topics.namespaces.load_tenant(call.part("tenant"))
-    return await call.broker.quotas.use_of(call.part("tenant"))
+    return msgspec.convert(await call.broker.quotas.use_of(call.part("tenant")), TenantUsage)
 
 
 async def set_tenant_quotas(call: Call) -> None:
@@ -126,6 +128,6 @@ QUOTA_POLICIES: dict[str, _CountPolicy | _RatePolicy] = {
 ROUTES = [
     route("GET", TENANT_QUOTAS, get_tenant_quotas),
     route("GET", TENANT_USAGE, get_tenant_usage),
-    route("POST", TENANT_QUOTAS, set_tenant_quotas),
+    route("POST", TENANT_QUOTAS, set_tenant_quotas, body=TenantLimits),
     route("DELETE", TENANT_QUOTAS, remove_tenant_quotas),
 ]

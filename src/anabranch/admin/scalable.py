@@ -11,18 +11,17 @@ import msgspec
 from anabranch.admin import traffic_cuts
 from anabranch.admin.calls import Call, route, whole
 from anabranch.admin.lanes import hot_spots, lane_figures
+from anabranch.admin.models.scalable import Explanation, ScalableMetadata, ScalableStats
 from anabranch.admin.permissions import forget_topic
 from anabranch.admin.scalable_subscriptions import check_unused
 from anabranch.admin.topics import classic_places
 from anabranch.controller.decide.operation import LayoutVersion
 from anabranch.controller.lifecycle import Migration
 from anabranch.errors import ConflictError, InvalidConfigurationError, TopicExistsError, TopicNotFoundError
-from anabranch.metadata import records
 from anabranch.metadata.layouts import layout_of
 from anabranch.metadata.records import SubscriptionKind
 from anabranch.model.hashing import equal_bucket_splits
 from anabranch.model.names import Place
-from anabranch.model.policy import check_override, resolve
 
 SEGMENTS_AT_ONCE_MAX = 1024
 """Segments that one call may create; a larger number is taken for a typing error."""
@@ -178,13 +177,13 @@ async def _subscribed_everywhere(call: Call, places: Sequence[Place]) -> dict[st
     return kinds
 
 
-async def why(call: Call) -> Any:
+async def why(call: Call) -> Explanation:
     """The explanation of the leader, with the hottest keys and the largest lanes."""
     shown = await (await call.leader()).explain()
-    return {**shown, **await hot_spots(call)}
+    return msgspec.convert({**shown, **await hot_spots(call)}, Explanation)
 
 
-async def stats(call: Call) -> Any:
+async def stats(call: Call) -> ScalableStats:
     """The stats of the leader, with the owner of each segment and the lanes of each subscription."""
     shown = await (await call.leader()).stats()
     subscriptions: dict[str, Any] = shown["subscriptions"]  # type: ignore[assignment]
@@ -202,10 +201,10 @@ async def stats(call: Call) -> Any:
                 "store": segment.store,
                 "ownerBroker": None if owner is None else owner.url or owner.url_tls,
             }
-    return shown
+    return msgspec.convert(shown, ScalableStats)
 
 
-async def get_properties(call: Call) -> Any:
+async def get_properties(call: Call) -> dict[str, str]:
     return (await call.record()).properties
 
 
@@ -222,62 +221,33 @@ async def delete_property(call: Call) -> None:
     await (await call.leader()).set_properties({key: None})
 
 
-async def get_policy(call: Call) -> Any:
-    return (await call.record()).auto_scale_policy
-
-
-async def set_policy(call: Call) -> None:
-    override = check_override(await call.body(dict[str, object]) or {})
-    await (await call.leader()).set_policy(override)
-
-
-async def delete_policy(call: Call) -> None:
-    await (await call.leader()).set_policy(None)
-
-
-async def get_namespace_policy(call: Call) -> Any:
-    return (await call.topics.namespaces.load_namespace(call.namespace())).scalable_topic_auto_scale_policy
-
-
-async def set_namespace_policy(call: Call) -> None:
-    override = check_override(await call.body(dict[str, object]) or {})
-    resolve(call.broker.config.auto_scale, override)
-    await _store_namespace_policy(call, override)
-
-
-async def delete_namespace_policy(call: Call) -> None:
-    await _store_namespace_policy(call, None)
-
-
-async def _store_namespace_policy(call: Call, policy: records.PolicyFields | None) -> None:
-    await call.topics.namespaces.update_namespace(
-        call.namespace(),
-        lambda record: msgspec.structs.replace(record, scalable_topic_auto_scale_policy=policy),
-    )
+async def get_metadata(call: Call) -> ScalableMetadata:
+    """The stored record: the segments, and the change that is under way."""
+    return msgspec.convert(await call.record(), ScalableMetadata, from_attributes=True)
 
 
 NAMESPACE = "/admin/v2/scalable/{tenant}/{namespace}"
 TOPIC = NAMESPACE + "/{topic}"
-NAMESPACE_POLICY = "/admin/v2/namespaces/{tenant}/{namespace}/scalableTopicAutoScalePolicy"
+
+FORCE = {"force": bool}
 
 ROUTES = [
-    route("GET", NAMESPACE, list_topics),
-    route("PUT", TOPIC, create),
-    route("GET", TOPIC, Call.record),
-    route("DELETE", TOPIC, delete),
+    route("GET", NAMESPACE, list_topics, query={"property": list[str]}),
+    route("PUT", TOPIC, create, body=dict[str, str], query={"numInitialSegments": int}),
+    route("GET", TOPIC, get_metadata),
+    route("DELETE", TOPIC, delete, query=FORCE),
     route("GET", TOPIC + "/stats", stats),
     route("GET", TOPIC + "/why", why),
-    route("POST", TOPIC + "/migrate", migrate),
-    route("POST", TOPIC + "/split/{segment}", split),
+    route("POST", TOPIC + "/migrate", migrate, query=FORCE),
+    route("POST", TOPIC + "/split/{segment}", split, query={"points": str, "parts": int, "byTraffic": bool}),
     route("POST", TOPIC + "/merge/{segments:path}", merge),
-    route("POST", TOPIC + "/rebucket/{segment}", rebucket),
+    route(
+        "POST",
+        TOPIC + "/rebucket/{segment}",
+        rebucket,
+        query={"bucketCount": int, "boundaries": str, "byTraffic": bool},
+    ),
     route("GET", TOPIC + "/properties", get_properties),
-    route("PUT", TOPIC + "/properties", set_properties),
-    route("DELETE", TOPIC + "/properties", delete_property),
-    route("GET", TOPIC + "/autoScalePolicy", get_policy),
-    route("POST", TOPIC + "/autoScalePolicy", set_policy),
-    route("DELETE", TOPIC + "/autoScalePolicy", delete_policy),
-    route("GET", NAMESPACE_POLICY, get_namespace_policy),
-    route("POST", NAMESPACE_POLICY, set_namespace_policy),
-    route("DELETE", NAMESPACE_POLICY, delete_namespace_policy),
+    route("PUT", TOPIC + "/properties", set_properties, body=dict[str, str]),
+    route("DELETE", TOPIC + "/properties", delete_property, query={"key": str}),
 ]

@@ -92,8 +92,8 @@ async def skip_all(call: Call) -> None:
 SUBSCRIPTION = "/admin/v2/scalable/{tenant}/{namespace}/{topic}/subscriptions/{subscription}"
 
 ROUTES = [
-    route("PUT", SUBSCRIPTION, create_subscription),
-    route("DELETE", SUBSCRIPTION, delete_subscription),
-    route("POST", SUBSCRIPTION + "/seek", seek),
+    route("PUT", SUBSCRIPTION, create_subscription, query={"type": str}),
+    route("DELETE", SUBSCRIPTION, delete_subscription, query={"force": bool}),
+    route("POST", SUBSCRIPTION + "/seek", seek, query={"timestamp": int}),
     route("POST", SUBSCRIPTION + "/skip-all", skip_all),
 ]

@@ -6,9 +6,8 @@ is done. A request about a subscription applies to all segments of the topic, wh
 
 from __future__ import annotations
 
-from typing import Any
-
 from anabranch.admin.calls import Call, route
+from anabranch.admin.models.topics import TopicStats
 from anabranch.admin.scalable_subscriptions import remove_subscription
 from anabranch.controller.decide.operation import segment_name
 from anabranch.errors import (
@@ -86,12 +85,12 @@ async def delete_subscription(call: Call) -> None:
         await call.logs.delete_subscription(place, subscription)
 
 
-async def backlog(call: Call) -> Any:
+async def backlog(call: Call) -> int:
     place, subscription, _ = await _subscription(call)
-    found = (await call.logs.stats(place))["subscriptions"].get(subscription)
+    found = (await call.logs.stats(place)).subscriptions.get(subscription)
     if found is None:
         raise SubscriptionNotFoundError(f"{place.name} has no subscription {subscription!r}")
-    return found["msgBacklog"]
+    return found.msg_backlog
 
 
 async def seek(call: Call) -> None:
@@ -111,7 +110,7 @@ async def skip_all(call: Call) -> None:
         await call.logs.seek(place, subscription, "latest")
 
 
-async def stats(call: Call) -> Any:
+async def stats(call: Call) -> TopicStats:
     """The stats of one segment, in the form of the stats of a classic topic."""
     topic = call.topic("topic")
     segment = layout_of(await call.topics.load(topic)).segment(call.number_part("segment"))
@@ -122,13 +121,13 @@ SEGMENT = "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}"
 SUBSCRIPTION = SEGMENT + "/subscription/{subscription}"
 
 ROUTES = [
-    route("PUT", SEGMENT, create),
+    route("PUT", SEGMENT, create, body=list[str]),
     route("POST", SEGMENT + "/terminate", terminate),
-    route("DELETE", SEGMENT, delete),
+    route("DELETE", SEGMENT, delete, query={"force": bool}),
     route("PUT", SUBSCRIPTION, create_subscription),
     route("DELETE", SUBSCRIPTION, delete_subscription),
     route("GET", SUBSCRIPTION + "/backlog", backlog),
-    route("POST", SUBSCRIPTION + "/seek", seek),
+    route("POST", SUBSCRIPTION + "/seek", seek, query={"timestamp": int}),
     route("POST", SUBSCRIPTION + "/skip-all", skip_all),
     route("GET", "/admin/v2/scalable/{tenant}/{namespace}/{topic}/segments/{segment}/stats", stats),
 ]

@@ -7,8 +7,10 @@ import logging
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from typing import Any, cast
 
+import msgspec
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -16,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from anabranch.admin import (
+    auto_scale,
     brokers,
     lanes,
     permissions,
@@ -25,35 +28,56 @@ from anabranch.admin import (
     segments,
     tenants,
     topic_rates,
+    topic_reports,
     topics,
 )
 from anabranch.admin.answers import reason
 from anabranch.admin.browsers import AllowedHosts, guarded
 from anabranch.admin.callers import authenticated
+from anabranch.admin.calls import Call, route
 from anabranch.admin.http_connection import HEAD_BYTES_MAX, AdminConnection
 from anabranch.admin.logs import serve_logs
 from anabranch.admin.metrics import routes as metrics
 from anabranch.admin.metrics.scrape import Scraper
 from anabranch.broker.broker import Broker
+from anabranch.protocol.connection import SERVER_VERSION
 from anabranch.rights.table import CALLS
 from anabranch.transport.accepting import Acceptor, TlsHandshake
 from anabranch.transport.door import Door
 
 STOP_TIMEOUT_S = 5.0
 
+
+async def describe_api(call: Call) -> Response:
+    """This description of the admin API, as OpenAPI."""
+    return Response(description(), media_type="application/json")
+
+
+@cache
+def description() -> bytes:
+    """The OpenAPI document of all routes."""
+    # Only few brokers are asked for it.
+    from anabranch.admin import openapi
+
+    return msgspec.json.encode(openapi.describe((one.form for one in ROUTES), SERVER_VERSION))
+
+
 # The route of namespace policies matches any last part, so more specific routes come first.
 ROUTES = [
     *scalable.ROUTES,
+    *auto_scale.ROUTES,
     *scalable_subscriptions.ROUTES,
     *lanes.ROUTES,
     *segments.ROUTES,
     *topics.ROUTES,
+    *topic_reports.ROUTES,
     *permissions.ROUTES,
     *topic_rates.ROUTES,
     *quotas.ROUTES,
     *tenants.ROUTES,
     *brokers.ROUTES,
     *metrics.ROUTES,
+    route("GET", "/openapi.json", describe_api, returns=dict[str, Any]),
 ]
 
 

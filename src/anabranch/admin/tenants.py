@@ -9,12 +9,15 @@ import msgspec
 
 from anabranch.admin.answers import as_json
 from anabranch.admin.calls import NUMBER_MAX, Call, route
+from anabranch.admin.models.brokers import ClusterData
+from anabranch.admin.models.namespaces import NamespacePolicies
+from anabranch.admin.models.tenants import TenantInfo
+from anabranch.admin.permissions import check_auth_policies
 from anabranch.admin.quotas import QUOTA_POLICIES, check_new_namespace, store_policy
 from anabranch.admin.topics import delete_topic, list_topics
-from anabranch.errors import InvalidConfigurationError, NotFoundError, TopicNotFoundError
+from anabranch.errors import InvalidConfigurationError, MetadataError, NotFoundError, TopicNotFoundError
 from anabranch.metadata.records import NamespaceRecord, TenantRecord
 from anabranch.model.names import validate_entity
-from anabranch.model.quotas import TOPIC_RATES
 from anabranch.rights.grants import SUBSCRIPTION_MODE, SUBSCRIPTION_MODES, grants_of
 
 RETENTION = "retention_policies"
@@ -36,26 +39,25 @@ async def list_clusters(call: Call) -> list[str]:
     return [call.broker.config.cluster]
 
 
-async def get_cluster(call: Call) -> Any:
+async def get_cluster(call: Call) -> ClusterData:
     if call.part("cluster") != call.broker.config.cluster:
         raise NotFoundError(f"there is no cluster {call.part('cluster')!r}")
     me = call.broker.record
-    urls = {
-        "brokerServiceUrl": me.url,
-        "brokerServiceUrlTls": me.url_tls,
-        "serviceUrl": me.http_url,
-        "serviceUrlTls": me.http_url_tls,
-    }
-    return {name: url for name, url in urls.items() if url}
+    return ClusterData(
+        broker_service_url=me.url or None,
+        broker_service_url_tls=me.url_tls or None,
+        service_url=me.http_url or None,
+        service_url_tls=me.http_url_tls or None,
+    )
 
 
 async def list_tenants(call: Call) -> list[str]:
     return list(await call.topics.namespaces.tenants())
 
 
-async def get_tenant(call: Call) -> Any:
+async def get_tenant(call: Call) -> TenantInfo:
     record = await call.topics.namespaces.load_tenant(call.part("tenant"))
-    return {"adminRoles": record.admin_roles, "allowedClusters": record.allowed_clusters}
+    return TenantInfo(admin_roles=list(record.admin_roles), allowed_clusters=list(record.allowed_clusters))
 
 
 async def create_tenant(call: Call) -> None:
@@ -77,11 +79,12 @@ async def update_tenant(call: Call) -> None:
 
 async def _tenant(call: Call) -> TenantRecord:
     cluster = call.broker.config.cluster
-    record = await call.body(TenantRecord) or TenantRecord(allowed_clusters=(cluster,))
-    unknown = [name for name in record.allowed_clusters if name != cluster]
+    given = await call.body(TenantInfo) or TenantInfo()
+    clusters = (cluster,) if given.allowed_clusters is None else tuple(given.allowed_clusters)
+    unknown = [name for name in clusters if name != cluster]
     if unknown:
         raise InvalidConfigurationError(f"there is no cluster {unknown[0]!r}; this one is {cluster!r}")
-    return msgspec.structs.replace(record, quotas={})
+    return TenantRecord(admin_roles=tuple(given.admin_roles), allowed_clusters=clusters)
 
 
 async def delete_tenant(call: Call) -> None:
@@ -97,23 +100,27 @@ async def create_namespace(call: Call) -> None:
     validate_entity("namespace", call.part("namespace"))
     policies = await call.body(dict[str, Any]) or {}
     _check_retention(policies.get(RETENTION))
+    check_auth_policies(call.namespace(), policies)
     await check_new_namespace(call, policies)
     await call.topics.namespaces.create_namespace(call.namespace(), NamespaceRecord(policies=policies))
     if roles := sorted(grants_of(call.namespace(), policies).roles):
         call.note_change(f"with rights of {', '.join(roles)}")
 
 
-async def get_namespace(call: Call) -> Any:
+async def get_namespace(call: Call) -> NamespacePolicies:
     record = await call.topics.namespaces.load_namespace(call.namespace())
     shown = {
-        "auth_policies": {"namespace_auth": {}, "destination_auth": {}, "subscription_auth_roles": {}},
+        "auth_policies": {},
         "replication_clusters": [call.broker.config.cluster],
-        "bundles": {"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1},
-        **{field: value for field, value in record.policies.items() if field != TOPIC_RATES},
+        "bundles": {},
+        **record.policies,
+        "scalableTopicAutoScalePolicy": record.scalable_topic_auto_scale_policy,
     }
-    if record.scalable_topic_auto_scale_policy is not None:
-        shown["scalableTopicAutoScalePolicy"] = record.scalable_topic_auto_scale_policy
-    return shown
+    try:
+        return msgspec.convert(shown, NamespacePolicies)
+    except msgspec.ValidationError as error:
+        # An earlier version stored policies of any form.
+        raise MetadataError(f"the stored policies of {call.namespace()} are malformed: {error}") from error
 
 
 async def delete_namespace(call: Call) -> None:
@@ -200,13 +207,13 @@ ROUTES = [
     route("GET", CLUSTERS + "/{cluster}", get_cluster),
     route("GET", TENANTS, list_tenants),
     route("GET", TENANTS + "/{tenant}", get_tenant),
-    route("PUT", TENANTS + "/{tenant}", create_tenant),
-    route("POST", TENANTS + "/{tenant}", update_tenant),
+    route("PUT", TENANTS + "/{tenant}", create_tenant, body=TenantInfo),
+    route("POST", TENANTS + "/{tenant}", update_tenant, body=TenantInfo),
     route("DELETE", TENANTS + "/{tenant}", delete_tenant),
     route("GET", NAMESPACES, list_namespaces),
-    route("PUT", NAMESPACE, create_namespace),
+    route("PUT", NAMESPACE, create_namespace, body=NamespacePolicies),
     route("GET", NAMESPACE, get_namespace),
-    route("DELETE", NAMESPACE, delete_namespace),
+    route("DELETE", NAMESPACE, delete_namespace, query={"force": bool}),
     route("GET", NAMESPACE + "/topics", list_topics),
     route("GET", NAMESPACE + "/{policy}", get_policy),
     route("POST", NAMESPACE + "/{policy}", set_policy),

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Literal
 
-from anabranch.admin import stats
 from anabranch.admin.answers import PreconditionFailedError
 from anabranch.admin.calls import Call, route
+from anabranch.admin.models.topics import (
+    CursorPosition,
+    MessageIdBody,
+    PartitionedMetadata,
+)
 from anabranch.admin.permissions import forget_topic
 from anabranch.aio import together
 from anabranch.broker.catalog.classic_topics import log_names
@@ -55,13 +59,11 @@ async def _partition_count(call: Call) -> int:
     return count
 
 
-async def get_partitions(call: Call) -> Any:
+async def get_partitions(call: Call) -> PartitionedMetadata:
     name = call.topic("persistent")
-    record = await call.topics.find_classic(name)
-    if record is None and call.broker.logs.get(name) is None:
+    if await call.topics.find_classic(name) is None and call.broker.logs.get(name) is None:
         raise TopicNotFoundError(f"{name} does not exist")
-    partitions = 0 if record is None else record.partitions
-    return {"partitions": partitions, "deleted": False, "properties": record.properties if record else None}
+    return await topic_metadata(call)
 
 
 async def delete(call: Call) -> None:
@@ -86,42 +88,23 @@ async def delete_topic(call: Call, name: TopicName, *, force: bool) -> None:
     await forget_topic(call, name)
 
 
-async def terminate(call: Call) -> Any:
+async def terminate(call: Call) -> MessageIdBody:
     (only,) = await classic_places(call, partitions=False)
     return await call.logs.seal(only)
 
 
-async def terminate_partitions(call: Call) -> Any:
+async def terminate_partitions(call: Call) -> dict[str, MessageIdBody]:
     places = await classic_places(call)
     sealed = await together(call.logs.seal(place) for place in places)
-    return {str(last["partitionIndex"]): last for last in sealed}
+    return {str(last.partition_index): last for last in sealed}
 
 
-async def last_message_id(call: Call) -> Any:
-    (only,) = await classic_places(call, partitions=False)
-    return await call.logs.last_id(only)
-
-
-async def topic_stats(call: Call) -> Any:
-    parts = await together(call.logs.stats(place) for place in await classic_places(call))
-    return stats.add_up(parts) if len(parts) > 1 else parts[0]
-
-
-async def partitioned_stats(call: Call) -> Any:
-    places = await classic_places(call)
-    parts = await together(call.logs.stats(place) for place in places)
+async def topic_metadata(call: Call) -> PartitionedMetadata:
+    """The partitions and properties of the topic that the path names."""
     record = await call.topics.find_classic(call.topic("persistent"))
-    whole = stats.add_up(parts)
-    whole["metadata"] = {"partitions": record.partitions if record else 0, "deleted": False}
-    if call.flag("perPartition", True):
-        names = [str(place.name) for place in places]
-        whole["partitions"] = dict(zip(names, parts, strict=True))
-    return whole
-
-
-async def internal_stats(call: Call) -> Any:
-    (only,) = await classic_places(call, partitions=False)
-    return await call.logs.internal_stats(only)
+    return PartitionedMetadata(
+        partitions=record.partitions if record else 0, properties=record.properties if record else None
+    )
 
 
 async def list_subscriptions(call: Call) -> list[str]:
@@ -228,27 +211,27 @@ NAMESPACE = "/admin/v2/persistent/{tenant}/{namespace}"
 TOPIC = NAMESPACE + "/{topic}"
 SUBSCRIPTION = TOPIC + "/subscription/{subscription}"
 
+FORCE = {"force": bool}
+Start = CursorPosition | Literal["earliest", "latest"]
+"""The message at which a subscription begins or continues."""
+
 ROUTES = [
     route("GET", NAMESPACE, list_topics),
     route("GET", NAMESPACE + "/partitioned", list_partitioned),
-    route("PUT", TOPIC, create),
-    route("DELETE", TOPIC, delete),
-    route("PUT", TOPIC + "/partitions", create_partitioned),
-    route("POST", TOPIC + "/partitions", grow_partitions),
+    route("PUT", TOPIC, create, body=dict[str, str]),
+    route("DELETE", TOPIC, delete, query=FORCE),
+    route("PUT", TOPIC + "/partitions", create_partitioned, body=int),
+    route("POST", TOPIC + "/partitions", grow_partitions, body=int),
     route("GET", TOPIC + "/partitions", get_partitions),
-    route("DELETE", TOPIC + "/partitions", delete),
+    route("DELETE", TOPIC + "/partitions", delete, query=FORCE),
     route("POST", TOPIC + "/terminate", terminate),
     route("POST", TOPIC + "/terminate/partitions", terminate_partitions),
-    route("GET", TOPIC + "/lastMessageId", last_message_id),
-    route("GET", TOPIC + "/stats", topic_stats),
-    route("GET", TOPIC + "/partitioned-stats", partitioned_stats),
-    route("GET", TOPIC + "/internalStats", internal_stats),
     route("GET", TOPIC + "/subscriptions", list_subscriptions),
-    route("PUT", SUBSCRIPTION, create_subscription),
-    route("DELETE", SUBSCRIPTION, delete_subscription),
+    route("PUT", SUBSCRIPTION, create_subscription, body=Start),
+    route("DELETE", SUBSCRIPTION, delete_subscription, query=FORCE),
     route("POST", SUBSCRIPTION + "/skip_all", skip_all),
     route("POST", SUBSCRIPTION + "/skip/{count}", skip),
-    route("POST", SUBSCRIPTION + "/resetcursor", reset_to_id),
+    route("POST", SUBSCRIPTION + "/resetcursor", reset_to_id, body=Start),
     route("POST", SUBSCRIPTION + "/resetcursor/{timestamp}", reset_to_time),
     route("POST", SUBSCRIPTION + "/expireMessages/{seconds}", expire),
 ]

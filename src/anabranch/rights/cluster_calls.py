@@ -25,6 +25,7 @@ CLUSTER_CALLS: Final[dict[tuple[str, str], TableLine]] = {
     ("GET", "/status.html"): OPEN,
     ("GET", _BROKERS + "/health"): OPEN,
     ("GET", _BROKERS + "/ready"): OPEN,
+    ("GET", "/openapi.json"): AUTHENTICATED,
     ("GET", "/metrics"): SUPERUSER,
     ("GET", "/metrics/"): SUPERUSER,
     ("GET", "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}"): TableLine(Right.LOOK_UP, of_lookup),

@@ -45,6 +45,7 @@ TOPIC_CALLS: Final[dict[tuple[str, str], TableLine]] = {
     ("GET", _CLASSIC_TOPIC + "/stats"): CLASSIC_LOOK,
     ("GET", _CLASSIC_TOPIC + "/partitioned-stats"): CLASSIC_LOOK,
     ("GET", _CLASSIC_TOPIC + "/internalStats"): CLASSIC_LOOK,
+    ("GET", _CLASSIC_TOPIC + "/partitioned-internalStats"): CLASSIC_LOOK,
     ("GET", _CLASSIC_TOPIC + "/subscriptions"): CLASSIC_READ,
     ("GET", _CLASSIC_TOPIC + "/permissions"): CLASSIC_ADMIN,
     ("POST", _CLASSIC_TOPIC + "/permissions/{role}"): CLASSIC_ADMIN,

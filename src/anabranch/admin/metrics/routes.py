@@ -27,8 +27,9 @@ class PiecewiseText(Response):
 
 
 async def metrics(call: Call) -> Response:
+    """The metrics of all workers, for Prometheus."""
     accept = call.header("accept")
     return PiecewiseText(call.scraper.scrape(accept), exposition.choose_encoder(accept)[1])
 
 
-ROUTES = [route("GET", "/metrics", metrics), route("GET", "/metrics/", metrics)]
+ROUTES = [route("GET", path, metrics, returns=str) for path in ("/metrics", "/metrics/")]

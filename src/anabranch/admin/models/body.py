@@ -1,0 +1,22 @@
+"""The base of all bodies, and bodies as plain JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class Body(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A JSON object of the admin API: `msg_rate_in` in Python is `msgRateIn` in JSON."""
+
+
+def plain(body: object) -> Any:
+    """The JSON of a body, as dicts, lists, numbers and texts."""
+    return msgspec.to_builtins(body, str_keys=True)
+
+
+class ErrorBody(Body, frozen=True, kw_only=True):
+    """The answer to a call that failed."""
+
+    reason: str

@@ -1,0 +1,202 @@
+"""Bodies about classic topics, with or without partitions, and the logs of segments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anabranch.admin.models.body import Body
+
+
+class MessageIdBody(Body, frozen=True, kw_only=True):
+    """The id of a classic message; a batch index of -1 means the whole entry."""
+
+    ledger_id: int
+    entry_id: int
+    partition_index: int = -1
+    batch_index: int = -1
+
+
+class CursorPosition(Body, frozen=True, kw_only=True):
+    """The message at which a subscription begins; `isExcluded` begins behind the message."""
+
+    ledger_id: int
+    entry_id: int
+    partition_index: int = -1
+    batch_index: int = -1
+    is_excluded: bool = False
+    properties: dict[str, str] | None = None
+
+
+class PartitionedMetadata(Body, frozen=True, kw_only=True):
+    """The number of partitions; 0 for a topic that has none."""
+
+    partitions: int = 0
+    deleted: bool = False
+    properties: dict[str, str] | None = None
+
+
+class PublisherStats(Body, frozen=True, kw_only=True):
+    """One connected producer."""
+
+    access_mode: str = "Shared"
+    msg_rate_in: float = 0.0
+    msg_throughput_in: float = 0.0
+    average_msg_size: float = 0.0
+    producer_id: int = 0
+    producer_name: str = ""
+    supports_partial_producer: bool = False
+    address: str = ""
+    connected_since: str = ""
+    client_version: str = ""
+    metadata: dict[str, str] = {}
+
+
+class ConsumerStats(Body, frozen=True, kw_only=True):
+    """One connected consumer."""
+
+    consumer_name: str = ""
+    available_permits: int = 0
+    unacked_messages: int = 0
+    avg_messages_per_entry: int = 1
+    blocked_consumer_on_unacked_msgs: bool = False
+    msg_rate_out: float = 0.0
+    msg_throughput_out: float = 0.0
+    bytes_out_counter: int = 0
+    msg_out_counter: int = 0
+    address: str = ""
+    connected_since: str = ""
+    client_version: str = ""
+    last_acked_timestamp: int = 0
+    last_consumed_timestamp: int = 0
+    key_hash_ranges: list[str] | None = None
+    metadata: dict[str, str] = {}
+
+
+class SubscriptionStats(Body, frozen=True, kw_only=True):
+    """One subscription of a log; `msgBacklog` counts entries, `backlogMessages` messages."""
+
+    bytes_out_counter: int = 0
+    msg_out_counter: int = 0
+    msg_backlog: int = 0
+    msg_backlog_no_delayed: int = 0
+    backlog_messages: int = 0
+    backlog_size: int = 0
+    earliest_msg_publish_time_in_backlog: int = 0
+    """Only if the call asks for it with `getEarliestTimeInBacklog`; 0 otherwise, and without a backlog."""
+    lanes: int = 0
+    lane_entries: int = 0
+    lane_messages: int = 0
+    lane_bytes: int = 0
+    spilled_bytes: int = 0
+    consumable_backlog: int = 0
+    consumable_backlog_messages: int = 0
+    unacked_messages: int = 0
+    type: str = ""
+    active_consumer_name: str = ""
+    last_acked_timestamp: int = 0
+    last_consumed_timestamp: int = 0
+    last_consumed_flow_timestamp: int = 0
+    last_mark_delete_advanced_timestamp: int = 0
+    last_expire_timestamp: int = 0
+    entries_fetched: int = 0
+    """Entries that were read from the disk for it."""
+    read_errors: int = 0
+    damaged_entries: int = 0
+    damaged_messages: int = 0
+    troubles: list[str] = []
+    consumers: list[ConsumerStats] = []
+    durable: bool = True
+    is_durable: bool = True
+    replicated: bool = False
+    is_replicated: bool = False
+    subscription_properties: dict[str, str] = {}
+
+
+class TopicStats(Body, frozen=True, kw_only=True):
+    """Counters and rates of a classic topic or of the log of a segment, with its clients."""
+
+    msg_rate_in: float = 0.0
+    msg_throughput_in: float = 0.0
+    msg_rate_out: float = 0.0
+    msg_throughput_out: float = 0.0
+    bytes_in_counter: int = 0
+    msg_in_counter: int = 0
+    bytes_out_counter: int = 0
+    msg_out_counter: int = 0
+    average_msg_size: float = 0.0
+    storage_size: int = 0
+    backlog_size: int = 0
+    publishers: list[PublisherStats] = []
+    waiting_publishers: int = 0
+    publish_rate_limited_times: int = 0
+    subscriptions: dict[str, SubscriptionStats] = {}
+    replication: dict[str, Any] = {}
+    deduplication_status: str = "Disabled"
+    topic_epoch: int | None = None
+    owner_broker: str = ""
+    topic_creation_time_stamp: int = 0
+    last_publish_time_stamp: int = 0
+    troubles: list[str] = []
+
+
+class PartitionedTopicStats(TopicStats, frozen=True, kw_only=True):
+    """The sums over all partitions, and the stats of each partition by its name."""
+
+    metadata: PartitionedMetadata = PartitionedMetadata()
+    partitions: dict[str, TopicStats] = {}
+
+
+class LedgerStats(Body, frozen=True, kw_only=True):
+    """One ledger: a file of a log."""
+
+    ledger_id: int
+    entries: int = 0
+    size: int = 0
+    offloaded: bool = False
+
+
+class CursorStats(Body, frozen=True, kw_only=True):
+    """The position of one subscription in a log."""
+
+    mark_delete_position: str = ""
+    messages_consumed_counter: int = 0
+    number_of_entries_since_first_not_acked_message: int = 0
+    total_non_contiguous_deleted_messages_range: int = 0
+    properties: dict[str, str] = {}
+
+
+class InternalStats(Body, frozen=True, kw_only=True):
+    """The ledgers of a log and the position of each cursor."""
+
+    entries_added_counter: int = 0
+    number_of_entries: int = 0
+    total_size: int = 0
+    last_confirmed_entry: str = ""
+    state: str = ""
+    first_message_index: int = 0
+    next_message_index: int = 0
+    ledgers: list[LedgerStats] = []
+    cursors: dict[str, CursorStats] = {}
+
+
+class PartitionedInternalStats(Body, frozen=True, kw_only=True):
+    """The internal stats of each partition by its name."""
+
+    metadata: PartitionedMetadata = PartitionedMetadata()
+    partitions: dict[str, InternalStats] = {}
+
+
+class BacklogAnalysis(Body, frozen=True, kw_only=True):
+    """The result of a scan of a backlog; the scan ends early at the limits of the broker."""
+
+    entries: int = 0
+    messages: int = 0
+    filter_rejected_entries: int = 0
+    filter_accepted_entries: int = 0
+    filter_rescheduled_entries: int = 0
+    filter_rejected_messages: int = 0
+    filter_accepted_messages: int = 0
+    filter_rescheduled_messages: int = 0
+    aborted: bool = False
+    first_position: str = ""
+    last_position: str = ""

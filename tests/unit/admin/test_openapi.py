@@ -1,0 +1,83 @@
+"""The OpenAPI description of the admin API: complete, valid, and true of what brokers answer."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, get_args
+
+import msgspec
+import pytest
+from jsonschema import Draft202012Validator
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+from anabranch.admin import server
+from anabranch.admin.call_forms import CallForm
+from anabranch.admin.models.body import Body, plain
+from anabranch.admin.models.examples import EXAMPLES
+from tests.harness.admin import Admin
+
+FORMS = [one.form for one in server.ROUTES]
+
+
+@pytest.fixture(scope="module")
+def description() -> dict[str, Any]:
+    return dict(msgspec.json.decode(server.description()))
+
+
+def schema_of(description: dict[str, Any], schema: dict[str, Any]) -> Draft202012Validator:
+    """A validator of a schema that may refer to the components."""
+    return Draft202012Validator({**schema, "components": description["components"]})
+
+
+def test_the_description_is_served(admin: Admin, description: dict[str, Any]) -> None:
+    answer = admin("GET", "/openapi.json")
+    assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
+    assert answer.json == description
+
+
+def test_the_description_is_valid_openapi(description: dict[str, Any]) -> None:
+    assert list(OpenAPIV31SpecValidator(description).iter_errors()) == []
+
+
+def test_every_route_is_described_with_its_parameters(description: dict[str, Any]) -> None:
+    described = {(method.upper(), path) for path, calls in description["paths"].items() for method in calls}
+    assert described == {(method, path.replace(":path", "")) for method, path in server.served_calls()}
+    for path, calls in description["paths"].items():
+        for call in calls.values():
+            names = {one["name"] for one in call["parameters"] if one["in"] == "path"}
+            assert names == set(re.findall(r"\{(\w+)\}", path)), path
+
+
+def test_operations_have_names_of_their_own(description: dict[str, Any]) -> None:
+    names = [call["operationId"] for calls in description["paths"].values() for call in calls.values()]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("kind", EXAMPLES, ids=lambda kind: kind.__name__)
+def test_every_example_is_valid_and_decodes_to_itself(kind: type, description: dict[str, Any]) -> None:
+    example = EXAMPLES[kind]
+    if kind.__name__ in description["components"]["schemas"]:
+        schema_of(description, {"$ref": f"#/components/schemas/{kind.__name__}"}).validate(plain(example))
+    assert msgspec.json.decode(msgspec.json.encode(example), type=kind) == example
+
+
+def of_policies(form: CallForm) -> bool:
+    """Whether one handler serves policies of several types."""
+    return form.handler.__module__.endswith(("tenants", "topic_rates", "policies", "quotas"))
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: f"{form.method} {form.path}")
+def test_answers_have_types(form: CallForm) -> None:
+    assert of_policies(form) or form.answer is not Any, "annotate what the handler returns"
+
+
+def test_every_body_that_is_used_alone_has_an_example() -> None:
+    used = {kind for form in FORMS for top in (form.body, form.answer) for kind in bodies_in(top)}
+    assert used - EXAMPLES.keys() == set()
+
+
+def bodies_in(kind: Any) -> set[type]:
+    """The models in a type."""
+    if isinstance(kind, type) and issubclass(kind, Body):
+        return {kind}
+    return {found for part in get_args(kind) for found in bodies_in(part)}
