@@ -14,6 +14,7 @@ from anabranch import AsyncClient, AsyncProducer, AsyncStreamConsumer, Checkpoin
 from anabranch.broker.broker import Broker
 from anabranch.broker.cluster.endpoint import Accept, Endpoint
 from anabranch.broker.cluster.environment import BrokerEnvironment
+from anabranch.client.bulk import BulkClient
 from anabranch.client.consume.segment_reader import RawEntry, SegmentReader
 from anabranch.config.broker import BrokerConfig
 from anabranch.config.fields import OFF
@@ -183,12 +184,15 @@ class Brokers:
             credentials |= {"auth_method": "token", "auth_data": token.encode()}
         return await WireClient.dial(host_of(number), PORT, version, **credentials)
 
-    def client(self, *numbers: int, **options: Any) -> AsyncClient:
-        """Return a client of ours that knows the addresses of these brokers, of all by default."""
+    def client(self, *numbers: int, **options: Any) -> BulkClient:
+        """Return a client of ours that knows the addresses of these brokers, of all by default.
+
+        It has the calls of bulk writers too.
+        """
         self._clients += 1
         hosts = ",".join(f"{host_of(n)}:{PORT}" for n in numbers or range(self.config.workers))
         rng = self.loop.random(f"client {self._clients}")
-        return AsyncClient(f"pulsar://{hosts}", **{"clock": self.clock, "rng": rng, **options})
+        return BulkClient(f"pulsar://{hosts}", **{"clock": self.clock, "rng": rng, **options})
 
     def leader_of(self, name: TopicName) -> int:
         """Return the number of the broker that leads a topic."""

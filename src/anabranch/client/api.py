@@ -30,7 +30,6 @@ from anabranch.client.options import (
     refuse_unknown,
     seconds,
 )
-from anabranch.client.produce.entry_sender import EntrySender
 from anabranch.client.produce.memory import Memory, PublishContext
 from anabranch.client.produce.producer import AsyncProducer
 from anabranch.client.schema import Codec, Schema, V
@@ -129,23 +128,6 @@ class AsyncClient(ConsumerOpening):
         return await pool.retry(
             lambda: look_up_schema(pool, name, version), f"asking for the schema of {name}"
         )
-
-    async def append_to_log(self, log: str, name: str | None, subscription: str) -> AsyncProducer[bytes]:
-        """Open a producer of whole entries; the broker keeps them until `subscription` releases them."""
-        options = PublishOptions(
-            name=name,
-            batching=False,
-            send_timeout_s=self.operation_timeout_s,
-            initial_subscription=subscription,
-        )
-        producer = self._new_producer(log, cast(Codec[bytes], BYTES), options)
-        self._producers[producer] = None
-        await producer.open()
-        return producer
-
-    def entry_sender(self, log: str, name: str, *, managed: bool = False) -> EntrySender:
-        """A sender of ready-made entries to one log, for bulk writers; open and close it yourself."""
-        return EntrySender(self._connections(), log, name, managed=managed)
 
     async def close(self, timeout: Seconds | None = None) -> None:
         """Complete pending sends and acknowledgements, close all producers, then all consumers.

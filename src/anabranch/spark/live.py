@@ -17,7 +17,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from anabranch.aio import new_event_loop
-from anabranch.client.api import AsyncClient
+from anabranch.client.bulk import BulkClient
 from anabranch.client.consume.segment_reader import SegmentReader
 from anabranch.client.consume.segment_tails import SegmentTails
 from anabranch.client.net.layout_watch import TopicLayout
@@ -91,17 +91,17 @@ class Session:
         self._loop.close()
 
 
-async def _open(service: LiveService) -> tuple[AsyncClient, SegmentTails]:
+async def _open(service: LiveService) -> tuple[BulkClient, SegmentTails]:
     client = new_client(service)
     return client, client.tails()
 
 
-def new_client(service: LiveService) -> AsyncClient:
+def new_client(service: LiveService) -> BulkClient:
     """Return a client of the event loop that runs now; the caller closes it."""
     settings = dict(service.settings)
     role: SparkCredentials | None = settings.pop(CREDENTIALS, None)
     authentication = None if role is None else role.make()
-    return AsyncClient(service.url, authentication=authentication, **settings)
+    return BulkClient(service.url, authentication=authentication, **settings)
 
 
 _sessions: dict[tuple[int, int, LiveService], Session] = {}

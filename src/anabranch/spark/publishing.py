@@ -12,7 +12,7 @@ import asyncio
 from contextlib import suppress
 
 from anabranch.aio import is_transient
-from anabranch.client.api import AsyncClient
+from anabranch.client.bulk import BulkClient
 from anabranch.client.consume.segment_reader import RawEntry
 from anabranch.client.net.layout_watch import TopicLayout
 from anabranch.client.produce.entry_sender import EntrySender, ReadyEntry
@@ -40,7 +40,7 @@ def may_succeed_later(error: AnabranchError) -> bool:
 class Publication:
     """One attempt to publish: the layouts that it saw and the segments with which it registered."""
 
-    def __init__(self, client: AsyncClient, name: str, failpoints: Failpoints) -> None:
+    def __init__(self, client: BulkClient, name: str, failpoints: Failpoints) -> None:
         self._client = client
         self._name = name
         self._failpoints = failpoints

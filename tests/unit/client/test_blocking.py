@@ -27,19 +27,16 @@ PAIRS: list[tuple[type, type]] = [
 ]
 
 ASYNC_ONLY = {
-    "append_to_log",
     "enqueue_entries",
-    "entry_sender",
     "mirror_cursors",
     "numbers_messages",
     "place_tails",
     "read_places",
     "read_segment",
-    "release",
     "tails",
     "topics",
 }
-"""Bulk readers and writers have no blocking form."""
+"""Bulk readers have no blocking form."""
 
 
 def parameters(method: Any) -> list[tuple[str, Any, Any]]:

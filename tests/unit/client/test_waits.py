@@ -18,13 +18,13 @@ import pytest
 import anabranch
 from anabranch import (
     AsyncCheckpointConsumer,
-    AsyncClient,
     AsyncProducer,
     AsyncQueueConsumer,
     AsyncStreamConsumer,
     Checkpoint,
     Message,
 )
+from anabranch.client.bulk import BulkClient
 from anabranch.client.consume.segment_reader import SegmentReader
 from anabranch.client.consume.segment_tails import SegmentTails
 from anabranch.errors import (
@@ -69,7 +69,7 @@ MARGIN_S = 0.3
 class Opened:
     """A client and one object of each kind that it hands out, each consumer with a message at hand."""
 
-    client: AsyncClient
+    client: BulkClient
     producer: AsyncProducer[bytes]
     stream: AsyncStreamConsumer[bytes]
     queue: AsyncQueueConsumer[bytes]
@@ -81,7 +81,7 @@ class Opened:
     queued: Message[bytes]
 
 
-async def open_all(client: AsyncClient) -> Opened:
+async def open_all(client: BulkClient) -> Opened:
     producer = await client.create_producer(TOPIC, send_timeout=OPERATION_S)
     await producer.send_many([b"one", b"two"], keys=["a", "b"])
     stream = await client.subscribe_stream(TOPIC, "s", initial_position="earliest", ack_receipts=True)
@@ -126,13 +126,13 @@ async def drop_all(opened: Opened) -> None:
     await opened.producer.close(timeout=CLOSE_S)
 
 
-async def release(client: AsyncClient) -> None:
+async def release(client: BulkClient) -> None:
     """Release entries of a log that does not exist; a broker that is gone is reported at once."""
     with suppress(ConnectError, NotConnectedError, TopicNotFoundError):
         await client.release("persistent://public/default/log", "kept", 1, 1)
 
 
-CLIENT_CALLS: dict[str, list[Callable[[AsyncClient], Awaitable[Any]]]] = {
+CLIENT_CALLS: dict[str, list[Callable[[BulkClient], Awaitable[Any]]]] = {
     "create_producer": [
         lambda client: client.create_producer("other"),
         lambda client: client.create_producer(TOPIC, name="me"),
@@ -222,7 +222,7 @@ def numbered(calls: dict[str, list[Any]], owner: str) -> list[Any]:
     ]
 
 
-ON_CLIENT = numbered(CLIENT_CALLS, "AsyncClient")
+ON_CLIENT = numbered(CLIENT_CALLS, "BulkClient")
 ON_OPENED = [case for kind, calls in OPENED_CALLS.items() for case in numbered(calls, kind.__name__)]
 
 
@@ -251,7 +251,7 @@ async def elapsed_s(brokers: Brokers, call: Awaitable[Any]) -> float:
     return brokers.loop.time() - began
 
 
-async def in_process(brokers: Brokers, work: Callable[[AsyncClient], Awaitable[None]]) -> None:
+async def in_process(brokers: Brokers, work: Callable[[BulkClient], Awaitable[None]]) -> None:
     """Run the work with a client in a process of its own, which has no task and no timer left afterwards."""
     process = SimProcess(brokers.loop, "application")
     client = brokers.client(operation_timeout=OPERATION_S, connect_timeout=1.0)
@@ -275,8 +275,8 @@ def test_every_public_class_and_method_is_in_the_tables() -> None:
         # An application gives credentials to a client, and the client limits their time.
         and not name.startswith("Authentication")
     }
-    assert handed_out - {AsyncClient} <= OPENED_CALLS.keys()
-    assert waiting_methods(AsyncClient) == CLIENT_CALLS.keys()
+    assert handed_out - {anabranch.AsyncClient} <= OPENED_CALLS.keys()
+    assert waiting_methods(BulkClient) == CLIENT_CALLS.keys()
     for kind, calls in OPENED_CALLS.items():
         assert waiting_methods(kind) == calls.keys(), kind.__name__
 
@@ -284,12 +284,12 @@ def test_every_public_class_and_method_is_in_the_tables() -> None:
 @pytest.mark.parametrize("away", ["gone", "stopped", "silent"])
 @pytest.mark.parametrize("call", ON_CLIENT)
 async def test_a_call_of_a_new_client_returns_in_time(
-    brokers: Brokers, away: str, call: Callable[[AsyncClient], Awaitable[Any]]
+    brokers: Brokers, away: str, call: Callable[[BulkClient], Awaitable[Any]]
 ) -> None:
     await brokers.publish(1, 1)
     go(brokers, away)
 
-    async def work(client: AsyncClient) -> None:
+    async def work(client: BulkClient) -> None:
         assert await elapsed_s(brokers, call(client)) <= OPERATION_S + MARGIN_S
 
     await in_process(brokers, work)
@@ -299,9 +299,9 @@ async def test_a_call_of_a_new_client_returns_in_time(
 @pytest.mark.parametrize("away", ["gone", "stopped", "silent"])
 @pytest.mark.parametrize("call", ON_CLIENT)
 async def test_a_call_of_a_client_that_lost_its_broker_returns_in_time(
-    brokers: Brokers, away: str, call: Callable[[AsyncClient], Awaitable[Any]]
+    brokers: Brokers, away: str, call: Callable[[BulkClient], Awaitable[Any]]
 ) -> None:
-    async def work(client: AsyncClient) -> None:
+    async def work(client: BulkClient) -> None:
         opened = await open_all(client)
         await opened.producer.enqueue(b"x", key="a")
         go(brokers, away)
@@ -316,7 +316,7 @@ async def test_a_call_of_a_client_that_lost_its_broker_returns_in_time(
 async def test_a_call_of_an_object_that_lost_its_broker_returns_in_time(
     brokers: Brokers, away: str, call: Callable[[Opened], Awaitable[Any]]
 ) -> None:
-    async def work(client: AsyncClient) -> None:
+    async def work(client: BulkClient) -> None:
         opened = await open_all(client)
         go(brokers, away)
         # The client notices that the broker is gone, or nothing yet.
@@ -330,11 +330,11 @@ async def test_a_call_of_an_object_that_lost_its_broker_returns_in_time(
 @pytest.mark.parametrize("ignored", REQUESTS, ids=lambda command: command.__name__)
 @pytest.mark.parametrize("call", ON_CLIENT)
 async def test_a_call_of_a_client_returns_in_time_if_one_command_gets_no_answer(
-    brokers: Brokers, ignored: type, call: Callable[[AsyncClient], Awaitable[Any]]
+    brokers: Brokers, ignored: type, call: Callable[[BulkClient], Awaitable[Any]]
 ) -> None:
     await brokers.publish(1, 1)
 
-    async def work(client: AsyncClient) -> None:
+    async def work(client: BulkClient) -> None:
         producer = await client.create_producer(TOPIC, send_timeout=OPERATION_S)
         await client.subscribe_queue(TOPIC, "q", initial_position="earliest")
         brokers.ignored = frozenset({ignored})
@@ -349,9 +349,9 @@ async def test_a_call_of_a_client_returns_in_time_if_one_command_gets_no_answer(
 async def test_a_cancelled_call_leaves_every_object_usable_or_closed(
     brokers: Brokers, call: Callable[[Any], Awaitable[Any]], request: pytest.FixtureRequest
 ) -> None:
-    of_client = "AsyncClient" in request.node.name
+    of_client = "BulkClient" in request.node.name
 
-    async def work(pause_s: float, client: AsyncClient) -> None:
+    async def work(pause_s: float, client: BulkClient) -> None:
         opened = await open_all(client)
         calling = asyncio.ensure_future(call(client if of_client else opened))
         await asyncio.sleep(pause_s)

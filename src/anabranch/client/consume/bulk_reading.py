@@ -5,7 +5,6 @@ from __future__ import annotations
 from anabranch.client.consume.place_reader import PERMITS, EntryPlace, PlaceReader, PlaceTails
 from anabranch.client.consume.segment_reader import SegmentReader
 from anabranch.client.consume.segment_tails import SegmentTails
-from anabranch.client.consume.trim_mark import release_up_to
 from anabranch.client.net.client_life import ClientLife
 from anabranch.client.net.topic_lists import list_classic_topics, list_scalable_topics
 
@@ -51,7 +50,3 @@ class BulkReading(ClientLife):
         tails = PlaceTails(self._connections())
         self._readers[tails] = None
         return tails
-
-    async def release(self, log: str, subscription: str, ledger: int, entry: int) -> None:
-        """Let the broker trim a log up to an entry; `subscription` keeps the entries behind it."""
-        await release_up_to(self._connections(), log, subscription, ledger, entry)
