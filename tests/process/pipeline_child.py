@@ -1,13 +1,17 @@
-"""A driver that runs all pipelines between topics and files; a test kills it.
+"""A driver that runs all pipelines of one broker; a test kills it.
 
-Arguments: the URL of the broker and a directory. Two pipelines run at a time; the replay needs the archive.
+Arguments: the URL of the broker and a directory. Several pipelines run at a time. The replay needs the
+archive; pipelines without a state wait until it has begun, so that a kill meets all of them in the middle.
 """
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +46,6 @@ def main(url: str, root: Path) -> None:
                 key="key", value="value", order_by=["value:int"], rows_per_commit=ROWS, state=state("load")
             ),
         ),
-        "replay": lambda: pipelines.replay_to_topic(
-            spark, lake, place("orders"), place("again"), pipelines.ReplayOptions(ROWS, state=state("replay"))
-        ),
         "table": lambda: pipelines.compact_to_table(
             spark, place("orders"), table, pipelines.CompactOptions(2, ROWS)
         ),
@@ -52,12 +53,58 @@ def main(url: str, root: Path) -> None:
             spark, place("orders"), place("latest"), pipelines.CompactOptions(2, ROWS, state=state("topic"))
         ),
     }
-    for names in (("archive", "load"), ("table", "topic"), ("replay",)):
-        with ThreadPoolExecutor(len(names)) as pool:
-            running = {name: pool.submit(work[name]) for name in names}
-            for name, result in running.items():
-                print("result", name, result.result(), flush=True)
+    run_together(work)
+    proofs = Proofs(spark, place("orders"), root)
+    run_together(
+        {
+            "replay": lambda: pipelines.replay_to_topic(
+                spark,
+                lake,
+                place("orders"),
+                place("again"),
+                pipelines.ReplayOptions(ROWS, state=state("replay")),
+            ),
+            "verify": proofs.verify,
+            "skew": proofs.skew,
+        }
+    )
     spark.stop()
+
+
+class Proofs:
+    """The pipelines without a state: a file is there while one of them runs, another one after its end."""
+
+    def __init__(self, spark: Any, topic: Any, root: Path) -> None:
+        self._spark, self._topic, self._root = spark, topic, root
+
+    def verify(self) -> None:
+        with self._shown("verify") as show:
+            report = pipelines.verify(self._spark, self._topic, pipelines.Expectations(complete=True), show)
+        counts = report.counts
+        found = {"findings": len(report.findings), "messages": counts.messages, "keys": counts.keys}
+        (self._root / "verify.json").write_text(json.dumps(found))
+
+    def skew(self) -> None:
+        with self._shown("skew") as show:
+            report = pipelines.skew(self._spark, self._topic, show=show)
+        found = {"total": report.total, "heaviest": report.heavy_keys[0].weight}
+        (self._root / "skew.json").write_text(json.dumps(found))
+
+    @contextmanager
+    def _shown(self, name: str) -> Iterator[Callable[[object], None]]:
+        """Wait until the replay has begun; the display marks that Spark runs tasks."""
+        while len(list((self._root / "state/replay/commits").glob("[0-9]*"))) < 2:
+            time.sleep(0.05)
+        marker = self._root / f"{name}.running"
+        yield lambda progress: marker.touch()
+        marker.unlink(missing_ok=True)
+
+
+def run_together(work: Mapping[str, Callable[[], object]]) -> None:
+    with ThreadPoolExecutor(len(work)) as pool:
+        running = {name: pool.submit(action) for name, action in work.items()}
+        for name, result in running.items():
+            print("result", name, result.result(), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """From a topic through Spark to a topic, while everything dies and changes: each message once, in key order.
 
 `SPARK_ROUNDS` sets the number of drivers that are killed, and `SPARK_SEED` the random choices. A round starts
-a driver with other options, publishes, changes the layouts of both topics, kills the broker or a worker of
-Spark, and kills the driver. Segments are pruned as soon as the query has read them.
+a driver with other options, publishes, changes the layouts of both topics, kills the broker or processes of
+Spark, and kills the driver. Segments are pruned as soon as the query has read them. The first driver, and
+some others, use a cluster of two workers, on which Spark starts copies of slow tasks.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import random
 import signal
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from anabranch.errors import AnabranchError
 from anabranch.model.checkpoint import Checkpoint
 from anabranch.model.names import TopicName
 from anabranch.testing.process import BrokerProcess
+from anabranch.testing.spark_cluster import SparkCluster
 from tests.harness.spark_drivers import DriverProcess
 
 from .conftest import MakeBroker
@@ -43,18 +45,31 @@ COPY = Path(__file__).parent / "spark_copy.py"
 SETTINGS = {"auto_scale.enabled": "false", "segment_retention_s": 0, "load_report_interval_s": 0.5}
 
 
+ON_CLUSTER = {
+    "spark.executor.memory": "512m",
+    # Kills of executors count as failures of their tasks.
+    "spark.task.maxFailures": "20",
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.minTaskRuntime": "200ms",
+}
+SPECULATED_S = 300.0
+
+
 class Pipeline:
     """A broker, a query from topic to topic, and the messages that were published."""
 
-    def __init__(self, broker: BrokerProcess, root: Path) -> None:
+    def __init__(self, broker: BrokerProcess, cluster: SparkCluster, root: Path) -> None:
         self.broker = broker
+        self.cluster = cluster
         self.rng = random.Random(SEED)
         self.counts: Counter[str] = Counter()
         self.expected: dict[str, list[int]] = defaultdict(list)
         self._root = root
         self._next = 0
 
-    def driver(self, *, ends: bool = False, **more: object) -> DriverProcess:
+    def driver(self, *, on_cluster: bool, ends: bool = False, **more: object) -> DriverProcess:
         """Start the query with random options, and with these."""
         rng = self.rng
         source = {
@@ -64,9 +79,16 @@ class Pipeline:
             "chainSegments": rng.random() < 0.7,
             **more,
         }
-        chosen = {"source": source, "master": "local[2,4]", "shuffled": rng.random() < 0.5, "ends": ends}
-        arguments = [self.broker.url, str(self._root), json.dumps(chosen)]
-        return DriverProcess(COPY, arguments, self._root / "driver.log")
+        chosen = {
+            "source": source,
+            "master": self.cluster.url if on_cluster else "local[2,4]",
+            "conf": ON_CLUSTER if on_cluster else {},
+            "shuffled": rng.random() < 0.5,
+            "slow": on_cluster,
+            "ends": ends,
+        }
+        words = [str(COPY), self.broker.url, str(self._root), json.dumps(chosen)]
+        return DriverProcess(words, self._root / "driver.log")
 
     @property
     def batches(self) -> int:
@@ -111,13 +133,28 @@ class Pipeline:
         self.broker.start()
         self.counts["broker killed"] += 1
 
-    def kill_worker(self, driver: DriverProcess) -> None:
-        """Kill a Python worker of Spark; the task is tried again."""
-        workers = driver.workers()
-        if workers:
+    def kill_one(self, processes: list[int], kind: str) -> None:
+        """Kill a process of Spark, if there is one; its tasks are tried again."""
+        if processes:
             with suppress(ProcessLookupError):
-                os.kill(self.rng.choice(workers), signal.SIGKILL)
-                self.counts["worker killed"] += 1
+                os.kill(self.rng.choice(processes), signal.SIGKILL)
+                self.counts[f"{kind} killed"] += 1
+
+    def kill_worker_of_cluster(self) -> None:
+        number = self.rng.randrange(2)
+        self.cluster.kill_worker(number)
+        self.cluster.start_worker(number)
+        self.counts["worker of the cluster killed"] += 1
+
+    def publish_until_speculated(self, driver: DriverProcess) -> None:
+        """Publish until Spark has started a copy of a task that still ran."""
+        deadline = time.monotonic() + SPECULATED_S
+        while not (self._root / "speculated").exists():
+            assert driver.running, driver.log_text[-6000:]
+            assert time.monotonic() < deadline, "Spark has started no copy of a slow task"
+            self.publish()
+            time.sleep(1)
+        self.counts["copy of a slow task"] += 1
 
     def recreate_source(self) -> None:
         with AdminClient(self.broker.http_url) as admin:
@@ -127,7 +164,7 @@ class Pipeline:
 
     def run_to_the_end(self, **more: object) -> None:
         """Copy all that is there, and compare."""
-        driver = self.driver(ends=True, **more)
+        driver = self.driver(on_cluster=False, ends=True, **more)
         try:
             driver.wait()
         finally:
@@ -144,40 +181,61 @@ class Pipeline:
                     found[str(message.key)].append(int(message.value))
         return found
 
-    def disturb(self, driver: DriverProcess) -> None:
+    def disturb(self, driver: DriverProcess, *, on_cluster: bool) -> None:
+        of_spark: list[Callable[[], None]] = [
+            lambda: self.kill_one(self.cluster.executor_pids(), "executor"),
+            self.kill_worker_of_cluster,
+        ]
         events: list[Callable[[], None]] = [
             self.publish,
             self.publish,
             self.change_layout,
             self.change_layout,
             self.kill_broker,
-            lambda: self.kill_worker(driver),
+            *(of_spark if on_cluster else [lambda: self.kill_one(driver.workers(), "Python worker")]),
         ]
         self.rng.choice(events)()
         time.sleep(self.rng.uniform(0, 2))
 
 
-def test_each_message_is_copied_once_and_in_order(make_broker: MakeBroker, tmp_path: Path) -> None:
-    pipeline = Pipeline(make_broker(**SETTINGS).start(), tmp_path)
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[SparkCluster]:
+    with SparkCluster(tmp_path / "spark", own_hosts=True) as started:
+        yield started
+
+
+def run_and_kill(pipeline: Pipeline, *, on_cluster: bool) -> None:
+    """Start a driver, disturb it once it works, and kill it."""
+    before = pipeline.batches
+    driver = pipeline.driver(on_cluster=on_cluster)
+    try:
+        while pipeline.batches == before and driver.running:
+            time.sleep(0.1)
+        pipeline.publish()
+        if on_cluster:
+            pipeline.kill_one(pipeline.cluster.executor_pids(), "executor")
+        for _ in range(EVENTS):
+            pipeline.disturb(driver, on_cluster=on_cluster)
+        if on_cluster:
+            pipeline.publish_until_speculated(driver)
+        assert driver.running, driver.log_text[-6000:]
+    finally:
+        driver.kill()
+        pipeline.counts["driver killed"] += 1
+
+
+def test_each_message_is_copied_once_and_in_order(
+    make_broker: MakeBroker, cluster: SparkCluster, tmp_path: Path
+) -> None:
+    pipeline = Pipeline(make_broker(**SETTINGS).start(), cluster, tmp_path)
     with AdminClient(pipeline.broker.http_url) as admin:
         for name in (SOURCE, TARGET):
             admin.create_topic(name, 2)
             # Messages stay until the query has read them, and in the target until the end.
             admin.create_subscription(name, "spark")
     pipeline.publish()
-    for _ in range(ROUNDS):
-        before = pipeline.batches
-        driver = pipeline.driver()
-        try:
-            while pipeline.batches == before and driver.running:
-                time.sleep(0.1)
-            pipeline.publish()
-            for _ in range(EVENTS):
-                pipeline.disturb(driver)
-            assert driver.running, driver.log_text[-6000:]
-        finally:
-            driver.kill()
-            pipeline.counts["driver killed"] += 1
+    for number in range(ROUNDS):
+        run_and_kill(pipeline, on_cluster=number == 0 or pipeline.rng.random() < 0.5)
         pipeline.publish()
         pipeline.change_layout()
     pipeline.run_to_the_end()
@@ -185,3 +243,4 @@ def test_each_message_is_copied_once_and_in_order(make_broker: MakeBroker, tmp_p
     pipeline.publish()
     pipeline.run_to_the_end(failOnDataLoss=False)
     print(dict(pipeline.counts))
+    assert pipeline.counts["executor killed"]

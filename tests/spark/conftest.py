@@ -21,6 +21,8 @@ def spark() -> Iterator[Any]:
         pytest.skip("Spark needs Java 17, and there is no java here")
     from pyspark.sql import SparkSession
 
+    from anabranch.spark.compiled_home import use_compiled_pyspark
+
     scratch = tempfile.mkdtemp(prefix="anabranch-spark-")
     # Workers must find the package and these tests; a JVM passes its own environment on to them.
     paths = [str(ROOT), str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -32,8 +34,10 @@ def spark() -> Iterator[Any]:
         # A test writes this file to kill a Python process of the driver at a step of a commit.
         "ANABRANCH_FAILPOINTS": f"@{scratch}/failpoints",
     }
-    before = {name: os.environ.get(name) for name in changed}
+    before = {name: os.environ.get(name) for name in (*changed, "SPARK_HOME")}
     os.environ.update(changed)
+    # Python processes start in half the time, which matters to Spark's limit of ten seconds.
+    use_compiled_pyspark()
     session = (
         SparkSession.builder.master("local[2]")
         .appName("anabranch tests")

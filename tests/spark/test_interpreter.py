@@ -46,7 +46,9 @@ def test_workers_find_the_format_though_another_python3_comes_first(tmp_path: Pa
     other.chmod(0o755)
     job = tmp_path / "job.py"
     job.write_text(JOB)
-    environment = {name: text for name, text in os.environ.items() if not name.startswith("PYSPARK_")}
+    # Spark's own home too, which the session of other tests replaces.
+    taken = ("PYSPARK_", "SPARK_HOME")
+    environment = {name: text for name, text in os.environ.items() if not name.startswith(taken)}
     environment["PATH"] = f"{other.parent}{os.pathsep}{environment['PATH']}"
     environment["PYTHONPATH"] = str(ROOT / "src")
     environment["SPARK_LOCAL_IP"] = "127.0.0.1"

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -24,6 +20,7 @@ from anabranch.spark.pipelines.stored_topics import stored_topic
 from anabranch.spark.pipelines.verify_pass import Expectations
 from anabranch.spark.pipelines.verifying import verify
 from anabranch.testing.process import BrokerProcess
+from tests.harness.spark_drivers import DriverProcess
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -57,25 +54,14 @@ def publish(broker: BrokerProcess, numbers: Sequence[int]) -> None:
     asyncio.run(send())
 
 
-def start(log: Path, *words: str) -> subprocess.Popen[bytes]:
-    """Start a pipeline command with a driver of its own, in a process group of its own."""
-    command = [sys.executable, "-m", "anabranch.cli.main", "pipeline", *words, "--master", "local[2]"]
-    for setting in ("spark.driver.memory=1g", "spark.ui.enabled=false", "spark.driver.host=127.0.0.1"):
-        command += ["--spark-conf", setting]
-    with log.open("a") as output:
-        return subprocess.Popen(command, start_new_session=True, stdout=output, stderr=output)
-
-
-def start_mirror(brokers: tuple[BrokerProcess, BrokerProcess], state: Path, *words: str) -> Any:
+def start_mirror(brokers: tuple[BrokerProcess, BrokerProcess], state: Path, *words: str) -> DriverProcess:
     one, two = brokers
     given = ["--url", one.url, "--to-url", two.url, "--state", str(state)]
-    given += ["--option", "maxOffsetsPerTrigger=300"]
-    return start(state.parent / "mirror.log", "mirror", "orders", "copy", *given, *words)
-
-
-def kill(process: subprocess.Popen[bytes]) -> None:
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    given += ["--option", "maxOffsetsPerTrigger=300", "--master", "local[2]"]
+    for setting in ("spark.driver.memory=1g", "spark.ui.enabled=false", "spark.driver.host=127.0.0.1"):
+        given += ["--spark-conf", setting]
+    command = ["-m", "anabranch.cli.main", "pipeline", "mirror", "orders", "copy", *given, *words]
+    return DriverProcess(command, state.parent / "mirror.log")
 
 
 def stored(broker: BrokerProcess) -> int:
@@ -94,17 +80,17 @@ def test_a_mirror_killed_in_the_middle_resumes_without_loss_or_repetition(
         try:
             deadline = time.monotonic() + 300
             while stored(two) < 300:
-                assert mirror.poll() is None, (tmp_path / "mirror.log").read_text()
+                assert mirror.running, mirror.log_text
                 assert time.monotonic() < deadline, "the mirror copies nothing"
                 time.sleep(0.05)
         finally:
-            kill(mirror)
+            mirror.kill()
         assert stored(two) < 2500
         source.split(ORDERS, 0)
         target.split(COPY, 0, parts=3)
         publish(one, range(1500, 2500))
         target.merge(COPY, [1, 2])
-        assert start_mirror(brokers, tmp_path / "state", "--once").wait(400) == 0
+        start_mirror(brokers, tmp_path / "state", "--once").wait()
     place = TopicPlace("copy", two.url)
     expect = Expectations(sequence_header="number", sequence_first=0, complete=True)
     report = verify(spark, place, expect, silent)
