@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as sql
 
 from anabranch.admin.client import AdminClient
-from anabranch.client.api import AsyncClient
-from anabranch.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
-from anabranch.client.produce.producer import AsyncProducer
-from anabranch.model.checkpoint import Checkpoint
 from anabranch.model.names import TopicName
 from anabranch.testing.process import BrokerProcess
+from tests.harness.spark_queries import KEYS, check_numbers, publish_numbers, run_to_end
 
 # A machine that is busy takes long to start Spark, and a query that is interrupted spoils all that follow.
 pytestmark = pytest.mark.timeout(600)
 
-KEYS = 37
 ORDERS = TopicName.parse("topic://public/default/orders")
 COPY = TopicName.parse("topic://public/default/copy")
 
@@ -33,35 +26,6 @@ COPY = TopicName.parse("topic://public/default/copy")
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path / "data", {"auto_scale.enabled": "false"}) as process:
         yield process
-
-
-def publish(broker: BrokerProcess, lo: int, hi: int) -> None:
-    async def send() -> None:
-        async with AsyncClient(broker.url) as client:
-            producer: AsyncProducer[bytes] = await client.create_producer("orders")
-            keys = [f"key-{n % KEYS}" for n in range(lo, hi)]
-            await producer.send_many([str(n).encode() for n in range(lo, hi)], keys)
-
-    asyncio.run(send())
-
-
-def check_copy(broker: BrokerProcess, count: int) -> None:
-    """Each number is in the copy once, and the numbers of a key ascend."""
-
-    async def receive() -> dict[str, list[int]]:
-        found: dict[str, list[int]] = defaultdict(list)
-        async with AsyncClient(broker.url) as client:
-            consumer: AsyncCheckpointConsumer[bytes] = await client.create_checkpoint_consumer(
-                "copy", start=Checkpoint.earliest()
-            )
-            while messages := await consumer.receive_many(1000, timeout=2):
-                for message in messages:
-                    found[str(message.key)].append(int(message.value))
-        return found
-
-    found = asyncio.run(receive())
-    assert sorted(number for numbers in found.values() for number in numbers) == list(range(count))
-    assert all(numbers == sorted(numbers) for numbers in found.values())
 
 
 def failing_once(marker: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
@@ -96,19 +60,9 @@ def copy_stream(spark: Any, broker: BrokerProcess, scratch: Path) -> Any:
     )
 
 
-def completes(stream: Any, fault: Path | None) -> bool:
-    """Run a stream to its end; False once it fails by a fault, which removes its file when it happens."""
-    for _ in range(5):
-        try:
-            assert stream.start().awaitTermination(300)
-            return True
-        except StreamingQueryException as error:
-            if fault is not None and not fault.exists():
-                return False
-            # Spark gives a Python process ten seconds to start, which a busy machine may exceed.
-            if "failed to connect back" not in str(error):
-                raise
-    raise AssertionError("Spark did not start its Python processes in time")
+def gone(fault: Path) -> Callable[[], bool]:
+    """A fault removes its file when it happens."""
+    return lambda: not fault.exists()
 
 
 def test_a_stream_writes_once_though_tasks_fail_and_commits_are_killed(
@@ -118,7 +72,7 @@ def test_a_stream_writes_once_though_tasks_fail_and_commits_are_killed(
     with AdminClient(broker.http_url) as api:
         api.create_topic(ORDERS, 2)
         api.create_topic(COPY, 2)
-        publish(broker, 0, 1500)
+        publish_numbers(broker, "orders", range(1500))
         (tmp_path / "fail").touch()
         changes: dict[str, Callable[[AdminClient], object]] = {
             "pinned": lambda api: api.split(COPY, 0),
@@ -129,11 +83,11 @@ def test_a_stream_writes_once_though_tasks_fail_and_commits_are_killed(
             if step:
                 failpoints.write_text(f"sink.{step}=kill")
             fault = failpoints if step else tmp_path / "fail"
-            assert not completes(copy_stream(spark, broker, tmp_path), fault)
+            assert run_to_end(copy_stream(spark, broker, tmp_path), gone(fault)) is None
             if step in changes:
                 changes[step](api)
-        assert completes(copy_stream(spark, broker, tmp_path), None)
-    check_copy(broker, 1500)
+        run_to_end(copy_stream(spark, broker, tmp_path))
+    check_numbers(broker, "copy", range(1500))
 
 
 def test_a_batch_job_that_is_run_again_writes_nothing_more(spark: Any, broker: BrokerProcess) -> None:
@@ -149,4 +103,4 @@ def test_a_batch_job_that_is_run_again_writes_nothing_more(spark: Any, broker: B
     )
     for _ in range(2):
         rows.write.format("anabranch").options(**options, txnId="monday").mode("append").save()
-    check_copy(broker, 2000)
+    check_numbers(broker, "copy", range(2000))

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import StreamingQueryException
 
 from anabranch import Checkpoint, Client
 from anabranch.admin.client import AdminClient
 from anabranch.model.names import TopicName
 from anabranch.spark import LagListener, checkpoint_to_cut, cut_to_checkpoint, lag_of
 from anabranch.testing.process import BrokerProcess
+from tests.harness.spark_queries import run_to_end
 
 # A machine that is busy takes long to start Spark, and a query that is interrupted spoils all that follow.
 pytestmark = pytest.mark.timeout(600)
@@ -78,15 +78,7 @@ class StreamRun:
             .option("checkpointLocation", str(self._checkpoint))
             .trigger(availableNow=True)
         )
-        for attempt in range(3):
-            query = writing.start()
-            try:
-                assert query.awaitTermination(300)
-                break
-            except StreamingQueryException as error:
-                # Spark gives a Python process ten seconds to start, which a busy machine may exceed.
-                if attempt == 2 or "failed to connect back" not in str(error):
-                    raise
+        query = run_to_end(writing)
         return query.recentProgress[-1] if query.recentProgress else None
 
     def _take(self, frame: Any, _: int) -> None:
