@@ -6,7 +6,8 @@ from urllib.parse import urlsplit
 
 from anabranch.admin.calls import Call, route
 from anabranch.admin.models.brokers import BrokerInfo, LeaderBroker, LookupAnswer
-from anabranch.errors import NotFoundError
+from anabranch.broker.wire.handlers.lookup import check_listener
+from anabranch.errors import NotFoundError, TopicNotFoundError
 from anabranch.protocol.connection import SERVER_VERSION
 from anabranch.rights.lines import lookup_in
 
@@ -58,8 +59,11 @@ async def leader(call: Call) -> LeaderBroker:
 
 
 async def lookup(call: Call) -> LookupAnswer:
-    # As in Pulsar, a lookup answers for topics that do not exist, too.
-    broker = await call.broker.owner_of(lookup_in(call.part)) or call.broker.record
+    name = lookup_in(call.part)
+    check_listener(call.query("listenerName") or call.header("X-Pulsar-ListenerName"))
+    if name.domain == "persistent" and not await call.broker.classic.is_usable(name):
+        raise TopicNotFoundError(f"{name} does not exist")
+    broker = await call.broker.owner_of(name) or call.broker.record
     return LookupAnswer(
         broker_url=broker.url or None,
         broker_url_tls=broker.url_tls or None,
@@ -80,6 +84,11 @@ ROUTES = [
     route("GET", BROKERS + "/leaderBroker", leader),
     route("GET", BROKERS + "/workers", workers),
     route("GET", BROKERS + "/{cluster}", brokers),
-    route("GET", "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}", lookup),
+    route(
+        "GET",
+        "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}",
+        lookup,
+        query={"listenerName": str},
+    ),
     route("GET", "/status.html", status),
 ]

@@ -39,6 +39,8 @@ T = TypeVar("T")
 CALLER = "anabranch.caller"
 """The key of the caller in the scope of a request (`callers`)."""
 BODY_BYTES_MAX = 1024 * 1024
+EMPTY_BODIES = (b"", b"null", b'""')
+"""How admin clients of several languages write that a call has no body."""
 METRICS_PATHS = ("/metrics", "/metrics/")
 """Paths that need neither credentials nor rights if `authenticate_metrics` is off."""
 NUMBER_MAX = 2**63 - 1
@@ -198,7 +200,7 @@ class Call:
         """The decoded JSON body; None for an empty body."""
         if self._body is None:
             self._body = await self._read_body()
-        if not self._body.strip():
+        if self._body.strip() in EMPTY_BODIES:
             return None
         try:
             return msgspec.json.decode(self._body, type=kind)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from anabranch.admin.answers import PreconditionFailedError
 from anabranch.admin.calls import Call, route
@@ -45,15 +45,20 @@ async def create(call: Call) -> None:
 
 
 async def create_partitioned(call: Call) -> None:
-    await call.broker.classic.create(call.topic("persistent"), await _partition_count(call))
+    either: Any = int | PartitionedMetadata
+    given: int | PartitionedMetadata | None = await call.body(either)
+    if not isinstance(given, PartitionedMetadata):
+        given = PartitionedMetadata(partitions=given or 0)
+    count = _partition_count(given.partitions)
+    await call.broker.classic.create(call.topic("persistent"), count, given.properties)
 
 
 async def grow_partitions(call: Call) -> None:
-    await call.broker.classic.grow(call.topic("persistent"), await _partition_count(call))
+    count = _partition_count(await call.body(int))
+    await call.broker.classic.grow(call.topic("persistent"), count)
 
 
-async def _partition_count(call: Call) -> int:
-    count = await call.body(int)
+def _partition_count(count: int | None) -> int:
     if count is None or not 1 <= count <= PARTITIONS_MAX:
         raise InvalidConfigurationError(f"the body must be a number of partitions, 1 to {PARTITIONS_MAX}")
     return count
@@ -62,7 +67,9 @@ async def _partition_count(call: Call) -> int:
 async def get_partitions(call: Call) -> PartitionedMetadata:
     name = call.topic("persistent")
     if await call.topics.find_classic(name) is None and call.broker.logs.get(name) is None:
-        raise TopicNotFoundError(f"{name} does not exist")
+        creating = call.flag("checkAllowAutoCreation")
+        if not creating or not await call.broker.classic.is_usable(name):
+            raise TopicNotFoundError(f"{name} does not exist")
     return await topic_metadata(call)
 
 
@@ -220,9 +227,9 @@ ROUTES = [
     route("GET", NAMESPACE + "/partitioned", list_partitioned),
     route("PUT", TOPIC, create, body=dict[str, str]),
     route("DELETE", TOPIC, delete, query=FORCE),
-    route("PUT", TOPIC + "/partitions", create_partitioned, body=int),
+    route("PUT", TOPIC + "/partitions", create_partitioned, body=int | PartitionedMetadata),
     route("POST", TOPIC + "/partitions", grow_partitions, body=int),
-    route("GET", TOPIC + "/partitions", get_partitions),
+    route("GET", TOPIC + "/partitions", get_partitions, query={"checkAllowAutoCreation": bool}),
     route("DELETE", TOPIC + "/partitions", delete, query=FORCE),
     route("POST", TOPIC + "/terminate", terminate),
     route("POST", TOPIC + "/terminate/partitions", terminate_partitions),

@@ -17,6 +17,11 @@ class LaneConfig:
         "lanes",
         "Delivery by key or bucket past stuck keys: lanes, without end, or window, for 10,000 entries.",
     )
+    keyed_consistent_hashing: bool = setting(
+        True,
+        "Key_Shared consumers share keys by consistent hashing; if false, each has one range of hashes.",
+        pulsar="subscriptionKeySharedUseConsistentHashing",
+    )
     lane_after_s: float = setting(
         1.0, "A key that waits for this long is shown as a lane, in commands and metrics.", low=0
     )

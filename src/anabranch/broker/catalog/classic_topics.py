@@ -54,6 +54,11 @@ class ClassicTopics:
         """Whether a topic is created on first use, by the policy of its namespace or of this broker."""
         return await self._records.namespaces.creates_topics(name.namespace_name, self._auto_create)
 
+    async def is_usable(self, name: TopicName) -> bool:
+        """Whether a client that uses the topic finds it, or makes it by using it."""
+        known = await self.partitions(name) is not None or await self._is_declared(name)
+        return known or await self.may_create(name)
+
     async def open(self, name: TopicName, *, create: bool) -> ServedLog:
         """The log of a `persistent://` topic that a client attaches to, created on first use if allowed."""
         if name.domain != "persistent":

@@ -34,6 +34,10 @@ class KeyedStrategy(Protocol):
     def relieves(self) -> bool:
         """Whether other slots of a busy consumer go to consumers with room."""
 
+    @property
+    def by_ranges(self) -> bool:
+        """Whether each consumer of AUTO_SPLIT gets one range of slots, instead of points on a ring."""
+
     def room(self, lanes: Lanes) -> int:
         """How many more entries may be read now, 0 or less at a bound."""
 
@@ -52,6 +56,7 @@ class ByLanes:
     lasts: bool = True
     relieves: bool = True
     note_entries: int = 10_000
+    by_ranges: bool = False
 
     def room(self, lanes: Lanes) -> int:
         return 0 if self.bound(lanes) else 2**31
@@ -74,6 +79,7 @@ class ByWindow:
     lasts: bool = False
     relieves: bool = False
     note_entries: int = 0
+    by_ranges: bool = False
 
     def room(self, lanes: Lanes) -> int:
         return WINDOW_ENTRIES - lanes.held
@@ -86,8 +92,9 @@ class ByWindow:
 def keyed_strategy(config: LaneConfig) -> KeyedStrategy:
     """The strategy that the configuration names."""
     after_ms = round(1000 * config.lane_after_s)
+    by_ranges = not config.keyed_consistent_hashing
     if config.keyed_dispatch == "window":
-        return ByWindow(after_ms)
+        return ByWindow(after_ms, by_ranges=by_ranges)
     unacked_ms = round(1000 * config.lane_unacked_s)
     return ByLanes(
         config.lane_max,
@@ -96,4 +103,5 @@ def keyed_strategy(config: LaneConfig) -> KeyedStrategy:
         unacked_ms,
         relieves=config.lane_relief,
         note_entries=config.lane_note_entries,
+        by_ranges=by_ranges,
     )

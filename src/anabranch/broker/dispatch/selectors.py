@@ -23,6 +23,14 @@ class Selector(Protocol):
     def owner(self, slot: int) -> Receiver | None: ...
 
 
+class SplitSelector(Selector, Protocol):
+    """A selector of AUTO_SPLIT, which shares all slots among the receivers that join."""
+
+    def join(self, receiver: Receiver) -> None: ...
+
+    def leave(self, receiver: Receiver) -> None: ...
+
+
 class AutoSplit:
     """A ring of points: a receiver that comes or goes moves only the hashes that must move."""
 
@@ -64,6 +72,42 @@ class AutoSplit:
 def _ring_points(receiver: Receiver) -> list[int]:
     points = (sticky_hash(f"{receiver.name}/{receiver.id}/{n}".encode()) for n in range(RING_POINTS))
     return list(dict.fromkeys(points))
+
+
+class SplitRanges:
+    """One range of slots for each receiver, as Pulsar without consistent hashing.
+
+    A receiver that comes gets the lower half of the largest range, the lowest one of several. The range of a
+    receiver that leaves goes to the next range above it, the last one to the range below.
+    """
+
+    def __init__(self, slots: int = HASH_SLOTS) -> None:
+        self._slots = slots
+        self._ends: list[int] = []
+        """The last slot of each range, ascending."""
+        self._owners: list[Receiver] = []
+
+    def join(self, receiver: Receiver) -> None:
+        """ConsumerAssignError if each slot has a receiver of its own."""
+        if not self._ends:
+            self._ends, self._owners = [self._slots], [receiver]
+            return
+        starts = [0, *self._ends]
+        at = max(range(len(self._ends)), key=lambda n: (self._ends[n] - starts[n], -n))
+        half = (self._ends[at] - starts[at]) >> 1
+        if not half:
+            raise ConsumerAssignError(f"{len(self._ends)} consumers have all ranges; close one of them first")
+        self._ends.insert(at, self._ends[at] - half)
+        self._owners.insert(at, receiver)
+
+    def leave(self, receiver: Receiver) -> None:
+        at = self._owners.index(receiver)
+        del self._owners[at]
+        # The neighbour of the last range takes over its end.
+        del self._ends[at if at < len(self._owners) else max(at - 1, 0)]
+
+    def owner(self, slot: int) -> Receiver | None:
+        return self._owners[bisect_left(self._ends, slot)] if self._ends else None
 
 
 class Sticky:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -11,6 +12,9 @@ from anabranch.model.ranges import HashRange
 from anabranch.protocol.commands import NO_ID
 from anabranch.protocol.connection import OUR_CLIENTS
 from anabranch.protocol.pb import pulsar_pb2 as pb
+
+REGISTRATION_S = 1.0
+"""A client without a FLOW knows its consumer this long after SUCCESS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,10 @@ class ServedConsumer(Receiver):
         self.last_sent_ms = 0
         self.last_acked_ms = 0
         self._end_notified = False
+        self._registered = False
+        """Whether the client is sure to know the consumer; some drop news of a consumer that they do not."""
+        self._active: bool | None = None
+        """The news for `notify_active` that waits until the client knows the consumer."""
         self.leaving = False
         """Whether its client waits for the answer to an UNSUBSCRIBE and needs no CLOSE_CONSUMER."""
 
@@ -66,8 +74,31 @@ class ServedConsumer(Receiver):
                 self.link.send(pb.CommandReachedEndOfTopic(consumer_id=self.id))
 
     def notify_active(self, active: bool) -> None:
-        """Failover: notify the client that this consumer reads now, or that another one does."""
-        self.link.send(pb.CommandActiveConsumerChange(consumer_id=self.id, is_active=active))
+        """Failover: notify the client that this consumer reads now, or that another one does.
+
+        The first news waits until the client knows the consumer: until its first FLOW, or for a while.
+        """
+        if self._registered:
+            self.link.send(pb.CommandActiveConsumerChange(consumer_id=self.id, is_active=active))
+            return
+        if self._active is None:
+            asyncio.get_running_loop().call_later(REGISTRATION_S, self._is_registered)
+        self._active = active
+
+    def grant(self, permits: int) -> None:
+        super().grant(permits)
+        if not self._registered:
+            self._is_registered()
+
+    def forget_news(self) -> None:
+        """Send no news that waits, because the consumer has left."""
+        self._active = None
+
+    def _is_registered(self) -> None:
+        self._registered = True
+        if self._active is not None:
+            self.notify_active(self._active)
+            self._active = None
 
     def close(self, *, moved: bool = False) -> None:
         """Close the consumer from this side; its client attaches again. `moved`: it lost no entry by it."""

@@ -6,7 +6,15 @@ from collections.abc import Collection, Iterable, Sequence
 
 from anabranch.broker.dispatch.lanes import LaneReason
 from anabranch.broker.dispatch.receivers import Receiver
-from anabranch.broker.dispatch.selectors import AutoSplit, Buckets, Sticky, bucket_boundaries, sticky_ranges
+from anabranch.broker.dispatch.selectors import (
+    AutoSplit,
+    Buckets,
+    SplitRanges,
+    SplitSelector,
+    Sticky,
+    bucket_boundaries,
+    sticky_ranges,
+)
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.draining import slots_of
 from anabranch.broker.serving.lane_reading import LaneReading
@@ -39,22 +47,22 @@ class KeyedReading(LaneReading):
         self._buckets: Buckets | None = None
         self._readers: Collection[Receiver] = self.consumers
         """The consumers that fresh entries may be for."""
-        self._ring = AutoSplit()
+        self._split: SplitSelector = SplitRanges() if path.keyed.by_ranges else AutoSplit()
         self._relieving = Relieving(path, self.dispatch)
 
     def join(self, consumer: ServedConsumer) -> None:
-        super().join(consumer)
         if self._sticky is not None:
             self._sticky.put(consumer, consumer.ranges)
         elif self.boundaries is None:
-            self._ring.join(consumer)
+            self._split.join(consumer)
+        super().join(consumer)
 
     def left(self, consumer: ServedConsumer) -> None:
         super().left(consumer)
         if self._sticky is not None:
             self._sticky.put(None, consumer.ranges)
         elif self.boundaries is None:
-            self._ring.leave(consumer)
+            self._split.leave(consumer)
 
     def consumers_changed(self) -> None:
         if self.consumers:
@@ -73,7 +81,7 @@ class KeyedReading(LaneReading):
         elif self._sticky is not None:
             self.dispatch.change(self._sticky)
         else:
-            self.dispatch.change(self._relieving.over(self._ring))
+            self.dispatch.change(self._relieving.over(self._split))
 
     def check_fits(self, name: str, meta: pb.KeySharedMeta) -> None:
         if meta.entryBucketDispatch != (self.boundaries is not None):

@@ -169,6 +169,7 @@ class OrderedReading(Reading):
         super().left(consumer)
         self._ranking.leave(consumer)
         self._announced.pop(consumer, None)
+        consumer.forget_news()
 
     def announce(self) -> None:
         changed, self._unannounced = self._unannounced, {}

@@ -6,7 +6,7 @@ Sealing happens here. Must not know layouts, controllers or other logs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import islice
 
@@ -15,6 +15,7 @@ from anabranch.broker.serving.context import LogContext, LogHome, SubscriptionCo
 from anabranch.broker.serving.kept import KeptLog
 from anabranch.broker.serving.log_producers import LogProducers
 from anabranch.broker.serving.log_use import LogActivity, LogUse
+from anabranch.broker.serving.rate_meter import RateMeter
 from anabranch.broker.serving.subscription import Subscription
 from anabranch.errors import NotAllowedError, ServiceNotReadyError, SubscriptionNotFoundError
 from anabranch.ledger.cursors import Cursor
@@ -27,43 +28,8 @@ from anabranch.model.traffic_sketch import HotHash, TrafficSummary
 
 TROUBLES_MAX = 20
 """Troubles of one log that its leader is told of."""
-
-
-class RateMeter:
-    """Per-second rates of counters over the last `window_s` seconds, also when the meter is younger.
-
-    The meter of an idle log keeps one sample, because a broker may have many idle logs.
-    """
-
-    __slots__ = ("_samples", "_window_s")
-
-    SAMPLES = 5
-    """Samples in one window; the window slides by this fraction of itself."""
-
-    def __init__(self, window_s: float, now: float, counters: Sequence[int]) -> None:
-        self._window_s = window_s
-        self._samples: list[tuple[float, tuple[int, ...]]]
-        self.restart(now, counters)
-
-    def restart(self, now: float, counters: Sequence[int]) -> None:
-        """Count from these counters on."""
-        self._samples = [(now, tuple(counters))]
-
-    def sample(self, now: float, counters: Sequence[int]) -> None:
-        """Remember the counters; of the samples older than the window only the newest stays."""
-        samples, newest = self._samples, tuple(counters)
-        if samples[0][1] == newest:
-            self._samples = [(now, samples[0][1])]
-            return
-        samples.append((now, newest))
-        while len(samples) > 1 and samples[1][0] <= now - self._window_s:
-            del samples[0]
-
-    def rates(self, now: float, counters: Sequence[int]) -> tuple[float, ...]:
-        """The growth of each counter since the oldest sample, per second."""
-        began, base = self._samples[0]
-        elapsed = max(now - began, self._window_s)
-        return tuple((count - before) / elapsed for count, before in zip(counters, base, strict=True))
+RETURN_S = 30.0
+"""A reader that a seek has disconnected finds its position this long."""
 
 
 class ServedLog:
@@ -143,9 +109,18 @@ class ServedLog:
         self.forget_unused(subscription)
 
     def forget_unused(self, subscription: Subscription) -> None:
-        """Forget a reader's subscription without consumers."""
-        if not subscription.durable and not subscription.consumers:
+        """Forget a reader's subscription without consumers, unless its reader is awaited after a seek."""
+        awaited = asyncio.get_running_loop().time() < subscription.awaited_until_s
+        if not subscription.durable and not subscription.consumers and not awaited:
             self._forget(subscription)
+
+    def await_return(self, subscription: Subscription) -> None:
+        """Keep the position of a reader that a seek has disconnected, until it attaches again or is late."""
+        if not subscription.durable:
+            loop = asyncio.get_running_loop()
+            subscription.awaited_until_s = loop.time() + RETURN_S
+            # A timer may fire a moment early.
+            loop.call_later(RETURN_S + 0.1, self.forget_unused, subscription)
 
     async def unsubscribe(self, name: str) -> None:
         """Delete a subscription, durably, and disconnect its consumers; an unknown one is fine."""

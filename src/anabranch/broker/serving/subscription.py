@@ -39,8 +39,7 @@ class Subscription:
         self.name = name = cursor.name
         self.log, self.backing = context.log, Backing(cursor, context)
         self.cursor = cursor = self.backing.cursor
-        self.durable = durable
-        self.counters = Counters()
+        self.durable, self.counters = durable, Counters()
         self.kind: Kind = pb.CommandSubscribe.Exclusive
         self.last_acked_ms = 0
         self.confirmed = True
@@ -50,6 +49,8 @@ class Subscription:
         have taken the segment from its readers for it, and its roster may not have arrived."""
         broker, limits, self._use = context.broker, context.broker.limits, context.use
         self.answers, self._usage = DurableAnswers(cursor, broker.spawn), broker.usage
+        self.awaited_until_s = 0.0
+        """Until when a reader that a seek has disconnected may come back; see `ServedLog.await_return`."""
         self.busy = asyncio.Lock()
         """Held while the cursor is moved, so that a consumer that comes back meanwhile waits."""
         self._clock, self._later, self._times = broker.clock, broker.later, broker.dispatch_times
@@ -113,7 +114,7 @@ class Subscription:
             self.reading = make_reading(self._path, kind, meta, self.reading)
         if isinstance(self.reading, KeyedReading):
             consumer.ranges = self.reading.ranges_for(meta)
-        consumer.retired = state == "finishes"
+        consumer.retired, self.awaited_until_s = state == "finishes", 0.0
         self.reading.join(consumer)
         self._consumers_changed()
 
@@ -128,8 +129,7 @@ class Subscription:
             if state == "gone":
                 self.remove(consumer)
                 consumer.close()
-            else:
-                consumer.retired = state == "finishes"
+            consumer.retired = state == "finishes"
         self._consumers_changed()
         self.schedule()
 

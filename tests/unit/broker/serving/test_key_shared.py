@@ -7,7 +7,7 @@ from collections import defaultdict
 
 import pytest
 
-from anabranch.model.hashing import bucket_hash, bucket_index, equal_bucket_splits, key_hash
+from anabranch.model.hashing import bucket_hash, bucket_index, equal_bucket_splits, key_hash, sticky_hash
 from anabranch.protocol.commands import Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.harness.cluster import Brokers
@@ -65,6 +65,22 @@ async def test_each_key_goes_to_one_consumer_in_order(brokers: Brokers) -> None:
     assert first
     assert second
     assert {tuple(numbers) for numbers in (first | second).values()} == {(0, 1, 2, 3, 4)}
+
+
+@pytest.mark.brokers(keyed_consistent_hashing=False)
+async def test_without_consistent_hashing_each_consumer_has_one_range(brokers: Brokers) -> None:
+    one, two = await brokers.connect(), await brokers.connect()
+    await one.producer()
+    await one.subscribe(kind=KEY_SHARED, keySharedMeta=auto_split())
+    await two.subscribe(kind=KEY_SHARED, consumer_id=2, keySharedMeta=auto_split())
+    await publish(one, 1)
+    await settle()
+    lower = {key for key in KEYS if sticky_hash(key.encode()) <= 0x8000}
+    assert by_key(two.has(Delivery)).keys() == lower
+    assert by_key(one.has(Delivery)).keys() == set(KEYS) - lower
+    two.close()
+    await settle()
+    assert by_key(one.has(Delivery)).keys() == set(KEYS)
 
 
 async def test_one_consumer_without_permits_does_not_stop_the_others(brokers: Brokers) -> None:

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from anabranch.broker.serving.served_log import RateMeter
+from anabranch.broker.serving.rate_meter import RateMeter
 
 
 def test_a_steady_count_gives_its_rate() -> None:

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from anabranch.broker.serving.consumer import REGISTRATION_S
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import NO_ID, Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -213,20 +214,31 @@ async def test_failover_announces_the_active_consumer_and_moves_on_when_it_leave
     assert values_of(await two.deliveries(6)) == numbers(4, 10)
 
 
-async def test_success_comes_before_the_active_consumer_is_announced(brokers: Brokers) -> None:
+async def test_the_active_consumer_is_announced_with_its_first_permits(brokers: Brokers) -> None:
+    """The Go client drops the news of a consumer that it registers only after SUCCESS."""
     client = await brokers.connect()
-    client.send(
-        pb.CommandSubscribe(
-            topic=TOPIC,
-            subscription="s",
-            subType=pb.CommandSubscribe.Failover,
-            consumer_id=1,
-            request_id=1,
-            consumer_name="a",
-        )
-    )
+    await client.subscribe(kind=FAILOVER, permits=0)
     await settle()
-    assert [type(c) for c in client.inbox] == [pb.CommandSuccess, pb.CommandActiveConsumerChange]
+    assert client.has(pb.CommandActiveConsumerChange) == []
+    client.flow(1)
+    assert (await client.expect(pb.CommandActiveConsumerChange)).is_active
+
+
+async def test_the_active_consumer_is_announced_also_without_permits(brokers: Brokers) -> None:
+    client, standby = await brokers.connect(), await brokers.connect()
+    await client.subscribe(kind=FAILOVER, permits=0)
+    await standby.subscribe(kind=FAILOVER, permits=0, name="d")
+    await asyncio.sleep(REGISTRATION_S + 0.1)
+    assert [news.is_active for news in client.has(pb.CommandActiveConsumerChange)] == [True]
+    assert [news.is_active for news in standby.has(pb.CommandActiveConsumerChange)] == [False]
+
+
+async def test_a_consumer_that_left_early_hears_no_news(brokers: Brokers) -> None:
+    client = await brokers.connect()
+    await client.subscribe(kind=FAILOVER, permits=0)
+    await client.request(pb.CommandCloseConsumer(consumer_id=1, request_id=0))
+    await asyncio.sleep(REGISTRATION_S + 0.1)
+    assert client.has(pb.CommandActiveConsumerChange) == []
 
 
 async def test_a_delayed_entry_waits_on_shared_and_does_not_on_exclusive(brokers: Brokers) -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+from anabranch.broker.serving.served_log import RETURN_S
 from anabranch.protocol.commands import NO_ID, Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.harness.cluster import Brokers
 from tests.harness.wire import WireClient, batch, error_of, settle, values_of
+
+EARLIEST = pb.MessageIdData(ledgerId=NO_ID, entryId=NO_ID)
+LATEST = pb.MessageIdData(ledgerId=2**63 - 1, entryId=2**63 - 1)
 
 
 async def filled(brokers: Brokers, count: int = 10) -> WireClient:
@@ -126,3 +131,62 @@ async def test_stats_of_a_consumer(brokers: Brokers) -> None:
     assert (stats.unackedMessages, stats.type) == (10, "Exclusive")
     unknown = await client.request(pb.CommandConsumerStats(consumer_id=8, request_id=0))
     assert unknown.error_code == pb.ConsumerNotFound
+
+
+async def read(client: WireClient, start: pb.MessageIdData = EARLIEST) -> None:
+    """Attach a reader, and receive all that it gets."""
+    client.inbox.clear()
+    await client.subscribe(subscription="reader-1", durable=False, start_message_id=start)
+    await settle()
+
+
+async def seek(client: WireClient, **aim: Any) -> None:
+    answer = await client.request(pb.CommandSeek(consumer_id=1, request_id=0, **aim))
+    assert isinstance(answer, pb.CommandSuccess)
+
+
+async def test_the_last_id_tells_a_reader_where_it_stands(brokers: Brokers) -> None:
+    client = await filled(brokers, 3)
+    await read(client)
+    first = await client.request(pb.CommandGetLastMessageId(consumer_id=1, request_id=0))
+    assert first.consumer_mark_delete_position.entryId == NO_ID
+    await seek(client, message_id=LATEST)
+    await read(client)
+    last = await client.request(pb.CommandGetLastMessageId(consumer_id=1, request_id=0))
+    marked, end = last.consumer_mark_delete_position, last.last_message_id
+    assert (marked.ledgerId, marked.entryId) == (end.ledgerId, end.entryId)
+
+
+async def test_a_reader_comes_back_where_its_seek_led(brokers: Brokers) -> None:
+    client = await filled(brokers, 3)
+    await asyncio.sleep(100)
+    await client.publish_all([b"3"], first=3)
+    await read(client)
+    await seek(client, message_publish_time=1_700_000_000_000 + 50_000)
+    await read(client)
+    assert values_of(client.has(Delivery)) == [b"3"]
+    # The wait for the first return must not end the second one.
+    await asyncio.sleep(RETURN_S - 1)
+    await seek(client, message_id=LATEST)
+    await asyncio.sleep(RETURN_S - 1)
+    await read(client)
+    assert client.has(Delivery) == []
+
+
+async def test_the_position_of_a_reader_that_does_not_come_back_is_forgotten(brokers: Brokers) -> None:
+    client = await filled(brokers, 3)
+    await read(client)
+    await seek(client, message_id=LATEST)
+    await asyncio.sleep(RETURN_S + 1)
+    await read(client)
+    assert len(client.has(Delivery)) == 3
+
+
+async def test_a_reader_that_came_back_and_left_is_forgotten_at_once(brokers: Brokers) -> None:
+    client = await filled(brokers, 3)
+    await read(client)
+    await seek(client, message_id=LATEST)
+    await read(client)
+    await client.request(pb.CommandCloseConsumer(consumer_id=1, request_id=0))
+    await read(client)
+    assert len(client.has(Delivery)) == 3

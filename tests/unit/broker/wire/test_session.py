@@ -40,6 +40,20 @@ async def test_every_name_is_looked_up_here(brokers: Brokers) -> None:
     assert (bad.response, bad.error) == (pb.CommandLookupTopicResponse.Failed, pb.InvalidTopicName)
 
 
+async def test_an_unknown_listener_is_refused(brokers: Brokers) -> None:
+    client = await brokers.connect()
+
+    async def look_up(listener: str) -> Any:
+        lookup = pb.CommandLookupTopic(topic=TOPIC, request_id=0, advertised_listener_name=listener)
+        return await client.request(lookup)
+
+    refused = await look_up("inside")
+    assert (refused.response, refused.error) == (refused.Failed, pb.NotAllowedError)
+    assert "inside" in refused.message
+    # The C++ client sends an empty name for none.
+    assert (await look_up(" ")).response == pb.CommandLookupTopicResponse.Connect
+
+
 async def test_partitions_are_those_that_are_recorded(brokers: Brokers) -> None:
     client = await brokers.connect()
     await brokers[0].classic.create(TopicName.parse("persistent://public/default/four"), partitions=4)

@@ -140,7 +140,7 @@ async def seek(connection: ServerConnection, command: pb.CommandSeek) -> None:
     else:
         remaining = bits_from_words(ack_set) if ack_set else None
         await subscription.seek(segment.log.extent.ordinal_of(place), remaining)
-    segment.forget_unused(subscription)
+    segment.await_return(subscription)
     connection.send(pb.CommandSuccess(request_id=command.request_id))
 
 
@@ -157,9 +157,8 @@ async def last_message_id(connection: ServerConnection, command: pb.CommandGetLa
         request_id=command.request_id,
         last_message_id=_wire_id(last, partition, await _last_batch_index(log, end)),
     )
-    if subscription.durable:
-        marked = mark_delete(log, subscription.cursor)
-        response.consumer_mark_delete_position.CopyFrom(_wire_id(marked, partition, -1))
+    marked = mark_delete(log, subscription.cursor)
+    response.consumer_mark_delete_position.CopyFrom(_wire_id(marked, partition, -1))
     if connection.peer_is_ours:
         response.first_index, response.next_index, response.sealed = first_index, next_index, sealed
         response.log_id = connection.services.logs.stores.identity(segment.store, log)

@@ -21,6 +21,7 @@ _NAME_EXTRA_BYTES = 4
 
 async def look_up(connection: ServerConnection, command: pb.CommandLookupTopic) -> None:
     """Answer with the broker that serves a topic, or that would make or refuse one that does not exist."""
+    check_listener(command.advertised_listener_name)
     owner = await owner_of(connection.services, TopicName.parse(command.topic))
     broker = owner or connection.services.lease.me
     connection.send(
@@ -33,6 +34,14 @@ async def look_up(connection: ServerConnection, command: pb.CommandLookupTopic) 
             proxy_through_service_url=False,
         )
     )
+
+
+def check_listener(name: str) -> None:
+    """Refuse the name of a listener: brokers announce one address, which a named network may not reach."""
+    if name.strip():
+        raise NotAllowedError(
+            f"this broker has no listener {name!r}; leave the listener name of the client out"
+        )
 
 
 async def owner_of(services: Services, name: TopicName) -> BrokerRecord | None:
