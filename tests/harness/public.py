@@ -12,6 +12,7 @@ INSIDE = {
     "voided",
     "active_changed",
     "use_share",
+    "resumed",
     "attached_again",
     "reached_end",
     "vector",

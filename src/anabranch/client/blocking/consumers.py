@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Generic, Self, TypeVar
 
@@ -13,7 +14,7 @@ from anabranch.client.consume.inbox import Inbox
 from anabranch.client.message import Message
 from anabranch.client.options import Seconds, positive
 from anabranch.client.schema import V
-from anabranch.errors import AlreadyClosedError
+from anabranch.errors import AlreadyClosedError, ReceiveTimeoutError
 from anabranch.model.checkpoint import Checkpoint
 
 C = TypeVar("C", bound=Inbox[Any])
@@ -52,6 +53,7 @@ class Consumer(Handle, Generic[C, V]):
         Without a `timeout` the call waits for a message for ever. It raises AlreadyClosedError when the
         consumer is closed meanwhile.
         """
+        self._await_resume("receive", timeout)
         with self._lock:
             if self._taken:
                 return self._taken.popleft()
@@ -60,6 +62,10 @@ class Consumer(Handle, Generic[C, V]):
     def receive_many(self, max_messages: int, timeout: Seconds | None = None) -> list[Message[V]]:
         """Wait for a message, then take all that arrived, up to `max_messages`; empty after `timeout`."""
         positive("max_messages", max_messages)
+        try:
+            self._await_resume("receive_many", timeout)
+        except ReceiveTimeoutError:
+            return []
         with self._lock:
             if self._taken:
                 return [self._taken.popleft() for _ in range(min(max_messages, len(self._taken)))]
@@ -70,9 +76,12 @@ class Consumer(Handle, Generic[C, V]):
 
     def __next__(self) -> Message[V]:
         try:
+            self._await_resume("__next__", None)
             return self._taken.popleft()
         except IndexError:
             pass
+        except AlreadyClosedError:
+            raise StopIteration from None
         try:
             taken = self._run("__next__", lambda: self._twin.receive_many(TAKEN_MAX))
         except AlreadyClosedError:
@@ -80,6 +89,35 @@ class Consumer(Handle, Generic[C, V]):
         with self._lock:
             self._taken.extend(taken)
             return self._taken.popleft()
+
+    def pause(self) -> None:
+        """Hand out no message until `resume`: `receive`, iterations and runs wait.
+
+        The consumer stays attached and keeps its share. It buffers up to `receiver_queue_size` messages, and
+        takes no more from the broker then. Handlers of messages that a run has taken still run.
+        """
+        self._call("pause", self._twin.pause)
+
+    def resume(self) -> None:
+        """Hand out messages again after `pause`."""
+        self._call("resume", self._twin.resume)
+
+    @property
+    def paused(self) -> bool:
+        """Whether the consumer is paused."""
+        return self._twin.paused
+
+    def _call(self, what: str, function: Callable[[], None]) -> None:
+        """Call a function of the twin in its thread."""
+
+        async def call() -> None:
+            function()
+
+        self._run(what, call)
+
+    def _await_resume(self, what: str, timeout: Seconds | None) -> None:
+        if self._twin.paused:
+            self._run(what, lambda: self._twin.resumed(timeout))
 
     def close(self, timeout: Seconds | None = None) -> None:
         """End waiting receives and iterations, confirm acknowledgements and leave the topic.

@@ -9,13 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar, Unpack
 
 from anabranch.client.blocking.consumers import Consumer
+from anabranch.client.consume.moving import MovableConsumer, SeekTarget
 from anabranch.client.consume.run_options import RunArguments, RunOrder, RunStatistics
-from anabranch.client.consume.runnable import FLUSH_S, RunnableConsumer
+from anabranch.client.consume.runnable import FLUSH_S
 from anabranch.client.message import Message
-from anabranch.client.options import positive, seconds
+from anabranch.client.options import Seconds, positive, seconds
 from anabranch.client.schema import V
 
-R = TypeVar("R", bound=RunnableConsumer[Any])
+R = TypeVar("R", bound=MovableConsumer[Any])
 
 
 class RunningConsumer(Consumer[R, V]):
@@ -62,6 +63,26 @@ class RunningConsumer(Consumer[R, V]):
             raise
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
+
+    def seek(self, to: SeekTarget, timeout: Seconds | None = None) -> None:
+        """Go on at another place of the topic: at a time, at its beginning or end, or behind a message.
+
+        This moves the subscription, for all its consumers; `AsyncStreamConsumer.seek` says how far.
+        """
+        self._run("seek", lambda: self._twin.seek(to, timeout))
+        with self._lock:
+            self._taken.clear()
+
+    def unsubscribe(self, timeout: Seconds | None = None) -> None:
+        """Delete the subscription and close this consumer, which must be the last one.
+
+        Raises ConsumerBusyError if the subscription has other consumers; it stays then. This consumer is
+        closed in any case.
+        """
+        try:
+            self._run("unsubscribe", lambda: self._twin.unsubscribe(timeout))
+        finally:
+            self._taken.clear()
 
     def release_parked(self, key: str | None = None) -> int:
         """Let keys continue that this consumer has parked, or one of them; return their number."""

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from anabranch.client.consume.attachment import Attachment, OnAssignment, SegmentAddress, SubscriptionOptions
 from anabranch.client.consume.member_home import MemberHome
 from anabranch.client.consume.segment_consumer import SegmentConsumer
+from anabranch.client.decide.seeking import SeekMove, seek_command
 from anabranch.client.net.closing import Deadline, farewell
 from anabranch.client.net.registration import Registration, RegistrationOptions
 from anabranch.client.options import log
@@ -85,6 +87,18 @@ class GroupMembership:
             # Meanwhile the leader may have given the segment to another consumer, or retention removed it.
             if not source.released and not isinstance(error, TopicNotFoundError):
                 raise
+
+    async def move(self, move: SeekMove) -> None:
+        """Have the leader move the subscription."""
+        await self._registration.ask(partial(seek_command, move, to_leader=True))
+
+    async def delete(self) -> None:
+        """Have the leader delete the subscription, unless it has other members."""
+        for source in self.home.sources.values():
+            source.hang_up()
+        await self._registration.ask(
+            lambda id_, request: pb.CommandUnsubscribe(consumer_id=id_, request_id=request)
+        )
 
     def stop(self) -> None:
         """Wait for no acknowledgement of a segment any more."""

@@ -13,9 +13,8 @@ from itertools import groupby, repeat
 from typing import Generic, Self, TypeVar
 
 from anabranch.client.consume.bad_entries import BadEntryRecord
-from anabranch.client.consume.leaving import LeavingConsumer
+from anabranch.client.consume.pausing import PausableConsumer
 from anabranch.client.consume.segment_consumer import SegmentConsumer
-from anabranch.client.consume.waiters import Waiters
 from anabranch.client.decide.refused_roles import is_refused_role
 from anabranch.client.message import Message, Received
 from anabranch.client.net.connection_pool import ConnectionPool
@@ -37,7 +36,7 @@ QUEUE_SIZE = 1000
 """Messages buffered for a segment at first if the application sets no size."""
 
 
-class Inbox(LeavingConsumer, Generic[T]):
+class Inbox(PausableConsumer, Generic[T]):
     """Receives for a consumer of a topic."""
 
     def __init__(
@@ -66,12 +65,10 @@ class Inbox(LeavingConsumer, Generic[T]):
         self._number = 0
         """The number of the last message of the run."""
         self._bad = BadEntryRecord(bad_entries)
-        self._waiting = Waiters()
         self._asked = False
         """Whether a command asked the broker for more; it leaves only when the event loop runs."""
         self.opened_in: int | None = None
         """The incarnation of the topic, in which the broker does not create a deleted subscription again."""
-        self._closed = False
 
     # For the application.
 
@@ -81,7 +78,7 @@ class Inbox(LeavingConsumer, Generic[T]):
         Without a `timeout` the call waits for a message for ever. It raises AlreadyClosedError when the
         consumer is closed meanwhile. A cancelled call has taken no message.
         """
-        if not self._run or self._closed:
+        if not self._run or self._stopped:
             await self._next(timeout)
         return self._run.pop()
 
@@ -98,7 +95,7 @@ class Inbox(LeavingConsumer, Generic[T]):
         return self
 
     async def __anext__(self) -> Message[T]:
-        if not self._run or self._closed:
+        if not self._run or self._stopped:
             try:
                 await self._next(None)
             except AlreadyClosedError:
@@ -130,11 +127,11 @@ class Inbox(LeavingConsumer, Generic[T]):
             await asyncio.sleep(0)
         if self._closed:
             raise AlreadyClosedError("the consumer is closed")
-        if self._run or self._load():
+        if self._has_message():
             return
         try:
             async with asyncio.timeout(limit):
-                while not self._run and not self._load():
+                while not self._has_message():
                     self._bad.raise_once()
                     if self._failure is not None:
                         raise self._failure
@@ -146,6 +143,10 @@ class Inbox(LeavingConsumer, Generic[T]):
         if self._waiting:
             # The run may have a message for another waiting caller.
             self._waiting.wake()
+
+    def _has_message(self) -> bool:
+        """Whether the run has a message that may be handed out."""
+        return not self._stopped and (bool(self._run) or self._load())
 
     def _load(self) -> bool:
         """Make the next entry the run; False when there is none."""
@@ -287,6 +288,6 @@ class Inbox(LeavingConsumer, Generic[T]):
             self._waiting.wake_all()
 
     def _end_waiting(self) -> None:
-        self._closed = True
+        self._closed = self._stopped = True
         self._run = []
         self._waiting.wake_all()

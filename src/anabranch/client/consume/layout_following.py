@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from anabranch.client.consume.attachment import Attachment, SegmentAddress, address_in
 from anabranch.client.consume.inbox import Inbox
 from anabranch.client.consume.segment_consumer import SegmentConsumer
 from anabranch.client.decide.permits import Permits
+from anabranch.client.decide.seeking import SeekMove, seek_command
 from anabranch.client.net.closing import Deadline
 from anabranch.client.net.layout_watch import LayoutWatch, TopicLayout
-from anabranch.errors import AnabranchError, ConsumerBusyError
+from anabranch.errors import AnabranchError, ConsumerBusyError, NotConnectedError, UnsupportedFeatureError
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
@@ -42,6 +44,38 @@ class LayoutFollowing:
         self._layout = await self._watch.open(self._home.tasks, deadline.left_s)
         self._follow(self._layout, self._attachment)
         await self._home._first_answers(deadline, lambda source: source.first_answer.success())
+
+    async def move(self, move: SeekMove) -> None:
+        """SeekMove the subscription: at the leader, or on each partition of a topic without one."""
+        sources = self._attached()
+        if self._layout is not None and self._layout.is_classic:
+            chosen = [source for source in sources if move.segment_id in (None, source.segment_id)]
+            for source in chosen:
+                await source.ask(partial(seek_command, move, to_leader=False))
+        elif sources[0].broker_is_ours:
+            await sources[0].ask(partial(seek_command, move, to_leader=True))
+        else:
+            raise UnsupportedFeatureError("this broker moves no subscriptions of scalable topics")
+
+    async def delete(self) -> None:
+        """Delete the subscription, unless it has other consumers."""
+        classic = self._layout is not None and self._layout.is_classic
+        asked = self._attached() if classic else self._attached()[:1]
+        for source in self._home.sources.values():
+            if source not in asked:
+                source.hang_up()
+        for source in asked:
+            await source.ask(lambda id_, request: pb.CommandUnsubscribe(consumer_id=id_, request_id=request))
+            source.hang_up()
+
+    def _attached(self) -> list[SegmentConsumer]:
+        """The segments' consumers that have a connection, those of classic segments last."""
+        found = [source for source in self._home.sources.values() if source.connected]
+        if not found or (
+            len(found) < len(self._home.sources) and self._layout is not None and self._layout.is_classic
+        ):
+            raise NotConnectedError(f"{self.topic} is not connected now; try again")
+        return sorted(found, key=lambda source: source.topic.startswith("persistent://"))
 
     def stop(self) -> None:
         """Follow no further layout."""

@@ -14,10 +14,11 @@ from typing import TypeVar
 from anabranch.client.consume.attachment import Attachment, QueueOptions
 from anabranch.client.consume.group_membership import GroupMembership
 from anabranch.client.consume.layout_following import LayoutFollowing
+from anabranch.client.consume.moving import MovableConsumer
 from anabranch.client.consume.redelivery import DeadLetters, OpenDeadLetters, Redelivery
-from anabranch.client.consume.runnable import RunnableConsumer
 from anabranch.client.consume.segment_consumer import SegmentConsumer
 from anabranch.client.decide.acknowledgements import LedgerEntry
+from anabranch.client.decide.seeking import SeekMove
 from anabranch.client.message import Message, Received
 from anabranch.client.net.closing import Deadline
 from anabranch.client.net.connection_pool import ConnectionPool
@@ -38,7 +39,7 @@ Segments = LayoutFollowing | GroupMembership
 """How a consumer finds the segments that it reads."""
 
 
-class AsyncQueueConsumer(RunnableConsumer[T]):
+class AsyncQueueConsumer(MovableConsumer[T]):
     """Reads all segments in parallel; made by `AsyncClient.subscribe_queue`."""
 
     def __init__(
@@ -138,6 +139,12 @@ class AsyncQueueConsumer(RunnableConsumer[T]):
         """
         self._send_acks()
         await self._confirm_acks(timeout)
+
+    async def _move(self, move: SeekMove) -> None:
+        await self._segments.move(move)
+
+    async def _delete(self) -> None:
+        await self._segments.delete()
 
     async def _close(self, deadline: Deadline) -> None:
         """Leave the topic; other consumers get the messages that were not acknowledged."""

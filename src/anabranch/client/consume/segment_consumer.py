@@ -6,8 +6,11 @@ After a lost connection it subscribes again, and leaves out messages that the ap
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from google.protobuf.message import Message as ProtoMessage
 
 from anabranch.client.consume.attachment import Attachment, SegmentAddress
 from anabranch.client.consume.first_answer import FirstAnswer
@@ -58,12 +61,35 @@ class SegmentConsumer(SegmentBuffer):
 
     def closed_by_broker(self) -> None:
         """Called after a seek, or for another reader: the broker may deliver the held messages again."""
+        self.void()
+        self._lose(ReconnectEvent.LOST)
+
+    def void(self) -> None:
+        """Forget all messages so far: they are not handed out, and not acknowledged any more."""
         self.home.voided(self)
+        self._drop_entries()
         self.held.clear()
         self.outstanding.clear()
         self.unacked.clear()
         self.acks = Acknowledgements()
-        self._lose(ReconnectEvent.LOST)
+
+    def start_over(self) -> None:
+        """Subscribe again, because the subscription was moved."""
+        if self.released:
+            return
+        self.void()
+        self._leave(ReconnectEvent.LOST)
+
+    async def ask(self, command: Callable[[int, int], ProtoMessage]) -> None:
+        """Send a command about this consumer, made of its id and a request id; raises the refusal."""
+        if self._connection is None:
+            raise NotConnectedError(f"{self.topic} is not connected; try again")
+        made = command(self._consumer_id, self._pool.next_id())
+        await self._connection.request(made, pb.CommandSuccess, self._pool.operation_timeout_s)
+
+    @property
+    def broker_is_ours(self) -> bool:
+        return self._connection is not None and self._connection.is_ours
 
     def connection_lost(self) -> None:
         self._owner.look_up_again()

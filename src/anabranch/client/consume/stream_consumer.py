@@ -13,11 +13,12 @@ from anabranch.client.consume.attachment import Attachment, SegmentAddress, Stre
 from anabranch.client.consume.classic_share import ClassicShare, open_share
 from anabranch.client.consume.cumulative_acks import CumulativeAcks, drop_acknowledged
 from anabranch.client.consume.group_membership import GroupMembership
+from anabranch.client.consume.moving import MovableConsumer
 from anabranch.client.consume.redelivery import OpenDeadLetters
-from anabranch.client.consume.runnable import RunnableConsumer
 from anabranch.client.consume.segment_consumer import SegmentConsumer
 from anabranch.client.decide.permits import Permits
 from anabranch.client.decide.refused_roles import is_refused_role
+from anabranch.client.decide.seeking import SeekMove
 from anabranch.client.message import Message, Received
 from anabranch.client.net.closing import Deadline
 from anabranch.client.net.connection_pool import ConnectionPool
@@ -36,7 +37,7 @@ CAUGHT_UP_ACK_S = 0.005
 """Longest wait of an acknowledgement when no message is left: the segment's next reader may wait for it."""
 
 
-class AsyncStreamConsumer(RunnableConsumer[T]):
+class AsyncStreamConsumer(MovableConsumer[T]):
     """Reads a share of a topic in key order; made by `AsyncClient.subscribe_stream`."""
 
     def __init__(
@@ -119,6 +120,12 @@ class AsyncStreamConsumer(RunnableConsumer[T]):
         await super()._acks_confirmed()
         if self._closed:
             self._acks.raise_unconfirmed(self._acked)
+
+    async def _move(self, move: SeekMove) -> None:
+        await self._membership.move(move)
+
+    async def _delete(self) -> None:
+        await self._membership.delete()
 
     async def _close(self, deadline: Deadline) -> None:
         """Leave the subscription; messages that the application did not acknowledge stay unacknowledged."""

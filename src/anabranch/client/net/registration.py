@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeGuard
 
+from google.protobuf.message import Message as ProtoMessage
+
 from anabranch.aio import TaskRegistry, is_transient
 from anabranch.client.decide.layout_checks import ID_MAX, SEGMENTS_MAX
 from anabranch.client.decide.reconnection import ReconnectEvent
@@ -25,6 +27,7 @@ from anabranch.errors import (
     AnabranchError,
     ConsumerBusyError,
     LayoutError,
+    NotConnectedError,
     RemoteProtocolError,
     SubscriptionNotFoundError,
     UnsupportedFeatureError,
@@ -173,6 +176,19 @@ class Registration:
             await answered
         finally:
             self._unreported.pop(answered, None)
+
+    async def ask(self, command: Callable[[int, int], ProtoMessage]) -> None:
+        """Send the leader a command about this consumer, made of its id and a request id.
+
+        Raises the leader's refusal, or NotConnectedError while the consumer is not registered.
+        """
+        connection = self._connection
+        if connection is None:
+            raise NotConnectedError("the consumer is not registered now; try again")
+        if not self._broker_is_ours:
+            raise UnsupportedFeatureError("this broker moves no subscriptions of scalable topics")
+        made = command(self._consumer_id, self._pool.next_id())
+        await connection.request(made, pb.CommandSuccess, self._pool.operation_timeout_s)
 
     def hang_up(self) -> asyncio.Future[object] | None:
         """Give the share back; return the answer to come, if the broker understands the command."""

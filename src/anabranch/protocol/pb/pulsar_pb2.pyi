@@ -2367,9 +2367,14 @@ class CommandSeek(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     MESSAGE_ID_FIELD_NUMBER: _builtins.int
     MESSAGE_PUBLISH_TIME_FIELD_NUMBER: _builtins.int
+    WHOLE_TOPIC_FIELD_NUMBER: _builtins.int
+    SEGMENT_ID_FIELD_NUMBER: _builtins.int
     consumer_id: _builtins.int
     request_id: _builtins.int
     message_publish_time: _builtins.int
+    whole_topic: _builtins.bool
+    """Anabranch: move the subscription on the whole topic, or on any one segment of it."""
+    segment_id: _builtins.int
     @_builtins.property
     def message_id(self) -> Global___MessageIdData: ...
     def __init__(
@@ -2379,10 +2384,12 @@ class CommandSeek(_message.Message):
         request_id: _builtins.int | None = ...,
         message_id: Global___MessageIdData | None = ...,
         message_publish_time: _builtins.int | None = ...,
+        whole_topic: _builtins.bool | None = ...,
+        segment_id: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "message_id", b"message_id", "message_publish_time", b"message_publish_time", "request_id", b"request_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "message_id", b"message_id", "message_publish_time", b"message_publish_time", "request_id", b"request_id", "segment_id", b"segment_id", "whole_topic", b"whole_topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "message_id", b"message_id", "message_publish_time", b"message_publish_time", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "message_id", b"message_id", "message_publish_time", b"message_publish_time", "request_id", b"request_id", "segment_id", b"segment_id", "whole_topic", b"whole_topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

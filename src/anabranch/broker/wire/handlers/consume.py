@@ -16,6 +16,7 @@ from anabranch.broker.serving.subscription import Subscription
 from anabranch.broker.wire.command_handler import CommandHandler, refuse_with
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.handlers.attach import attached_consumer, close_once_begun
+from anabranch.broker.wire.handlers.led import seek_by_leader, unsubscribe_member
 from anabranch.broker.wire.turns import Slices
 from anabranch.controller.ports.segments import Aim
 from anabranch.errors import (
@@ -87,6 +88,8 @@ def redeliver(connection: ServerConnection, command: pb.CommandRedeliverUnacknow
 
 async def unsubscribe(connection: ServerConnection, command: pb.CommandUnsubscribe) -> None:
     """Delete a subscription; that of a segment belongs to the topic and is deleted on all segments."""
+    if await unsubscribe_member(connection, command):
+        return
     segment, subscription, consumer = attached_consumer(connection, command.consumer_id)
     if len(subscription.consumers) > 1 and not command.force:
         raise MetadataError(f"subscription {subscription.name} has other consumers")
@@ -125,6 +128,8 @@ def refuse_ack(connection: ServerConnection, command: pb.CommandAck, error: Exce
 
 async def seek(connection: ServerConnection, command: pb.CommandSeek) -> None:
     """Close every consumer of the subscription, move the cursor, then answer."""
+    if await seek_by_leader(connection, command):
+        return
     segment, subscription, _ = attached_consumer(connection, command.consumer_id)
     if subscription.busy.locked():
         raise UnknownServerError(f"{subscription.name} is being moved already")

@@ -1,0 +1,63 @@
+"""The half of a consumer that holds messages back from the application."""
+
+from __future__ import annotations
+
+import asyncio
+
+from anabranch.client.consume.leaving import LeavingConsumer
+from anabranch.client.consume.waiters import Waiters
+from anabranch.client.net.connection_pool import ConnectionPool
+from anabranch.client.options import Seconds, optional_seconds
+from anabranch.errors import AlreadyClosedError, ReceiveTimeoutError
+
+
+class PausableConsumer(LeavingConsumer):
+    """Hands out messages unless it is closed, paused or being moved."""
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        super().__init__(pool)
+        self._waiting = Waiters()
+        self._closed = False
+        self._held_back: dict[str, None] = {}
+        """Why no message is handed out although the consumer is open."""
+        self._stopped = False
+        """Whether the consumer is closed or holds messages back."""
+
+    def pause(self) -> None:
+        """Hand out no message until `resume`: `receive`, iterations and runs wait.
+
+        The consumer stays attached and keeps its share. It buffers up to `receiver_queue_size` messages, and
+        takes no more from the broker then. Handlers of messages that a run has taken still run.
+        """
+        self._hold_back("pause")
+
+    def resume(self) -> None:
+        """Hand out messages again after `pause`."""
+        self._release("pause")
+
+    @property
+    def paused(self) -> bool:
+        """Whether the consumer is paused."""
+        return "pause" in self._held_back
+
+    async def resumed(self, timeout: Seconds | None) -> None:
+        """Wait while the consumer is paused; raises ReceiveTimeoutError, or AlreadyClosedError."""
+        limit = optional_seconds("timeout", timeout)
+        try:
+            async with asyncio.timeout(limit):
+                while self.paused and not self._closed:
+                    await self._waiting.wait()
+        except TimeoutError:
+            raise ReceiveTimeoutError(f"the consumer was paused for {limit:g} s") from None
+        if self._closed:
+            raise AlreadyClosedError("the consumer was closed")
+
+    def _hold_back(self, why: str) -> None:
+        self._held_back[why] = None
+        self._stopped = True
+
+    def _release(self, why: str) -> None:
+        self._held_back.pop(why, None)
+        self._stopped = self._closed or bool(self._held_back)
+        if not self._stopped:
+            self._waiting.wake_all()
