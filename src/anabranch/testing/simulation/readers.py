@@ -34,6 +34,7 @@ from anabranch.testing.simulation.reader_kinds import (
     TAKEN_BACK,
     persist,
 )
+from anabranch.testing.simulation.reader_moods import SeekingBack, think
 from anabranch.testing.simulation.shape import READER, Shape
 
 TOPIC = TopicName("topic", "public", "default", "orders")
@@ -66,6 +67,7 @@ class Readers:
         self._history = cluster.history
         self._shape = shape
         self._counts = counts
+        self._seeking_back = SeekingBack(self._history, counts)
         self._saved: bytes | None = None
         self._saved_count = 0
         """The number of deliveries up to the saved checkpoint."""
@@ -128,7 +130,10 @@ class Readers:
                 handed += self._note(STREAM, messages, process.name)
                 if not messages:
                     continue
-                await self._think(rng)
+                await think(consumer, rng, self._shape.stuck, self._counts)
+                if await self._seeking_back.now_and_then(consumer, rng):
+                    handed.clear()
+                    continue
                 try:
                     await consumer.acknowledge_cumulative(messages[-1])
                 except (ConsumerBusyError, OperationTimeoutError):
@@ -138,14 +143,6 @@ class Readers:
                 if self._shape.ack_receipts:
                     self._history.acknowledge(STREAM, handed)
                     handed.clear()
-
-    async def _think(self, rng: random.Random) -> None:
-        """Take some time before an acknowledgement, now and then a long time."""
-        if rng.random() < self._shape.stuck:
-            self._counts["consumer hung"] += 1
-            await asyncio.sleep(rng.uniform(0.5, 5.0))
-        elif rng.random() < 0.3:
-            await asyncio.sleep(rng.uniform(0, 0.1))
 
     async def _queue(self, process: SimProcess, rng: random.Random) -> None:
         """Acknowledge in any order, so that cursors have holes, and reject some messages."""
@@ -208,7 +205,7 @@ class Readers:
                         finished.append(message)
                 for key in [key for key, (until_s, _) in stuck.items() if until_s <= loop.time()]:
                     finished += stuck.pop(key)[1]
-                await self._think(rng)
+                await think(consumer, rng, self._shape.stuck, self._counts)
                 with suppress(OperationTimeoutError):
                     await consumer.acknowledge(finished)
                     acknowledged += (bytes(message.value).decode() for message in finished)
@@ -251,7 +248,7 @@ class Readers:
             while self._goes_on(process):
                 messages = await consumer.receive_many(rng.randrange(1, 30), timeout=0.5)
                 self._note(GROUP, messages, process.name)
-                await self._think(rng)
+                await think(consumer, rng, self._shape.stuck, self._counts)
                 if rng.random() < 0.3:
                     continue
                 try:
