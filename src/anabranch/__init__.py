@@ -12,11 +12,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from anabranch.aio import Backoff
     from anabranch.client.api import AsyncClient
-    from anabranch.client.blocking import CheckpointConsumer, Client, Producer, QueueConsumer, StreamConsumer
+    from anabranch.client.blocking import (
+        CheckpointConsumer,
+        Client,
+        Producer,
+        QueueConsumer,
+        StreamConsumer,
+        TopicsConsumer,
+    )
     from anabranch.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
     from anabranch.client.consume.queue_consumer import AsyncQueueConsumer
     from anabranch.client.consume.run_options import RunStatistics
     from anabranch.client.consume.stream_consumer import AsyncStreamConsumer
+    from anabranch.client.consume.topics_consumer import AsyncTopicsConsumer
     from anabranch.client.message import Message
     from anabranch.client.options import Batching, DeadLetter
     from anabranch.client.produce.producer import AsyncProducer
@@ -41,6 +49,7 @@ _HOME = {
     "AsyncProducer": "anabranch.client.produce.producer",
     "AsyncQueueConsumer": "anabranch.client.consume.queue_consumer",
     "AsyncStreamConsumer": "anabranch.client.consume.stream_consumer",
+    "AsyncTopicsConsumer": "anabranch.client.consume.topics_consumer",
     "Authentication": "anabranch.credentials.authentication",
     "AuthenticationBasic": "anabranch.credentials.authentication",
     "AuthenticationOauth2": "anabranch.credentials.oauth2",
@@ -59,6 +68,7 @@ _HOME = {
     "RunStatistics": "anabranch.client.consume.run_options",
     "Schema": "anabranch.client.schema",
     "StreamConsumer": "anabranch.client.blocking",
+    "TopicsConsumer": "anabranch.client.blocking",
 }
 
 __all__ = [
@@ -68,6 +78,7 @@ __all__ = [
     "AsyncProducer",
     "AsyncQueueConsumer",
     "AsyncStreamConsumer",
+    "AsyncTopicsConsumer",
     "Authentication",
     "AuthenticationBasic",
     "AuthenticationOauth2",
@@ -86,6 +97,7 @@ __all__ = [
     "RunStatistics",
     "Schema",
     "StreamConsumer",
+    "TopicsConsumer",
 ]
 
 

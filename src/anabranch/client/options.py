@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from random import Random
 from typing import Any, Literal, TypedDict, get_args, get_type_hints
 
+from anabranch.aio import Backoff
 from anabranch.clock import Clock
 from anabranch.credentials.authentication import Authentication
 from anabranch.errors import InvalidConfigurationError, InvalidNameError, InvalidServiceUrlError
@@ -25,6 +26,7 @@ InitialPosition = Literal["earliest", "latest"]
 AccessMode = Literal["shared", "exclusive", "wait_for_exclusive", "exclusive_with_fencing"]
 DeadLetterPolicy = Literal["skip", "park", "block"]
 QueueOrder = Literal["key", "none"]
+TopicsKind = Literal["queue", "stream"]
 BadEntries = Literal["skip", "fail", "dead_letter"]
 log = logging.getLogger("anabranch.client")
 
@@ -58,6 +60,26 @@ class QueueArguments(ConsumerArguments, total=False):
     of one key come in order. A message that the application gives back comes again from the memory of its
     consumer, before all later messages of its key. Up to ten times `receiver_queue_size` messages wait for
     such keys; then the consumer takes no more until a key continues. "none" is the default."""
+
+
+class TopicsArguments(QueueArguments, total=False):
+    """More arguments of a consumer of several topics; `subscribe_queue` describes them."""
+
+    name: str | None
+    receiver_queue_size: int
+    """For each topic."""
+    ack_group_time: Seconds
+    ack_receipts: bool
+    subscription_properties: Mapping[str, str] | None
+    dead_letter: DeadLetter | None
+    redelivery: Backoff
+    """This and the next arguments, and `order`, are for queues."""
+    processing_timeout: Seconds | None
+    ack_group_size: int
+    priority: int
+
+
+QUEUES_ONLY = ("order", "redelivery", "processing_timeout", "ack_group_size", "priority")
 
 
 class ClientArguments(TlsArguments, total=False):
@@ -177,6 +199,16 @@ def refuse_unknown(given: Mapping[str, object], known: type) -> None:
     """Raise TypeError, as Python does, for a keyword that the TypedDict `known` does not have."""
     for name in given.keys() - get_type_hints(known).keys():
         raise TypeError(f"unexpected keyword argument {name!r}")
+
+
+def topics_arguments(given: TopicsArguments, kind: TopicsKind) -> dict[str, Any]:
+    """The arguments for the consumer of each topic; raises for one that the kind does not have."""
+    one_of("kind", kind, TopicsKind)
+    refuse_unknown(given, TopicsArguments)
+    for name in QUEUES_ONLY:
+        if kind == "stream" and name in given:
+            raise InvalidConfigurationError(f'{name} needs kind="queue"')
+    return dict(given)
 
 
 def seconds(name: str, value: Seconds, *, zero: bool = False) -> float:

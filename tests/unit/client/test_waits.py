@@ -7,6 +7,7 @@ table makes a test fail.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from anabranch import (
     AsyncProducer,
     AsyncQueueConsumer,
     AsyncStreamConsumer,
+    AsyncTopicsConsumer,
     Checkpoint,
     Message,
 )
@@ -30,6 +32,7 @@ from anabranch.client.consume.segment_tails import SegmentTails
 from anabranch.errors import (
     AlreadyClosedError,
     ConnectError,
+    InvalidConfigurationError,
     NotConnectedError,
     OperationTimeoutError,
     ReceiveTimeoutError,
@@ -77,8 +80,10 @@ class Opened:
     reader: SegmentReader
     tails: SegmentTails
     segment: str
+    topics: AsyncTopicsConsumer[bytes]
     streamed: Message[bytes]
     queued: Message[bytes]
+    of_topics: Message[bytes]
 
 
 async def open_all(client: BulkClient) -> Opened:
@@ -90,6 +95,7 @@ async def open_all(client: BulkClient) -> Opened:
     segment = found.segment_topic(found.layout.active[0])
     tails = client.tails()
     await tails.tail(segment)
+    topics = await client.subscribe_topics([TOPIC], "t", initial_position="earliest", ack_receipts=True)
     return Opened(
         client,
         producer,
@@ -99,8 +105,10 @@ async def open_all(client: BulkClient) -> Opened:
         client.read_segment(segment, 0, 10),
         tails,
         segment,
+        topics,
         await stream.receive(timeout=5),
         await queue.receive(timeout=5),
+        await topics.receive(timeout=5),
     )
 
 
@@ -111,6 +119,11 @@ async def processed(opened: Opened) -> None:
 
 async def handle(message: Message[bytes]) -> None:
     await asyncio.sleep(100)
+
+
+async def cumulative_of_topics(opened: Opened) -> None:
+    with pytest.raises(InvalidConfigurationError):
+        await opened.topics.acknowledge_cumulative(opened.of_topics)
 
 
 async def read_twice(opened: Opened) -> None:
@@ -140,6 +153,7 @@ CLIENT_CALLS: dict[str, list[Callable[[BulkClient], Awaitable[Any]]]] = {
     ],
     "subscribe_stream": [lambda client: client.subscribe_stream(TOPIC, "other")],
     "subscribe_queue": [lambda client: client.subscribe_queue(TOPIC, "other")],
+    "subscribe_topics": [lambda client: client.subscribe_topics(re.compile(".*"), "other", kind="stream")],
     "create_checkpoint_consumer": [
         lambda client: client.create_checkpoint_consumer(TOPIC),
         lambda client: client.create_checkpoint_consumer(TOPIC, group="other"),
@@ -191,6 +205,17 @@ OPENED_CALLS: dict[type, dict[str, list[Callable[[Opened], Awaitable[Any]]]]] = 
         "unsubscribe": [lambda opened: opened.queue.unsubscribe()],
         "run": [lambda opened: opened.queue.run(handle, stop=1, grace=0)],
         "close": [lambda opened: opened.queue.close(), lambda opened: opened.queue.close(timeout=CLOSE_S)],
+    },
+    AsyncTopicsConsumer: {
+        "receive": [lambda opened: opened.topics.receive(timeout=1)],
+        "receive_many": [lambda opened: opened.topics.receive_many(10, timeout=1)],
+        "acknowledge": [lambda opened: opened.topics.acknowledge(opened.of_topics)],
+        "negative_acknowledge": [lambda opened: opened.topics.negative_acknowledge(opened.of_topics)],
+        "acknowledge_cumulative": [cumulative_of_topics],
+        "flush_acks": [lambda opened: opened.topics.flush_acks()],
+        "seek": [lambda opened: opened.topics.seek("earliest")],
+        "unsubscribe": [lambda opened: opened.topics.unsubscribe()],
+        "close": [lambda opened: opened.topics.close(timeout=CLOSE_S)],
     },
     AsyncCheckpointConsumer: {
         "receive": [lambda opened: opened.checkpoints.receive(timeout=1)],

@@ -10,5 +10,6 @@ from anabranch.client.blocking.client import Client
 from anabranch.client.blocking.consumers import CheckpointConsumer
 from anabranch.client.blocking.producer import Producer
 from anabranch.client.blocking.subscribers import QueueConsumer, StreamConsumer
+from anabranch.client.blocking.topics import TopicsConsumer
 
-__all__ = ["CheckpointConsumer", "Client", "Producer", "QueueConsumer", "StreamConsumer"]
+__all__ = ["CheckpointConsumer", "Client", "Producer", "QueueConsumer", "StreamConsumer", "TopicsConsumer"]

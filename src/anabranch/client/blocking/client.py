@@ -15,6 +15,7 @@ from anabranch.client.blocking.consumers import CheckpointConsumer
 from anabranch.client.blocking.portal import END_S, Handle, Portal
 from anabranch.client.blocking.producer import Producer
 from anabranch.client.blocking.subscribers import QueueConsumer, StreamConsumer
+from anabranch.client.blocking.topics import TopicsConsumer
 from anabranch.client.net.closing import Deadline, close_all
 from anabranch.client.net.layout_watch import TopicLayout
 from anabranch.client.net.schemas import TopicSchema
@@ -84,6 +85,7 @@ class Client(Handle):
     create_producer = _opening(AsyncClient.create_producer, Producer)
     subscribe_stream = _opening(AsyncClient.subscribe_stream, StreamConsumer)
     subscribe_queue = _opening(AsyncClient.subscribe_queue, QueueConsumer)
+    subscribe_topics = _opening(AsyncClient.subscribe_topics, TopicsConsumer)
     create_checkpoint_consumer = _opening(AsyncClient.create_checkpoint_consumer, CheckpointConsumer)
 
     def layout(self, topic: str, *, create: bool = False, with_pruned: bool = False) -> TopicLayout:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any, Unpack
 
 from anabranch.aio import Backoff
@@ -20,6 +21,8 @@ from anabranch.client.consume.keyed_queue_consumer import KeyedQueueConsumer
 from anabranch.client.consume.queue_consumer import AsyncQueueConsumer
 from anabranch.client.consume.runnable import RunnableConsumer
 from anabranch.client.consume.stream_consumer import AsyncStreamConsumer
+from anabranch.client.consume.topic_selection import TopicSelection
+from anabranch.client.consume.topics_consumer import AsyncTopicsConsumer
 from anabranch.client.net.closing import Deadline
 from anabranch.client.options import (
     ConsumerArguments,
@@ -28,12 +31,15 @@ from anabranch.client.options import (
     QueueArguments,
     Seconds,
     StreamArguments,
+    TopicsArguments,
+    TopicsKind,
     checked_arguments,
     parse_topic,
     positive,
     queue_arguments,
     seconds,
     stream_arguments,
+    topics_arguments,
 )
 from anabranch.client.produce.producer import AsyncProducer
 from anabranch.client.schema import Codec, Schema, V
@@ -140,6 +146,42 @@ class ConsumerOpening(BulkReading):
                 **queue_arguments(more, dead_letter),
             ),
             self._open_dead_letters,
+        )
+        self._consumers[consumer] = None
+        await consumer.open()
+        return consumer
+
+    async def subscribe_topics(
+        self,
+        topics: Iterable[str] | re.Pattern[str] | None,
+        subscription: str,
+        *,
+        kind: TopicsKind = "queue",
+        namespace: str | None = None,
+        property_filters: Mapping[str, str] | None = None,
+        schema: Codec[V] = BYTES,
+        initial_position: InitialPosition = "latest",
+        **more: Unpack[TopicsArguments],
+    ) -> AsyncTopicsConsumer[V]:
+        """Read several topics with one consumer: a list of names, or topics of a namespace `tenant/name`.
+
+        A compiled pattern matches the last parts of the names of scalable topics, in `public/default` unless
+        `namespace` says otherwise. With None all topics of the namespace are read. `property_filters` keeps
+        those whose properties have these values. Topics that come later are read from their first message,
+        and those that are deleted are left. The other arguments are those of `subscribe_queue`, or of
+        `subscribe_stream` with `kind="stream"`.
+        """
+        given = topics_arguments(more, kind)
+        opening: Any = self.subscribe_queue if kind == "queue" else self.subscribe_stream
+
+        async def open_one(name: str, later: bool) -> Any:
+            start = "earliest" if later else initial_position
+            return await opening(name, subscription, schema=schema, initial_position=start, **given)
+
+        pool = self._connections()
+        selection = TopicSelection(pool, topics, namespace, property_filters)
+        consumer: AsyncTopicsConsumer[V] = AsyncTopicsConsumer(
+            pool, selection, validate_subscription(subscription), open_one
         )
         self._consumers[consumer] = None
         await consumer.open()

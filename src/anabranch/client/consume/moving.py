@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime
@@ -9,6 +10,7 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 
 from anabranch.client.consume.runnable import RunnableConsumer
+from anabranch.client.consume.waiters import Waiters
 from anabranch.client.decide.seeking import SeekMove, plan_seek
 from anabranch.client.message import Message
 from anabranch.client.net.closing import Deadline
@@ -83,6 +85,27 @@ class MovableConsumer(RunnableConsumer[T]):
             raise ConsumerBusyError(f"{self.subscription} is not deleted: {error}") from error
         finally:
             await self.close_by(deadline)
+
+    # For a consumer of several topics.
+
+    def join(self, waiting: Waiters) -> None:
+        """Wake the callers that wait for messages of several consumers."""
+        self._waiting = waiting
+
+    def poll(self, limit: int) -> list[Message[T]]:
+        """The messages at hand, perhaps none; raises the errors of `receive`."""
+        if self._has_message():
+            return self._take(limit)
+        self._bad.raise_once()
+        if self._failure is not None:
+            raise self._failure
+        return []
+
+    async def breathe(self) -> None:
+        """Let commands to the broker leave."""
+        if self._asked:
+            self._asked = False
+            await asyncio.sleep(0)
 
     async def _retry(self, attempt: Callable[[], Awaitable[Any]], deadline: Deadline) -> Any:
         what = f"moving or deleting the subscription {self.subscription}"

@@ -1,4 +1,4 @@
-"""What the readers of a cluster run do besides reading: think, pause, and seek back."""
+"""Behaviour of the readers of a cluster run besides reading: they think, pause, and seek back."""
 
 from __future__ import annotations
 
