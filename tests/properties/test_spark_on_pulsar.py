@@ -10,6 +10,7 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,11 +25,9 @@ from anabranch.spark.decide.planner import Pace, advance
 from anabranch.spark.decide.slices import slices_between, slices_of_range
 from anabranch.spark.decide.starts import resolve
 from anabranch.spark.decide.topology import Limit, SegmentSpan, Slice, Topology
+from tests.properties.spark_toys import TOPIC, Message, check_rows, drive, fail
 
-TOPIC = "orders"
 KEYS = [f"key-{n}" for n in range(30)]
-
-Message = tuple[str, int]
 
 
 @dataclass
@@ -122,10 +121,6 @@ def kept(key: str, part: Slice, ranges: Sequence[HashRange] | None) -> bool:
     return ranges is None or any(slot in piece for piece in ranges)
 
 
-def fail(text: str) -> None:
-    raise AssertionError(f"nothing is lost here: {text}")
-
-
 @dataclass
 class PlacedRun:
     """Micro-batches with the offset log as the only memory."""
@@ -183,13 +178,6 @@ def apply(topic: PlacedTopic, operation: tuple[str, int]) -> None:
         topic.change(kind, number)
 
 
-def check_rows(rows: Sequence[Message], topic: PlacedTopic) -> None:
-    seen: dict[str, list[int]] = {key: [] for key in KEYS}
-    for key, number in rows:
-        seen[key].append(number)
-    assert seen == {key: list(range(count)) for key, count in topic.sent.items()}
-
-
 @settings(max_examples=120)
 @given(
     operations=st.lists(OPERATIONS, min_size=5, max_size=50),
@@ -203,25 +191,7 @@ def test_each_message_comes_once_and_each_key_in_order(
 ) -> None:
     topic = PlacedTopic()
     spark = PlacedRun(topic, chain, max_partitions, buckets)
-    undone = False
-    for operation in operations:
-        kind, _ = operation
-        if kind == "batch":
-            if undone or spark.decide(limit):
-                spark.run()
-            undone = False
-        elif kind == "interrupted":
-            undone = undone or spark.decide(limit)
-        else:
-            apply(topic, operation)
-    if undone:
-        spark.run()
-    for _ in range(10_000):
-        if not spark.decide(limit):
-            break
-        spark.run()
-    else:
-        raise AssertionError("the query makes no progress")
+    drive(spark, limit, operations, partial(apply, topic))
     check_rows(spark.rows, topic)
 
 

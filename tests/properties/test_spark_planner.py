@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
@@ -23,6 +24,7 @@ from tests.properties.spark_toys import (
     apply,
     check_rows,
     classic,
+    drive,
     fail,
 )
 
@@ -40,22 +42,7 @@ def test_each_message_comes_once_and_each_key_in_order(
 ) -> None:
     topic = ToyTopic()
     spark = ToySpark(topic, chain, max_partitions, buckets)
-    undone = False
-    for operation in operations:
-        kind, _ = operation
-        if kind == "batch":
-            if undone or spark.decide(limit):
-                spark.run()
-            undone = False
-        elif kind == "interrupted":
-            # Stopped after the offset was logged: the batch is replayed later, on a topic that has changed.
-            undone = undone or spark.decide(limit)
-        else:
-            apply(topic, operation)
-    if undone:
-        spark.run()
-    while spark.decide(limit):
-        spark.run()
+    drive(spark, limit, operations, partial(apply, topic))
     check_rows(spark.rows, topic)
     event(f"segments: {min(len(topic.layout.segments) // 10 * 10, 100)}")
 
