@@ -68,7 +68,7 @@ slow: $(STAMP)  ## A canary beside CLIENTS=n slow clients of each kind: silent, 
 	$(BIN)/python -m tests.slow.run --clients $(CLIENTS)
 
 interop: $(STAMP)  ## The official Python, Go and Java clients against our broker, and Spark on Pulsar; FAST=1: one Pulsar
-	$(if $(FAST),PULSAR_VERSIONS=5.0.0-M1) $(BIN)/python -m pytest tests/interop
+	$(if $(FAST),INTEROP_FAST=1 PULSAR_VERSIONS=5.0.0-M1) $(BIN)/python -m pytest tests/interop
 
 bench: $(STAMP)  ## Measure beside the official client; writes build/bench.json
 	$(BIN)/anabranch bench all $(if $(FAST),--fast)

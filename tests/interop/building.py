@@ -10,29 +10,31 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-JAVA = HERE / "java"
+JAVA = {"java-v5": HERE / "java", "java-classic": HERE / "java_classic"}
+"""The classes on Pulsar 5's clients, and those on the classic client of Pulsar 4."""
 GO = HERE / "go"
 BUILT = HERE.parents[1] / "build"
 JVM = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx192m"]
 
 
-def java_classpath() -> str:
-    """Build the Java side, unless its build is newer than its sources; return its classpath."""
-    out = BUILT / "java-v5"
+def java_classpath(project: str = "java-v5") -> str:
+    """Build a Java side, unless its build is newer than its sources; return its classpath."""
+    source, out = JAVA[project], BUILT / project
     jars = out / "classpath.txt"
-    with_sources = [JAVA / "pom.xml", *sorted(JAVA.rglob("*.java"))]
-    command = ["mvn", "-B", "-q", "-f", str(JAVA / "pom.xml"), f"-Dout={out}"]
+    with_sources = [source / "pom.xml", *sorted(source.rglob("*.java"))]
+    command = ["mvn", "-B", "-q", "-f", str(source / "pom.xml"), f"-Dout={out}"]
     command += ["compile", "dependency:build-classpath", f"-Dmdep.outputFile={jars}"]
     _build(command, ("java", "javac", "mvn"), with_sources, out, _all_there(jars))
     return f"{out / 'classes'}:{jars.read_text().strip()}"
 
 
-def go_probe() -> Path:
-    """Build the Go side, unless its build is newer than its sources; return the program."""
+def go_program(name: str) -> Path:
+    """Build the Go side, unless its build is newer than its sources; return one of its programs."""
     out = BUILT / "go"
-    command = ["go", "build", "-C", str(GO), "-o", str(out / "probe"), "."]
-    _build(command, ("go",), sorted(GO.iterdir()), out, (out / "probe").exists())
-    return out / "probe"
+    command = ["go", "build", "-C", str(GO), "-o", f"{out}/", "./..."]
+    sources = sorted(path for path in GO.rglob("*") if path.is_file())
+    _build(command, ("go",), sources, out, (out / name).exists())
+    return out / name
 
 
 def _build(

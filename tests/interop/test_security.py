@@ -29,7 +29,7 @@ from anabranch.testing.certificates import Authority, tls_settings
 from anabranch.testing.process import BrokerProcess
 from tests.harness.issuer import Issuer
 from tests.harness.security import SECURE, token_for
-from tests.interop.building import JVM, go_probe
+from tests.interop.building import JVM, go_program
 
 # The first run downloads the clients.
 pytestmark = pytest.mark.timeout(900)
@@ -225,7 +225,7 @@ def probes(
 
     commands: dict[str, Callable[[], list[str]]] = {
         "python": lambda: [sys.executable, "-m", "tests.interop.python_probe"],
-        "go": lambda: [str(go_probe())],
+        "go": lambda: [str(go_program("probe"))],
         "java": java,
         "java v5": java,
     }

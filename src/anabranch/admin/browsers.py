@@ -26,6 +26,8 @@ READING: Final = ("GET", "HEAD", "OPTIONS")
 PROBED: Final = ("/admin/v2/brokers/health", "/admin/v2/brokers/ready", "/status.html")
 """Paths for the probes of load balancers, which know the broker by an address that it may not know itself."""
 
+JSON_TYPES: Final = ("application/json", "application/vnd.partitioned-topic-metadata+json")
+"""The types of a body; Pulsar's admin clients have one of their own for partitioned topics."""
 FORM_TYPES: Final = ("application/x-www-form-urlencoded", "multipart/form-data", "text/plain")
 """The content types that a page may send to another site without asking first."""
 
@@ -139,7 +141,7 @@ def _wrong_type(head: RequestHead) -> WebRefusal | None:
     if head.method in READING:
         return None
     given = head.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if given in FORM_TYPES or (head.has_body and given != "application/json"):
+    if given in FORM_TYPES or (head.has_body and given not in JSON_TYPES):
         shown = f"not {given}" if given else "and has no content type"
         return WebRefusal(415, f"send the body as JSON with Content-Type: application/json, {shown}")
     return None

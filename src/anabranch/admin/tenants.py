@@ -84,7 +84,7 @@ async def _tenant(call: Call) -> TenantRecord:
     unknown = [name for name in clusters if name != cluster]
     if unknown:
         raise InvalidConfigurationError(f"there is no cluster {unknown[0]!r}; this one is {cluster!r}")
-    return TenantRecord(admin_roles=tuple(given.admin_roles), allowed_clusters=clusters)
+    return TenantRecord(admin_roles=tuple(given.admin_roles or ()), allowed_clusters=clusters)
 
 
 async def delete_tenant(call: Call) -> None:

@@ -145,7 +145,8 @@ def test_a_form_is_refused_also_when_it_is_empty(kind: str, length: str) -> None
 
 
 def test_a_body_must_be_json() -> None:
-    for kind in ("application/json", "application/json; charset=utf-8", "Application/JSON"):
+    own = "application/vnd.partitioned-topic-metadata+json"
+    for kind in ("application/json", "application/json; charset=utf-8", "Application/JSON", own):
         assert status_of("PUT", content_type=kind, content_length="5") == 0
         assert status_of("PUT", content_type=kind, transfer_encoding="chunked") == 0
     for kind in ("application/xml", "application/json, text/plain", "x/json", "application/octet-stream"):

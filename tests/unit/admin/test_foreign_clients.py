@@ -59,3 +59,9 @@ def test_an_unknown_listener_is_refused(admin: Admin) -> None:
     refused = admin("GET", f"{LOOKUP}/new?listenerName=inside")
     assert refused.status == 405
     assert "inside" in refused.json["reason"]
+
+
+def test_a_tenant_may_have_no_admins(admin: Admin) -> None:
+    body = {"adminRoles": None, "allowedClusters": ["standalone"]}
+    assert admin("PUT", "/admin/v2/tenants/t", body).status == 204
+    assert admin("GET", "/admin/v2/tenants/t").json["adminRoles"] == []

@@ -10,7 +10,7 @@ from anabranch.admin.models.body import Body
 class TenantInfo(Body, frozen=True, kw_only=True):
     """The roles that administrate a tenant, and the clusters that it may use."""
 
-    admin_roles: list[str] = []
+    admin_roles: list[str] | None = []
     allowed_clusters: list[str] | None = None
 
 
