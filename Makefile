@@ -38,7 +38,7 @@ check: $(STAMP)  ## Lint, types, import rules, determinism, sizes, prose, docume
 	@echo "==> prose";          $(BIN)/python tools/check_prose.py
 	@echo "==> tests";          $(BIN)/python tools/check_tests.py
 	@echo "==> documents";      $(BIN)/python tools/check_docs.py
-	@echo "==> generated code"; $(BIN)/python tools/generate_proto.py --check
+	@echo "==> generated code"; $(BIN)/python tools/generate_proto.py --check && $(BIN)/python tools/generate_admin.py --check
 
 test: $(STAMP)  ## Unit, property, conformance, simulation and Spark tests, JOBS=n at a time
 	@echo "==> tests"

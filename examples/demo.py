@@ -27,6 +27,7 @@ from rich.table import Table
 
 from anabranch import AsyncClient, AsyncProducer
 from anabranch.admin.client import AdminClient
+from anabranch.admin.models.body import plain
 from anabranch.errors import AnabranchError
 from anabranch.model.names import TopicName
 from anabranch.testing.process import BrokerProcess
@@ -147,7 +148,7 @@ async def steer(broker: BrokerProcess, admin: AdminClient, published: Publishing
     await asyncio.to_thread(admin.split, NAME, widest)
     say(f"  split segment {widest} by hand")
     await published.until(0.5)
-    leader = broker.owner_of(admin.topic_metadata(NAME)["store"])
+    leader = broker.owner_of(plain(admin.topic_metadata(NAME))["store"])
     assert leader is not None
     failpoints.write_text("split.sealed=kill")
     widest = _widest(admin)
@@ -159,18 +160,18 @@ async def steer(broker: BrokerProcess, admin: AdminClient, published: Publishing
     while Path(f"/proc/{leader[1]}").exists() or broker.owner_of(leader[0]) is None:
         await asyncio.sleep(0.01)
     say(f"  worker {leader[0]} leads the topic; SIGKILL ended it in the middle of the split")
-    while admin.topic_metadata(NAME)["intent"] is not None:
+    while plain(admin.topic_metadata(NAME))["intent"] is not None:
         await asyncio.sleep(0.01)
     say(f"  the split was finished {time.monotonic() - began:.2f} s later")
     await published.task
-    active = [s["segmentId"] for s in _active(admin.topic_metadata(NAME))]
+    active = [s["segmentId"] for s in _active(plain(admin.topic_metadata(NAME)))]
     if len(active) > 1:
         await asyncio.to_thread(admin.merge, NAME, active)
         say(f"  merged segments {', '.join(map(str, active))} by hand")
 
 
 def _widest(admin: AdminClient) -> int:
-    active = _active(admin.topic_metadata(NAME))
+    active = _active(plain(admin.topic_metadata(NAME)))
     widest = max(active, key=lambda s: s["hashRange"]["end"] - s["hashRange"]["start"])
     return int(widest["segmentId"])
 
@@ -229,7 +230,7 @@ async def run(total: int, rate: int, scratch: Path) -> int:
 
 
 def report(broker: BrokerProcess, admin: AdminClient, readers: list[DemoReader], seconds: float) -> int:
-    segments = admin.topic_metadata(NAME)["segments"].values()
+    segments = plain(admin.topic_metadata(NAME))["segments"].values()
     splits = {tuple(s["parentIds"]) for s in segments if len(s["parentIds"]) == 1}
     merges = [s for s in segments if len(s["parentIds"]) > 1]
     subprocess.run(

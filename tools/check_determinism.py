@@ -27,7 +27,7 @@ ALLOWED = (
     "bench/",
     "spark/",
     "testing/",
-    "admin/http_client.py",
+    "admin/client/http_client.py",
     "admin/metrics.py",
     "admin/server.py",
     "client/blocking/",

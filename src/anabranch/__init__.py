@@ -10,6 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from anabranch.admin.client.asynchronous.client import AsyncAdminClient
+    from anabranch.admin.client.blocking.client import AdminClient
     from anabranch.aio import Backoff
     from anabranch.client.api import AsyncClient
     from anabranch.client.blocking import (
@@ -43,7 +45,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "AdminClient": "anabranch.admin.client.blocking.client",
     "AnabranchError": "anabranch.errors",
+    "AsyncAdminClient": "anabranch.admin.client.asynchronous.client",
     "AsyncCheckpointConsumer": "anabranch.client.consume.checkpoint_consumer",
     "AsyncClient": "anabranch.client.api",
     "AsyncProducer": "anabranch.client.produce.producer",
@@ -72,7 +76,9 @@ _HOME = {
 }
 
 __all__ = [
+    "AdminClient",
     "AnabranchError",
+    "AsyncAdminClient",
     "AsyncCheckpointConsumer",
     "AsyncClient",
     "AsyncProducer",

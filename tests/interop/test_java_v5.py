@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 
 from anabranch.admin.client import AdminClient
+from anabranch.admin.models.body import plain
 from anabranch.model.names import TopicName
 from anabranch.testing.process import BrokerProcess
 from tests.interop.building import JVM
@@ -118,7 +119,7 @@ def broker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[BrokerPro
 
 def crash(broker: BrokerProcess, control: AdminClient) -> None:
     """SIGKILL to the process that leads the topic."""
-    broker.kill_owner(control.topic_metadata(TOPIC)["store"])
+    broker.kill_owner(plain(control.topic_metadata(TOPIC))["store"])
 
 
 @pytest.fixture
@@ -241,7 +242,7 @@ def start_ready(start: Start) -> Role:
 
 
 def active(control: AdminClient) -> list[int]:
-    segments = control.topic_metadata(TOPIC)["segments"].values()
+    segments = plain(control.topic_metadata(TOPIC))["segments"].values()
     found = [(s["hashRange"]["start"], s["segmentId"]) for s in segments if s["state"] == "ACTIVE"]
     return [id_ for _, id_ in sorted(found)]
 

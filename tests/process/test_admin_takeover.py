@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from anabranch.admin.client import AdminClient
+from anabranch.admin.models.body import plain
 from anabranch.errors import ConflictError, ConnectError, InvalidConfigurationError, NotFoundError
 from anabranch.metadata.layouts import layout_of
 from anabranch.metadata.records import TopicRecord
@@ -80,7 +81,7 @@ class Operator:
         record = self._record(topic)
         assert (check(layout_of(record)), record.intent) == ((), None)
         assert sorted(record.segments) == [*range(first, first + 6)]
-        assert self._read(lambda: admin.why(topic))["epoch"] == epoch + 3
+        assert self._read(lambda: plain(admin.why(topic)))["epoch"] == epoch + 3
         self._change(lambda: admin.delete_topic(topic), lambda: str(topic) not in self._topics())
 
     def _change(self, ask: Callable[[], None], made: Callable[[], bool]) -> None:
@@ -114,10 +115,10 @@ class Operator:
         return self._record(topic).epoch
 
     def _record(self, topic: TopicName) -> TopicRecord:
-        return RECORD.decode(json.dumps(self._service.topic_metadata(topic)))
+        return RECORD.decode(json.dumps(plain(self._service.topic_metadata(topic))))
 
     def _subscriptions(self, topic: TopicName) -> dict[str, object]:
-        return dict(self._service.topic_stats(topic)["subscriptions"])
+        return dict(plain(self._service.topic_stats(topic))["subscriptions"])
 
 
 def losses(broker: BrokerProcess, file: Path) -> Iterator[str]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from anabranch.admin.client import AdminClient
+from anabranch import AdminClient, AsyncAdminClient
+from anabranch.admin.client.requests import get
 from anabranch.errors import ConnectError, OperationTimeoutError
 from anabranch.model.names import TopicName
 from tests.harness.public import methods
@@ -20,7 +23,8 @@ TIMEOUT_S = 0.5
 PATIENCE_S = 20.0
 ORDERS = TopicName.parse("topic://public/default/orders")
 
-CALLS: dict[str, Callable[[AdminClient], Any]] = {
+CALLS: dict[str, Callable[[Any], Any]] = {
+    "send": lambda admin: admin.send(get("/", str)),
     "call": lambda admin: admin.call("GET", "/"),
     "brokers": lambda admin: admin.brokers(),
     "create_topic": lambda admin: admin.create_topic(ORDERS),
@@ -60,6 +64,29 @@ CALLS: dict[str, Callable[[AdminClient], Any]] = {
     "quotas": lambda admin: admin.quotas("public/default"),
     "set_quotas": lambda admin: admin.set_quotas("public/default", {}),
     "usage": lambda admin: admin.usage("public"),
+    "version": lambda admin: admin.version(),
+    "clusters": lambda admin: admin.clusters(),
+    "cluster": lambda admin: admin.cluster("standalone"),
+    "lookup": lambda admin: admin.lookup(ORDERS),
+    "tenant": lambda admin: admin.tenant("shop"),
+    "namespace_policies": lambda admin: admin.namespace_policies("shop/orders"),
+    "policy": lambda admin: admin.policy("shop/orders", "retention"),
+    "set_policy": lambda admin: admin.set_policy("shop/orders", "retention", {}),
+    "remove_policy": lambda admin: admin.remove_policy("shop/orders", "retention"),
+    "segment_stats": lambda admin: admin.segment_stats(ORDERS, 0),
+    "auto_scale_policy": lambda admin: admin.auto_scale_policy(ORDERS),
+    "set_auto_scale_policy": lambda admin: admin.set_auto_scale_policy(ORDERS, None),
+    "classic_topics": lambda admin: admin.classic_topics("public/default"),
+    "create_classic_topic": lambda admin: admin.create_classic_topic("events"),
+    "delete_classic_topic": lambda admin: admin.delete_classic_topic("events"),
+    "partitions": lambda admin: admin.partitions("events"),
+    "grow_partitions": lambda admin: admin.grow_partitions("events", 4),
+    "classic_stats": lambda admin: admin.classic_stats("events"),
+    "partitioned_stats": lambda admin: admin.partitioned_stats("events"),
+    "internal_stats": lambda admin: admin.internal_stats("events"),
+    "terminate": lambda admin: admin.terminate("events"),
+    "last_message_id": lambda admin: admin.last_message_id("events"),
+    "subscriptions": lambda admin: admin.subscriptions("events"),
     "close": lambda admin: admin.close(),
 }
 
@@ -115,27 +142,36 @@ def serve() -> Iterator[Callable[[Callable[[socket.socket], None]], str]]:
         server.close()
 
 
+async def awaited(call: Awaitable[Any]) -> Any:
+    return await call
+
+
 def call_all(url: str) -> None:
     """Make all calls side by side, each with its own client; each ends in time with an error in words."""
-    took: dict[str, float] = {}
+    took: dict[tuple[str, type], float] = {}
 
-    def run(name: str) -> None:
+    def run(name: str, kind: type[AdminClient] | type[AsyncAdminClient]) -> None:
         began = time.monotonic()
         with suppress(OperationTimeoutError, ConnectError):
-            CALLS[name](AdminClient(url, timeout_s=TIMEOUT_S))
-        took[name] = time.monotonic() - began
+            called = CALLS[name](kind(url, timeout_s=TIMEOUT_S))
+            if inspect.isawaitable(called):
+                asyncio.run(awaited(called))
+        took[name, kind] = time.monotonic() - began
 
-    threads = [threading.Thread(target=run, args=(name,), daemon=True) for name in CALLS]
+    kinds = AdminClient, AsyncAdminClient
+    threads = [
+        threading.Thread(target=run, args=(name, kind), daemon=True) for name in CALLS for kind in kinds
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(PATIENCE_S)
-    assert took.keys() == CALLS.keys()
+    assert len(took) == 2 * len(CALLS)
     assert max(took.values()) < PATIENCE_S / 2
 
 
 def test_every_method_of_the_admin_client_is_called_here() -> None:
-    assert methods(AdminClient).keys() == CALLS.keys()
+    assert methods(AdminClient).keys() == methods(AsyncAdminClient).keys() == CALLS.keys()
 
 
 def test_a_server_that_is_gone() -> None:
@@ -150,3 +186,19 @@ def test_a_server_that_does_not_answer_in_time(
     admin = AdminClient(serve(handle), timeout_s=TIMEOUT_S)
     with pytest.raises(OperationTimeoutError, match=r"within 0.5 s"):
         admin.brokers()
+
+
+def test_each_call_has_a_timeout_of_its_own(serve: Callable[[Callable[[socket.socket], None]], str]) -> None:
+    url = serve(never_answer)
+    with pytest.raises(OperationTimeoutError, match=r"within 0.1 s"):
+        AdminClient(url).brokers(timeout=0.1)
+
+    async def ask() -> None:
+        async with AsyncAdminClient(url) as admin:
+            with pytest.raises(OperationTimeoutError, match=r"within 0.1 s"):
+                await admin.brokers(timeout=0.1)
+
+    asyncio.run(ask())
+    for name, method in {**methods(AdminClient), **methods(AsyncAdminClient)}.items():
+        parameters = inspect.signature(method).parameters
+        assert {"timeout", "how"} & parameters.keys() or name in ("call", "close"), name

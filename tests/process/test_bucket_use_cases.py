@@ -11,6 +11,7 @@ from typing import Any
 
 from anabranch import AsyncClient
 from anabranch.admin.client import AdminClient
+from anabranch.admin.models.body import plain
 from anabranch.model.names import TopicName
 from tests.process.conftest import MakeBroker
 
@@ -109,7 +110,7 @@ async def opened(
 
 def active_segments(admin: AdminClient) -> dict[int, int]:
     """The number of buckets of each active segment."""
-    segments = admin.topic_stats(TOPIC)["segments"]
+    segments = plain(admin.topic_stats(TOPIC))["segments"]
     return {int(id_): one["bucketCount"] for id_, one in segments.items() if one["state"] == "ACTIVE"}
 
 

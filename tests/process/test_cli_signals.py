@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from anabranch.admin.client import AdminClient
+from anabranch.admin.models.body import plain
 from anabranch.cli.main import main
 from anabranch.model.names import TopicName
 from anabranch.testing.process import BrokerProcess
@@ -57,7 +58,7 @@ def next_line(process: Command) -> str:
 
 def members(broker: BrokerProcess) -> dict[str, Any]:
     with AdminClient(broker.http_url) as admin:
-        found: dict[str, Any] = admin.why(ORDERS)["subscriptions"]["s"]["consumers"]
+        found: dict[str, Any] = plain(admin.why(ORDERS))["subscriptions"]["s"]["consumers"]
     return found
 
 

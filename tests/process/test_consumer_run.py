@@ -16,6 +16,7 @@ import pytest
 import anabranch
 from anabranch import AsyncClient, Backoff, Batching, DeadLetter, Message
 from anabranch.admin.client import AdminClient
+from anabranch.admin.models.lanes import LaneInfo
 from anabranch.aio import new_event_loop
 from anabranch.bench.running import handled_per_second, slept_per_second
 from anabranch.errors import AnabranchError
@@ -154,11 +155,11 @@ def test_handlers_in_threads_keep_the_order_of_keys(make_broker: MakeBroker) -> 
         assert again.receive_many(10, timeout=1) == []
 
 
-async def parked_lanes(admin: AdminClient) -> list[dict[str, Any]]:
+async def parked_lanes(admin: AdminClient) -> list[LaneInfo]:
     """Wait for parked lanes; on a busy machine, other keys may wait for a moment too."""
     while True:
         lanes = await asyncio.to_thread(admin.lanes, NAME, "s")
-        if parked := [lane for lane in lanes if lane["reason"] == "parked"]:
+        if parked := [lane for lane in lanes if lane.reason == "parked"]:
             return parked
         await asyncio.sleep(0.1)
 
@@ -192,13 +193,13 @@ async def test_a_parked_key_waits_at_the_broker_until_an_operator_releases_it(
         with AdminClient(broker.http_url) as admin:
             async with asyncio.timeout(20):
                 (lane,) = await parked_lanes(admin)
-                assert lane["note"] == "ValueError: broken"
+                assert lane.note == "ValueError: broken"
                 await asyncio.sleep(1)
                 waiting = [key for key, numbers in handled.items() if len(numbers) < 20]
                 assert handled["key-0"] == [0, 1, 2]
                 assert 1 <= len(waiting) < KEYS / 2, "other buckets go on"
                 repaired.set()
-                await asyncio.to_thread(admin.release_lane, NAME, "s", str(lane["lane"]))
+                await asyncio.to_thread(admin.release_lane, NAME, "s", str(lane.lane))
                 while sum(map(len, handled.values())) < 20 * KEYS:
                     await asyncio.sleep(0.1)
         ended.set()

@@ -13,6 +13,7 @@ import pytest
 
 from anabranch import Client
 from anabranch.admin.client import AdminClient
+from anabranch.admin.models.body import plain
 from anabranch.errors import AnabranchError
 from anabranch.model.names import TopicName
 from anabranch.testing.process import BrokerProcess
@@ -95,7 +96,7 @@ def test_a_full_disk_stops_publishing_and_nothing_else(
         fill_with_messages(client, confirmed)
         disk.fill()
         assert consume(client, "orders", "s", len(confirmed)) == sorted(confirmed)
-        troubles = admin.why(TOPIC)["troubles"]
+        troubles = plain(admin.why(TOPIC))["troubles"]
         assert any("takes no entries" in text for text in troubles.values()), troubles
         assert "anabranch_store_full" in metrics(broker)
         admin.create_topic(TopicName.parse("topic://public/default/made-on-a-full-disk"))
@@ -133,7 +134,7 @@ os.fdatasync = fdatasync
 
 def keys_by_store(admin: AdminClient) -> dict[int, str]:
     """A key for each of the two stores that hold the halves of the topic."""
-    segments = admin.topic_stats(TOPIC)["segments"]
+    segments = plain(admin.topic_stats(TOPIC))["segments"]
     keys = keys_over_the_ring(2)
     return {about["store"]: keys[about["hashRange"].startswith("8")] for about in segments.values()}
 
@@ -161,7 +162,7 @@ def test_a_disk_that_takes_seconds_for_a_sync_delays_its_own_store_only(
             sent += 1
             time.sleep(0.05)
         assert not waiting.done()
-        assert any("a sync for" in text for text in admin.why(TOPIC)["troubles"].values())
+        assert any("a sync for" in text for text in plain(admin.why(TOPIC))["troubles"].values())
         gate.unlink()
         waiting.result(PATIENCE_S)
         found = consume(client, str(TOPIC), "s", sent + 2)

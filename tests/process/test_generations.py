@@ -8,6 +8,7 @@ import pytest
 
 from anabranch import AsyncClient, AsyncStreamConsumer
 from anabranch.admin.client import AdminClient
+from anabranch.admin.models.body import plain
 from anabranch.model.names import TopicName
 from anabranch.testing.process import BrokerProcess
 
@@ -83,7 +84,7 @@ async def test_a_late_reader_and_a_killed_leader_change_the_order_of_no_key(
 def kill_leader(broker: BrokerProcess) -> None:
     """SIGKILL to the process that leads the topic."""
     with AdminClient(broker.http_url) as admin:
-        home = admin.topic_metadata(NAME)["store"]
+        home = plain(admin.topic_metadata(NAME))["store"]
     broker.kill_owner(home)
 
 

@@ -7,6 +7,7 @@ from collections import defaultdict
 
 from anabranch import AsyncClient
 from anabranch.admin.client import AdminClient
+from anabranch.admin.models.body import plain
 from anabranch.client.produce.futures import SendFuture
 from anabranch.model.names import TopicName
 from anabranch.testing.process import BrokerProcess
@@ -20,7 +21,7 @@ CHANGES = 10
 
 
 def active(admin: AdminClient) -> list[int]:
-    segments = admin.topic_metadata(NAME)["segments"].values()
+    segments = plain(admin.topic_metadata(NAME))["segments"].values()
     ranges = {s["hashRange"]["start"]: s["segmentId"] for s in segments if s["state"] == "ACTIVE"}
     return [ranges[start] for start in sorted(ranges)]
 

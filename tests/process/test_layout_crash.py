@@ -20,6 +20,7 @@ import pytest
 
 from anabranch import AsyncClient, AsyncQueueConsumer, AsyncStreamConsumer, Client, Message
 from anabranch.admin.client import AdminClient
+from anabranch.admin.models.body import plain
 from anabranch.controller.topic import layout_changes
 from anabranch.errors import AnabranchError
 from anabranch.model.names import TopicName
@@ -225,7 +226,7 @@ def check_nothing_left(admin: AdminClient, name: TopicName, subscriptions: Itera
     """These are the topic's subscriptions, and none of them has anything more to read."""
     deadline = time.monotonic() + 5
     while True:
-        stats = admin.topic_stats(name)["subscriptions"]
+        stats = plain(admin.topic_stats(name))["subscriptions"]
         assert set(stats) == set(subscriptions)
         if not any(sub["backlog"] for sub in stats.values()):
             return

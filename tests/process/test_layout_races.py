@@ -19,6 +19,7 @@ import pytest
 
 import anabranch
 from anabranch.admin.client import AdminClient
+from anabranch.admin.models.body import plain
 from anabranch.errors import AnabranchError, ConflictError, InvalidConfigurationError, NotFoundError
 from anabranch.metadata import records
 from anabranch.metadata.layouts import layout_of
@@ -52,7 +53,7 @@ KEYS = keys_over_the_ring(SLOTS)
 
 
 def layout_now(admin: AdminClient) -> Layout:
-    record = records.decode(records.TopicRecord, json.dumps(admin.topic_metadata(NAME)).encode())
+    record = records.decode(records.TopicRecord, json.dumps(plain(admin.topic_metadata(NAME))).encode())
     return layout_of(record)
 
 
@@ -139,7 +140,7 @@ def race_on(admin: AdminClient, publisher: RacingPublisher) -> None:
     rng = random.Random(4)
     answers = Answers()
     begun = time.monotonic()
-    urls = [broker["webServiceUrl"] for broker in admin.brokers()]
+    urls = [broker["webServiceUrl"] for broker in plain(admin.brokers())]
     rounds = 0
     while rounds < ROUNDS:
         assert time.monotonic() - begun < SECONDS_MAX, f"only {rounds} rounds"
@@ -153,7 +154,7 @@ def race_on(admin: AdminClient, publisher: RacingPublisher) -> None:
 
 
 def subscriptions_now(admin: AdminClient) -> dict[str, str]:
-    stats = admin.topic_stats(NAME)["subscriptions"]
+    stats = plain(admin.topic_stats(NAME))["subscriptions"]
     return {name: entry["type"] for name, entry in stats.items()}
 
 
@@ -169,7 +170,7 @@ def test_six_clients_race_and_layout_and_storage_agree(make_broker: MakeBroker, 
 
         layout = layout_now(admin)
         assert check(layout) == ()
-        why = admin.why(NAME)
+        why = plain(admin.why(NAME))
         assert (why["operation"], why["waitingChanges"], why["troubles"]) == (None, 0, {})
         written = {Router(layout).segment_for(key_hash(key)).id for key in KEYS}
         assert written == {segment.id for segment in layout.active}

@@ -11,7 +11,8 @@ import pytest
 
 from anabranch import Client
 from anabranch.admin.client import AdminClient
-from anabranch.admin.http_client import Json
+from anabranch.admin.client.http_client import Json
+from anabranch.admin.models.body import plain
 from anabranch.cli.main import main
 from anabranch.model.names import TopicName
 from anabranch.testing.process import BrokerProcess
@@ -42,7 +43,7 @@ def name_of(topic: str) -> TopicName:
 
 def segments(broker: BrokerProcess) -> dict[str, Json]:
     with AdminClient(broker.http_url) as admin:
-        return {topic: admin.topic_metadata(name_of(topic))["segments"] for topic in TOPICS}
+        return {topic: plain(admin.topic_metadata(name_of(topic)))["segments"] for topic in TOPICS}
 
 
 @pytest.mark.parametrize("harm", HARMS)
@@ -89,5 +90,5 @@ def test_a_store_whose_directory_is_gone_is_not_begun_anew_by_itself(
     with Client(broker.url) as client:
         client.create_producer("orders").send(b"after", key="k")
     with AdminClient(broker.http_url) as admin:
-        assert "lost" in str(admin.why(name_of("orders"))["troubles"])
+        assert "lost" in str(plain(admin.why(name_of("orders")))["troubles"])
     assert broker.stop() == 0

@@ -13,6 +13,7 @@ import pytest
 
 from anabranch import AsyncClient
 from anabranch.admin.client import AdminClient
+from anabranch.admin.models.body import plain
 from anabranch.errors import ConsumerBusyError, SubscriptionNotFoundError
 from anabranch.model.names import TopicName
 from anabranch.testing.process import BrokerProcess
@@ -34,7 +35,7 @@ def broker(make_broker: MakeBroker) -> Iterator[BrokerProcess]:
 
 def kill_leader(broker: BrokerProcess) -> None:
     with AdminClient(broker.http_url) as admin:
-        home = admin.topic_metadata(TOPIC)["store"]
+        home = plain(admin.topic_metadata(TOPIC))["store"]
     owner = broker.owner_of(home)
     assert owner is not None
     os.kill(owner[1], signal.SIGKILL)
@@ -99,4 +100,4 @@ async def test_open_consumers_hear_that_their_subscription_was_deleted(
             for consumer in consumers:
                 await asyncio.wait_for(consumer.close(), PATIENCE_S)
             stats = await asyncio.to_thread(admin.topic_stats, TOPIC)
-            assert stats["subscriptions"] == {}, "no consumer was opened again"
+            assert stats.subscriptions == {}, "no consumer was opened again"

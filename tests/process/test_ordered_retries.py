@@ -11,6 +11,7 @@ import pulsar
 
 from anabranch import AsyncClient, Backoff, Batching, DeadLetter, Message
 from anabranch.admin.client import AdminClient
+from anabranch.admin.models.body import plain
 from anabranch.model.names import TopicName
 
 from .conftest import MakeBroker
@@ -70,19 +71,19 @@ async def test_a_parked_key_stays_parked_through_a_kill_and_is_released_in_order
             runs.append(asyncio.ensure_future(consumer.run(work, retry=Backoff(0.01, 0.01), stop=stop)))
         await produce(broker.url, range(10))
         with AdminClient(broker.http_url) as admin:
-            await wait_until(lambda: admin.lanes(NAME, "s") and work.have(10, 10))
+            await wait_until(lambda: plain(admin.lanes(NAME, "s")) and work.have(10, 10))
         broker.kill()
         broker.start()
         work.repaired = True
         await produce(broker.url, range(10, 15))
         with AdminClient(broker.http_url) as admin:
             await wait_until(lambda: work.have(15, 10))
-            (lane,) = admin.lanes(NAME, "s")
+            (lane,) = plain(admin.lanes(NAME, "s"))
             assert (lane["reason"], lane["note"]) == ("parked", "ValueError: broken")
             assert list(work.handled[BAD]) == [0, 1, 2]
             admin.release_lane(NAME, "s", str(lane["lane"]))
             await wait_until(lambda: work.have(15, len(KEYS)))
-            await wait_until(lambda: not admin.lanes(NAME, "s"))
+            await wait_until(lambda: not plain(admin.lanes(NAME, "s")))
         stop.set()
         await asyncio.gather(*runs)
 

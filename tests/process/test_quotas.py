@@ -88,10 +88,8 @@ async def test_a_tenant_over_its_rate_leaves_another_tenant_alone(
     assert p99_s < NOTICED_S, f"p99 {p99_s:.3f} s, p50 {took[len(took) // 2]:.3f} s of {len(took)}"
     assert len(took) > 100
     # Each producer passes the rate by one entry in each of the four segments, and then waits for credit.
-    assert 0 < stored["storageSize"] <= RATE_BYTES * (elapsed_s + 1) + 4 * 4 * (ENTRY_BYTES + 1000)
-    assert any("publishRate of tenant noisy" in text for text in shown["troubles"].values()), shown[
-        "troubles"
-    ]
+    assert 0 < stored.storage_size <= RATE_BYTES * (elapsed_s + 1) + 4 * 4 * (ENTRY_BYTES + 1000)
+    assert any("publishRate of tenant noisy" in text for text in shown.troubles.values()), shown.troubles
     lines = capsys.readouterr().out.splitlines()
     assert "maxProducers: 4 of 100" in lines
     assert f"publishRate: {RATE_BYTES} bytes a second" in lines

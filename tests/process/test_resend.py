@@ -12,6 +12,7 @@ import pytest
 
 from anabranch import AsyncClient, Checkpoint
 from anabranch.admin.client import AdminClient
+from anabranch.admin.models.body import plain
 from anabranch.errors import AnabranchError
 from anabranch.model.names import TopicName
 
@@ -51,7 +52,7 @@ async def stored(url: str, count: int) -> Counter[int]:
 
 def active(admin: AdminClient) -> list[int]:
     """Ids of the active segments, neighbours beside each other."""
-    segments = admin.topic_metadata(TOPIC)["segments"].values()
+    segments = plain(admin.topic_metadata(TOPIC))["segments"].values()
     found = [segment for segment in segments if segment["state"] == "ACTIVE"]
     return [segment["segmentId"] for segment in sorted(found, key=lambda s: s["hashRange"]["start"])]
 
@@ -119,6 +120,6 @@ async def test_children_inherit_from_parents_of_other_workers(make_broker: MakeB
         await insist(admin, "split")
         await insist(admin, "merge")
         await send(broker.url, range(60))
-        stores = {segment["store"] for segment in admin.topic_metadata(TOPIC)["segments"].values()}
+        stores = {segment["store"] for segment in plain(admin.topic_metadata(TOPIC))["segments"].values()}
     assert await stored(broker.url, 60) == Counter(range(60))
     assert len(stores) > 1

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from anabranch import AsyncClient
 from anabranch.admin.client import AdminClient
+from anabranch.admin.models.body import plain
 from anabranch.model.names import TopicName
 
 from .conftest import MakeBroker
@@ -60,7 +61,7 @@ async def test_a_topic_keeps_its_size_of_what_is_acknowledged_and_all_that_is_no
         def stored() -> dict[str, int]:
             """Sizes of the segments, as soon as each segment has an owner."""
             while True:
-                segments = admin.topic_stats(TOPIC)["segments"]
+                segments = plain(admin.topic_stats(TOPIC))["segments"]
                 if all("storageSize" in segment for segment in segments.values()):
                     return {id_: segment["storageSize"] for id_, segment in segments.items()}
                 time.sleep(0.05)

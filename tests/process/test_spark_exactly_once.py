@@ -23,6 +23,7 @@ import pytest
 
 import anabranch
 from anabranch.admin.client import AdminClient
+from anabranch.admin.models.body import plain
 from anabranch.errors import AnabranchError
 from anabranch.model.checkpoint import Checkpoint
 from anabranch.model.names import TopicName
@@ -110,7 +111,7 @@ class Pipeline:
         """Split, merge or rebucket a topic; a change that the layout does not allow is left out."""
         name = self.rng.choice((SOURCE, TARGET))
         with AdminClient(self.broker.http_url) as admin, suppress(AnabranchError):
-            segments: dict[str, Any] = admin.topic_metadata(name)["segments"]
+            segments: dict[str, Any] = plain(admin.topic_metadata(name))["segments"]
             active = sorted(
                 (found["hashRange"]["start"], int(id_))
                 for id_, found in segments.items()

@@ -10,6 +10,7 @@ from typing import Any
 
 from anabranch import AsyncClient
 from anabranch.admin.client import AdminClient
+from anabranch.admin.models.body import plain
 from anabranch.errors import ConflictError
 from anabranch.model.hashing import bucket_index, key_hash
 from anabranch.model.names import TopicName
@@ -56,7 +57,7 @@ def skewed(hot: HashRange) -> list[str]:
 
 
 def segments_of(admin: AdminClient) -> dict[int, dict[str, Any]]:
-    return {int(id_): about for id_, about in admin.topic_stats(TOPIC)["segments"].items()}
+    return {int(id_): about for id_, about in plain(admin.topic_stats(TOPIC))["segments"].items()}
 
 
 def test_a_split_follows_the_load(make_broker: MakeBroker) -> None:
@@ -70,12 +71,12 @@ def test_a_split_follows_the_load(make_broker: MakeBroker) -> None:
             parts = [HashRange.parse(found[id_]["hashRange"]) for id_ in found if found[id_]["parentIds"]]
             return parts[: len(found[0]["childIds"])]
 
-        asyncio.run(send_until(process, keys, lambda: admin.why(TOPIC)["hotKeys"], 5))
+        asyncio.run(send_until(process, keys, lambda: plain(admin.why(TOPIC))["hotKeys"], 5))
         parts = asyncio.run(send_until(process, keys, ranges))
         counts = [sum(key_hash(key) >> 16 in part for key in keys) for part in parts]
         assert len(parts) > 1
         assert max(counts) < 1.7 * len(keys) / len(parts), (parts, counts)
-        first = next(one for one in admin.why(TOPIC)["decisions"] if one["outcome"])
+        first = next(one for one in plain(admin.why(TOPIC))["decisions"] if one["outcome"])
         assert "cut by traffic" in first["reason"]
 
 
@@ -84,16 +85,16 @@ def test_one_hot_key_is_not_split_and_named(make_broker: MakeBroker) -> None:
         admin.create_topic(TOPIC, 2)
 
         def refusal() -> str | None:
-            against = [text for one in admin.why(TOPIC)["decisions"] for text in one["against"]]
+            against = [text for one in plain(admin.why(TOPIC))["decisions"] for text in one["against"]]
             return next((text for text in against if "no cut would help" in text), None)
 
         # The load is known before it exceeds the threshold, as that of a topic that grows.
-        asyncio.run(send_until(process, ["account-7"], lambda: admin.why(TOPIC)["hotKeys"], 5))
+        asyncio.run(send_until(process, ["account-7"], lambda: plain(admin.why(TOPIC))["hotKeys"], 5))
         text = asyncio.run(send_until(process, ["account-7"], refusal))
         assert "one hot spot takes 100% of its traffic" in text
         assert "its hottest key is 'account-7', with 100%" in text
         assert len(segments_of(admin)) == 2
-        (hottest,) = admin.why(TOPIC)["hotKeys"].values()
+        (hottest,) = plain(admin.why(TOPIC))["hotKeys"].values()
         assert hottest == [{"key": "account-7", "trafficShare": 1.0}]
         (shown,) = [hot for segment in segments_of(admin).values() for hot in segment["hottest"]]
         assert shown["hash"] == f"{key_hash('account-7'):08x}"
@@ -115,7 +116,7 @@ def test_buckets_by_traffic_share_the_load_of_a_skewed_segment(make_broker: Make
             return True
 
         asyncio.run(send_until(process, keys, rebucket))
-        splits = admin.topic_metadata(TOPIC)["segments"]["1"]["entryBucketSplits"]
+        splits = plain(admin.topic_metadata(TOPIC))["segments"]["1"]["entryBucketSplits"]
         counts = [0] * 4
         for key in keys:
             counts[bucket_index(splits, key_hash(key) & 0xFFFF)] += 1

@@ -12,6 +12,7 @@ import pytest
 
 from anabranch import Checkpoint, Client
 from anabranch.admin.client import AdminClient
+from anabranch.admin.models.body import plain
 from anabranch.model.names import TopicName
 from anabranch.spark import LagListener, checkpoint_to_cut, cut_to_checkpoint, lag_of
 from anabranch.testing.process import BrokerProcess
@@ -161,7 +162,7 @@ def test_a_subscription_follows_the_query_and_starts_the_next_one(
     run.available()
     assert sorted(run.rows) == list(range(120))
     with AdminClient(broker.http_url) as api:
-        assert "lake" in api.topic_stats(full("mirrored"))["subscriptions"]
+        assert "lake" in plain(api.topic_stats(full("mirrored")))["subscriptions"]
     given = {"subscribe": "mirrored", "subscription": "lake", "startingOffsets": "subscription"}
     assert batch(spark, broker, **given) == list(range(100, 120))
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from anabranch import AsyncClient, AsyncStreamConsumer
 from anabranch.admin.client import AdminClient
+from anabranch.admin.models.body import plain
 from anabranch.bench.layout_sending import (
     KEYS,
     NAME,
@@ -107,10 +108,10 @@ class _Footprint:
 
     def __init__(self, broker: BrokerProcess, admin: AdminClient) -> None:
         deadline = time.monotonic() + SETTLE_S_MAX
-        record = admin.topic_metadata(NAME)
+        record = plain(admin.topic_metadata(NAME))
         while time.monotonic() < deadline and (len(record["segments"]) > 1 or record["garbage"]):
             time.sleep(0.05)
-            record = admin.topic_metadata(NAME)
+            record = plain(admin.topic_metadata(NAME))
         self.record_bytes = len(json.dumps(record, separators=(",", ":")))
         self.files = sum(1 for _ in broker.data.rglob("*"))
         self.memory_bytes = broker.memory_bytes()

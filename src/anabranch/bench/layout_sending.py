@@ -12,6 +12,7 @@ from multiprocessing import get_context
 
 from anabranch import AsyncClient, AsyncProducer
 from anabranch.admin.client import AdminClient
+from anabranch.admin.models.body import plain
 from anabranch.bench.results import Row, percentile_ms
 from anabranch.bench.wire_flood import WireFlood
 from anabranch.model.names import TopicName
@@ -27,7 +28,7 @@ Span = tuple[float, float]
 
 def active_segments(admin: AdminClient) -> list[int]:
     """Return the ids of the active segments, by range."""
-    segments = admin.topic_metadata(NAME)["segments"].values()
+    segments = plain(admin.topic_metadata(NAME))["segments"].values()
     active = [(s["hashRange"]["start"], s["segmentId"]) for s in segments if s["state"] == "ACTIVE"]
     return [id_ for _, id_ in sorted(active)]
 

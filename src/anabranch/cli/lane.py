@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from anabranch.admin.client import AdminClient
+from anabranch.admin.models.body import plain
 from anabranch.cli.role import role_of
 from anabranch.errors import InvalidConfigurationError
 from anabranch.model.names import TopicName
@@ -30,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) -> int:
-    lanes = admin.lanes(name, arguments.subscription)
+    lanes = plain(admin.lanes(name, arguments.subscription))
     if arguments.json:
         print(json.dumps(lanes, indent=2))
         return 0
@@ -70,7 +71,7 @@ def _age(lane: Lane) -> str:
 
 
 def _show(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) -> int:
-    lane = admin.lane(name, arguments.subscription, arguments.slot)
+    lane = plain(admin.lane(name, arguments.subscription, arguments.slot))
     if arguments.json:
         print(json.dumps(lane, indent=2))
         return 0
@@ -135,7 +136,7 @@ ADVICE = {
 
 
 def _peek(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) -> int:
-    messages = admin.peek_lane(name, arguments.subscription, arguments.slot, _count(arguments) or 10)
+    messages = plain(admin.peek_lane(name, arguments.subscription, arguments.slot, _count(arguments) or 10))
     if arguments.json:
         print(json.dumps(messages, indent=2))
         return 0
@@ -187,7 +188,7 @@ def _count(arguments: argparse.Namespace) -> int | None:
 
 
 def _confirmed(admin: AdminClient, name: TopicName, arguments: argparse.Namespace, count: int | None) -> bool:
-    lane = admin.lane(name, arguments.subscription, arguments.slot)
+    lane = plain(admin.lane(name, arguments.subscription, arguments.slot))
     held = lane["heldEntries"] or 0
     number = held if count is None else min(count, held)
     if not sys.stdin.isatty():

@@ -8,6 +8,7 @@ import os
 from typing import Any
 
 from anabranch.admin.client import AdminClient
+from anabranch.admin.models.body import plain
 from anabranch.cli.role import role_of
 from anabranch.config.files import parse_number
 from anabranch.errors import InvalidConfigurationError
@@ -37,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _show(admin: AdminClient, of: str, *, as_json: bool) -> None:
     quotas = admin.quotas(of)
-    usage = {} if "/" in of else admin.usage(of)
+    usage = {} if "/" in of else plain(admin.usage(of))
     if as_json:
         print(json.dumps({"quotas": quotas, **({"usage": usage} if usage else {})}, indent=2))
         return

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from anabranch.admin.client import AdminClient
+from anabranch.admin.models.body import plain
 from anabranch.cli import dag
 from anabranch.cli.lane import hot_key_lines, lane_text
 from anabranch.cli.role import role_of
@@ -45,7 +46,7 @@ def _list(admin: AdminClient, arguments: argparse.Namespace) -> None:
 
 
 def _list_brokers(admin: AdminClient, arguments: argparse.Namespace) -> None:
-    brokers = admin.brokers()
+    brokers = plain(admin.brokers())
     if arguments.json:
         print(json.dumps(brokers))
         return
@@ -79,7 +80,7 @@ def _delete(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) 
 
 def _migrate(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) -> None:
     admin.migrate(name, force=arguments.force)
-    segments = admin.topic_metadata(name)["segments"].values()
+    segments = plain(admin.topic_metadata(name))["segments"].values()
     active = sum(segment["state"] == "ACTIVE" for segment in segments)
     print(f"migrated {name} to {_count(active, 'segment')}")
 
@@ -113,7 +114,7 @@ def _rebucket(admin: AdminClient, name: TopicName, arguments: argparse.Namespace
 
 
 def _children(admin: AdminClient, name: TopicName, segment: int) -> str:
-    segments = admin.topic_metadata(name)["segments"]
+    segments = plain(admin.topic_metadata(name))["segments"]
     found = [segments[str(id_)] for id_ in segments[str(segment)]["childIds"]]
     return ", ".join(
         f"{child['segmentId']} ({child['hashRange']['start']:04x}-{child['hashRange']['end']:04x})"
@@ -131,7 +132,7 @@ def _slots(option: str, text: str | None) -> list[int]:
 
 
 def _show(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) -> None:
-    metadata, stats = admin.topic_metadata(name), admin.topic_stats(name)
+    metadata, stats = plain(admin.topic_metadata(name)), plain(admin.topic_stats(name))
     if arguments.json:
         print(json.dumps({"metadata": metadata, "stats": stats}, indent=2))
         return
@@ -181,7 +182,7 @@ def _subscription_line(name: str, figures: dict[str, Any]) -> str:
 
 
 def _why(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) -> None:
-    answer = admin.why(name)
+    answer = plain(admin.why(name))
     if arguments.json:
         print(json.dumps(answer, indent=2))
         return

@@ -1,63 +1,38 @@
 """Requests to a broker over HTTP: credentials, redirects, repetitions, a deadline; blocking.
 
-Answers are the JSON of the API as plain dicts; an error status is raised as the exception family that it
-stands for. This module knows no path.
+It uses the standard library alone, so that commands start quickly. This module knows no path.
 """
 
 from __future__ import annotations
 
 import http.client
-import json
 import math
 import socket
 import ssl
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, Unpack
-from urllib.parse import urlencode, urlsplit
+from typing import Any, Self, TypeVar, Unpack
+from urllib.parse import urlsplit
 
+from anabranch.admin.client.requests import AdminRequest, HttpAnswer, any_json, checked, redirected
 from anabranch.credentials.asking import checked_authentication, http_headers, renew
 from anabranch.credentials.authentication import Authentication
 from anabranch.credentials.fetching import wait_for
 from anabranch.errors import (
-    AnabranchError,
-    AuthenticationError,
-    AuthorizationError,
-    ConflictError,
     ConnectError,
     InvalidConfigurationError,
-    NotAllowedError,
-    NotFoundError,
     OperationTimeoutError,
-    ServiceNotReadyError,
-    TooManyRequestsError,
-    UnknownServerError,
 )
 from anabranch.transport.tls_arguments import TlsArguments, tls_of
 from anabranch.transport.tls_errors import explain
 
 Json = Any
-Exchanged = tuple[int, dict[str, str], bytes]
-"""Status, headers and body of an answer."""
-
+T = TypeVar("T")
 DEFAULT_URL = "http://127.0.0.1:8080"
 REDIRECTS_MAX = 5
 ATTEMPTS = 3
 """Attempts of a GET whose connection is lost: the server closes idle connections, and a worker may die."""
-
-_ERRORS: Mapping[int, type[AnabranchError]] = {
-    400: InvalidConfigurationError,
-    401: AuthenticationError,
-    403: AuthorizationError,
-    404: NotFoundError,
-    405: NotAllowedError,
-    409: ConflictError,
-    412: InvalidConfigurationError,
-    429: TooManyRequestsError,
-    503: ServiceNotReadyError,
-}
-
 
 _LOST = (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError, ssl.SSLEOFError)
 
@@ -119,7 +94,7 @@ class HttpClient:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise InvalidConfigurationError(f"{url!r} is not an admin URL; write http://host:port")
         self.url = f"{parts.scheme}://{parts.netloc}"
-        self._timeout_s = timeout_s
+        self._timeout_s = self._call_timeout_s = timeout_s
         self._authentication = checked_authentication(authentication)
         self._tls = tls_of(self.url, "https", tls, authentication)
         self._deadline = math.inf
@@ -146,36 +121,31 @@ class HttpClient:
         query: Mapping[str, object] | Sequence[tuple[str, object]] = (),
         body: Json = None,
     ) -> Json:
-        """Send one request; returns the decoded JSON, the text, or None for an empty answer."""
-        target = f"{path}?{urlencode(query)}" if query else path
-        data = b"" if body is None else json.dumps(body).encode()
-        self._deadline = time.monotonic() + self._timeout_s
-        for _ in range(REDIRECTS_MAX):
-            status, headers, answer = self._exchange_as_role(method, target, data)
-            if status != 307:
-                break
-            location = urlsplit(headers.get("location", ""))
-            if self.url.startswith("https:") and location.scheme != "https":
-                raise ConnectError(
-                    f"{self.url} redirects to an address without TLS; the client does not follow"
-                )
-            self.close()
-            self.url = f"{location.scheme}://{location.netloc}"
-            target = f"{location.path}?{location.query}" if location.query else location.path
-        if status >= 300:
-            raise _ERRORS.get(status, UnknownServerError)(_reason(status, answer))
-        if not answer:
-            return None
-        if headers.get("content-type", "").startswith("application/json"):
-            return json.loads(answer)
-        return answer.decode()
+        """Send any request; returns the decoded JSON, the text, or None for an empty answer."""
+        pairs = query.items() if isinstance(query, Mapping) else query
+        parameters = tuple((name, str(value)) for name, value in pairs)
+        return self.send(AdminRequest(method, path, any_json, parameters, body))
 
-    def _exchange_as_role(self, method: str, target: str, data: bytes) -> Exchanged:
+    def send(self, request: AdminRequest[T], timeout: float | None = None) -> T:
+        """Send a request within `timeout` seconds, else those of the client; returns what it reads."""
+        self._call_timeout_s = self._timeout_s if timeout is None else timeout
+        self._deadline = time.monotonic() + self._call_timeout_s
+        target = request.target
+        for _ in range(REDIRECTS_MAX):
+            answer = self._exchange_as_role(request.method, target, request.data)
+            if answer.status != 307:
+                break
+            url, target = redirected(self.url, answer)
+            self.close()
+            self.url = url
+        return request.read(checked(answer))
+
+    def _exchange_as_role(self, method: str, target: str, data: bytes) -> HttpAnswer:
         """Send a request with fresh credentials, and once again if those were refused and there are newer."""
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         role = self._role_headers()
         answered = self._exchange(method, target, data, headers | role)
-        if answered[0] == 401 and self._authentication is not None:
+        if answered.status == 401 and self._authentication is not None:
             renew(self._authentication)
             newer = self._role_headers()
             if newer != role:
@@ -192,7 +162,7 @@ class HttpClient:
 
     def _exchange(
         self, method: str, target: str, data: bytes, headers: dict[str, str], attempts: int = ATTEMPTS
-    ) -> Exchanged:
+    ) -> HttpAnswer:
         if method != "GET":
             # A server may close an idle connection while a request is sent, and the client cannot know if the
             # request was carried out. So a request that changes something uses a new connection.
@@ -202,7 +172,7 @@ class HttpClient:
         except TimeoutError as error:
             self.close()
             raise OperationTimeoutError(
-                f"{self.url} did not answer {method} {target} within {self._timeout_s:g} s"
+                f"{self.url} did not answer {method} {target} within {self._call_timeout_s:g} s"
             ) from error
         except _LOST as error:
             self.close()
@@ -229,12 +199,12 @@ class HttpClient:
             self._tls = tls_of("https://", "https", {}, self._authentication)
         return self._tls() if self._tls is not None else None
 
-    def _request(self, method: str, target: str, data: bytes, headers: dict[str, str]) -> Exchanged:
+    def _request(self, method: str, target: str, data: bytes, headers: dict[str, str]) -> HttpAnswer:
         if self._connection is None:
             parts = urlsplit(self.url)
             assert parts.hostname is not None
             port = parts.port or (443 if parts.scheme == "https" else 80)
-            self._connection = _TimedConnection(parts.hostname, port, timeout=self._timeout_s)
+            self._connection = _TimedConnection(parts.hostname, port, timeout=self._call_timeout_s)
             self._connection.tls = self._context(parts.scheme)
         left_s = self._deadline - time.monotonic()
         if left_s <= 0:
@@ -248,11 +218,5 @@ class HttpClient:
         self._connection.request(method, target, body=data, headers=headers)
         response = self._connection.getresponse()
         answer = response.read()
-        return response.status, {name.lower(): value for name, value in response.getheaders()}, answer
-
-
-def _reason(status: int, answer: bytes) -> str:
-    try:
-        return str(json.loads(answer)["reason"])
-    except (ValueError, KeyError, TypeError):
-        return answer.decode(errors="replace").strip() or f"HTTP status {status}"
+        headers = {name.lower(): value for name, value in response.getheaders()}
+        return HttpAnswer(response.status, headers, answer)

@@ -1,0 +1,109 @@
+"""Methods about `persistent://` topics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from anabranch.admin.client.async_http import AsyncHttpClient
+from anabranch.admin.client.requests import TopicLike, ask, change, classic_path, get, path_of
+from anabranch.admin.models.topics import (
+    InternalStats,
+    MessageIdBody,
+    PartitionedMetadata,
+    PartitionedTopicStats,
+    TopicStats,
+)
+from anabranch.model.names import parse_namespace
+
+
+class AsyncClassicMethods(AsyncHttpClient):
+    """Methods about classic topics, with or without partitions."""
+
+    async def classic_topics(self, namespace: str, *, timeout: float | None = None) -> list[str]:
+        """The classic topics of a namespace; partitions are listed one by one.
+
+        >>> await admin.create_classic_topic("persistent://public/default/events")
+        >>> await admin.classic_topics("public/default")
+        ['persistent://public/default/events']
+        """
+        path = path_of("persistent", *parse_namespace(namespace))
+        return await self.send(get(path, list[str]), timeout)
+
+    async def create_classic_topic(
+        self,
+        topic: TopicLike,
+        partitions: int = 0,
+        properties: Mapping[str, str] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Create a classic topic, with partitions if their number is not 0; ConflictError if it exists."""
+        if partitions:
+            request = change("PUT", classic_path(topic, "partitions"), body=partitions)
+        else:
+            request = change("PUT", classic_path(topic), body=dict(properties or {}) or None)
+        await self.send(request, timeout)
+
+    async def delete_classic_topic(
+        self, topic: TopicLike, *, force: bool = False, timeout: float | None = None
+    ) -> None:
+        """Delete a classic topic with all partitions; InvalidConfigurationError while it is in use."""
+        await self.send(change("DELETE", classic_path(topic), query={"force": force}), timeout)
+
+    async def partitions(self, topic: TopicLike, *, timeout: float | None = None) -> PartitionedMetadata:
+        """The number of partitions, 0 without any, and the properties of a classic topic.
+
+        >>> (await admin.partitions("events")).partitions
+        0
+        """
+        return await self.send(get(classic_path(topic, "partitions"), PartitionedMetadata), timeout)
+
+    async def grow_partitions(
+        self, topic: TopicLike, partitions: int, *, timeout: float | None = None
+    ) -> None:
+        """Raise the number of partitions; keys may go to other partitions afterwards."""
+        await self.send(change("POST", classic_path(topic, "partitions"), body=partitions), timeout)
+
+    async def classic_stats(
+        self,
+        topic: TopicLike,
+        *,
+        publishers: bool = True,
+        consumers: bool = True,
+        earliest_in_backlog: bool = False,
+        timeout: float | None = None,
+    ) -> TopicStats:
+        """The stats of a classic topic; sums for one with partitions.
+
+        >>> (await admin.classic_stats("events")).msg_in_counter
+        0
+        """
+        query = {
+            "excludePublishers": not publishers,
+            "excludeConsumers": not consumers,
+            "getEarliestTimeInBacklog": earliest_in_backlog,
+        }
+        return await self.send(get(classic_path(topic, "stats"), TopicStats, query), timeout)
+
+    async def partitioned_stats(
+        self, topic: TopicLike, *, timeout: float | None = None
+    ) -> PartitionedTopicStats:
+        """The stats of a topic with partitions, and of each of them."""
+        path = classic_path(topic, "partitioned-stats")
+        return await self.send(get(path, PartitionedTopicStats), timeout)
+
+    async def internal_stats(self, topic: TopicLike, *, timeout: float | None = None) -> InternalStats:
+        """The ledgers and cursors of a classic topic, or of one partition."""
+        return await self.send(get(classic_path(topic, "internalStats"), InternalStats), timeout)
+
+    async def terminate(self, topic: TopicLike, *, timeout: float | None = None) -> MessageIdBody:
+        """Let a classic topic accept no more messages; returns the id of its last one."""
+        return await self.send(ask("POST", classic_path(topic, "terminate"), MessageIdBody), timeout)
+
+    async def last_message_id(self, topic: TopicLike, *, timeout: float | None = None) -> MessageIdBody:
+        """The id of the last message; entry -1 if there is none."""
+        return await self.send(get(classic_path(topic, "lastMessageId"), MessageIdBody), timeout)
+
+    async def subscriptions(self, topic: TopicLike, *, timeout: float | None = None) -> list[str]:
+        """The names of the subscriptions of a classic topic."""
+        return await self.send(get(classic_path(topic, "subscriptions"), list[str]), timeout)

@@ -1,0 +1,44 @@
+# Made by tools/generate_admin.py of the module of this name in asynchronous/: change that one.
+
+"""Methods about brokers and clusters."""
+
+from __future__ import annotations
+
+from anabranch.admin.client.http_client import HttpClient
+from anabranch.admin.client.requests import get, path_of
+from anabranch.admin.models.brokers import BrokerInfo, ClusterData, LookupAnswer
+from anabranch.model.names import TopicName
+
+
+class BrokerMethods(HttpClient):
+    """Methods about brokers and clusters."""
+
+    def brokers(self, *, timeout: float | None = None) -> list[BrokerInfo]:
+        """The living brokers, each with the stores it owns.
+
+        >>> [broker.id for broker in admin.brokers()]
+        [0]
+        """
+        return self.send(get("/admin/v2/brokers/workers", list[BrokerInfo]), timeout)
+
+    def version(self, *, timeout: float | None = None) -> str:
+        """The version of the broker."""
+        return self.send(get("/admin/v2/brokers/version", str), timeout)
+
+    def clusters(self, *, timeout: float | None = None) -> list[str]:
+        """The names of the clusters that the broker knows.
+
+        >>> admin.clusters()
+        ['standalone']
+        """
+        return self.send(get("/admin/v2/clusters", list[str]), timeout)
+
+    def cluster(self, name: str, *, timeout: float | None = None) -> ClusterData:
+        """The addresses of a cluster."""
+        return self.send(get(path_of("clusters", name), ClusterData), timeout)
+
+    def lookup(self, topic: str | TopicName, *, timeout: float | None = None) -> LookupAnswer:
+        """The addresses of the broker that serves a topic."""
+        name = TopicName.parse(topic, default_domain="topic") if isinstance(topic, str) else topic
+        path = path_of("", name.domain, name.tenant, name.namespace, name.local)
+        return self.send(get(path.replace("/admin/v2/", "/lookup/v2/topic", 1), LookupAnswer), timeout)

@@ -1,0 +1,151 @@
+# Made by tools/generate_admin.py of the module of this name in asynchronous/: change that one.
+
+"""Methods about scalable topics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Unpack
+
+from anabranch.admin.client.http_client import HttpClient
+from anabranch.admin.client.requests import (
+    RebucketOptions,
+    SplitOptions,
+    TopicLike,
+    change,
+    find,
+    get,
+    path_of,
+    scalable_path,
+)
+from anabranch.admin.models.scalable import (
+    AutoScaleOverride,
+    Explanation,
+    ScalableMetadata,
+    ScalableStats,
+)
+from anabranch.admin.models.topics import TopicStats
+from anabranch.model.names import parse_namespace
+
+
+class ScalableMethods(HttpClient):
+    """Methods about scalable topics: their life, their layout, their figures."""
+
+    def create_topic(
+        self,
+        topic: TopicLike,
+        segments: int = 1,
+        properties: Mapping[str, str] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Create a scalable topic with this many segments; ConflictError if it exists.
+
+        >>> admin.create_topic("orders", segments=2, properties={"team": "sales"})
+        >>> admin.list_topics("public/default")
+        ['topic://public/default/orders']
+        """
+        query = {"numInitialSegments": segments}
+        body = dict(properties or {}) or None
+        self.send(change("PUT", scalable_path(topic), query=query, body=body), timeout)
+
+    def delete_topic(self, topic: TopicLike, *, force: bool = False, timeout: float | None = None) -> None:
+        """Delete a scalable topic; InvalidConfigurationError while it has consumers, unless forced."""
+        self.send(change("DELETE", scalable_path(topic), query={"force": force}), timeout)
+
+    def migrate(self, topic: TopicLike, *, force: bool = False, timeout: float | None = None) -> None:
+        """Continue the classic topic of this name as a scalable topic."""
+        self.send(change("POST", scalable_path(topic, "migrate"), query={"force": force}), timeout)
+
+    def list_topics(
+        self, namespace: str, properties: Mapping[str, str] | None = None, *, timeout: float | None = None
+    ) -> list[str]:
+        """The scalable topics of a namespace that have all these properties."""
+        filters = [("property", f"{key}={value}") for key, value in (properties or {}).items()]
+        path = path_of("scalable", *parse_namespace(namespace))
+        return self.send(get(path, list[str], filters), timeout)
+
+    def topic_metadata(self, topic: TopicLike, *, timeout: float | None = None) -> ScalableMetadata:
+        """The stored record: epoch, segments, properties and policy.
+
+        >>> metadata = admin.topic_metadata("orders")
+        >>> {id_: segment.state for id_, segment in metadata.segments.items()}
+        {0: 'ACTIVE', 1: 'ACTIVE'}
+        """
+        return self.send(get(scalable_path(topic), ScalableMetadata), timeout)
+
+    def set_properties(
+        self, topic: TopicLike, properties: Mapping[str, str], *, timeout: float | None = None
+    ) -> None:
+        """Change these properties of a topic; the others stay."""
+        self.send(change("PUT", scalable_path(topic, "properties"), body=dict(properties)), timeout)
+
+    def delete_property(self, topic: TopicLike, key: str, *, timeout: float | None = None) -> None:
+        """Remove one property of a topic."""
+        self.send(change("DELETE", scalable_path(topic, "properties"), query={"key": key}), timeout)
+
+    def topic_stats(self, topic: TopicLike, *, timeout: float | None = None) -> ScalableStats:
+        """Rates, sizes and backlogs of a topic, of its segments and of its subscriptions.
+
+        >>> (admin.topic_stats("orders")).active_segments
+        2
+        """
+        return self.send(get(scalable_path(topic, "stats"), ScalableStats), timeout)
+
+    def segment_stats(self, topic: TopicLike, segment: int, *, timeout: float | None = None) -> TopicStats:
+        """The stats of one segment, with its producers and consumers."""
+        path = scalable_path(topic, "segments", str(segment), "stats")
+        return self.send(get(path, TopicStats), timeout)
+
+    def why(self, topic: TopicLike, *, timeout: float | None = None) -> Explanation:
+        """Changes under way, the state of each subscription, and the last decisions of auto-scaling.
+
+        >>> (admin.why("orders")).troubles
+        {}
+        """
+        return self.send(get(scalable_path(topic, "why"), Explanation), timeout)
+
+    def split(self, topic: TopicLike, segment: int, **how: Unpack[SplitOptions]) -> None:
+        """Split a segment in the middle, at the given start hashes, or into parts of equal width or load.
+
+        >>> admin.split("orders", 0)
+        >>> admin.merge("orders", [2, 3])
+        >>> (admin.topic_metadata("orders")).epoch
+        2
+        """
+        query = {
+            "points": ",".join(map(str, how.get("points", ()))) or None,
+            "parts": how.get("parts"),
+            "byTraffic": how.get("by_traffic") or None,
+        }
+        path = scalable_path(topic, "split", str(segment))
+        self.send(change("POST", path, query=query), how.get("timeout"))
+
+    def merge(self, topic: TopicLike, segments: Iterable[int], *, timeout: float | None = None) -> None:
+        """Merge neighbouring segments into one."""
+        path = scalable_path(topic, "merge", *map(str, segments))
+        self.send(change("POST", path), timeout)
+
+    def rebucket(self, topic: TopicLike, segment: int, **how: Unpack[RebucketOptions]) -> None:
+        """Replace a segment by one with buckets of equal width or load, or with these boundaries."""
+        query = {
+            "bucketCount": how.get("bucket_count"),
+            "boundaries": ",".join(map(str, how.get("boundaries", ()))) or None,
+            "byTraffic": how.get("by_traffic") or None,
+        }
+        path = scalable_path(topic, "rebucket", str(segment))
+        self.send(change("POST", path, query=query), how.get("timeout"))
+
+    def auto_scale_policy(
+        self, topic: TopicLike, *, timeout: float | None = None
+    ) -> AutoScaleOverride | None:
+        """The fields of the auto-scaling policy that the topic sets itself; None if it sets none."""
+        return self.send(find(scalable_path(topic, "autoScalePolicy"), AutoScaleOverride), timeout)
+
+    def set_auto_scale_policy(
+        self, topic: TopicLike, policy: AutoScaleOverride | None, *, timeout: float | None = None
+    ) -> None:
+        """Set the fields of the auto-scaling policy of a topic; None lets it follow its namespace."""
+        method = "DELETE" if policy is None else "POST"
+        path = scalable_path(topic, "autoScalePolicy")
+        self.send(change(method, path, body=policy), timeout)

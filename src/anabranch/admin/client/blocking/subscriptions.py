@@ -1,0 +1,58 @@
+# Made by tools/generate_admin.py of the module of this name in asynchronous/: change that one.
+
+"""Methods about subscriptions of topics of any kind."""
+
+from __future__ import annotations
+
+from anabranch.admin.client.http_client import HttpClient
+from anabranch.admin.client.requests import TopicLike, change, subscription_path, topic_name
+from anabranch.admin.models.topics import CursorPosition
+
+
+class SubscriptionMethods(HttpClient):
+    """Methods about subscriptions; the scheme of the topic decides about its kind."""
+
+    def create_subscription(
+        self,
+        topic: TopicLike,
+        subscription: str,
+        kind: str = "STREAM",
+        *,
+        start: str | CursorPosition = "latest",
+        timeout: float | None = None,
+    ) -> None:
+        """Create a subscription: of this kind on a scalable topic, with this start on a classic one.
+
+        >>> admin.create_subscription("orders", "billing", "QUEUE")
+        """
+        scalable = topic_name(topic, "topic").domain == "topic"
+        path = subscription_path(topic, subscription)
+        form = change("PUT", path, query={"type": kind}) if scalable else change("PUT", path, body=start)
+        self.send(form, timeout)
+
+    def delete_subscription(
+        self, topic: TopicLike, subscription: str, *, force: bool = False, timeout: float | None = None
+    ) -> None:
+        """Delete a subscription; InvalidConfigurationError while it has consumers, unless forced."""
+        path = subscription_path(topic, subscription)
+        self.send(change("DELETE", path, query={"force": force}), timeout)
+
+    def seek(
+        self, topic: TopicLike, subscription: str, timestamp_ms: int, *, timeout: float | None = None
+    ) -> None:
+        """Continue a subscription with the messages published from this time on."""
+        if topic_name(topic, "topic").domain == "topic":
+            path = subscription_path(topic, subscription, "seek")
+            self.send(change("POST", path, query={"timestamp": timestamp_ms}), timeout)
+        else:
+            path = subscription_path(topic, subscription, "resetcursor", str(timestamp_ms))
+            self.send(change("POST", path), timeout)
+
+    def skip_all(self, topic: TopicLike, subscription: str, *, timeout: float | None = None) -> None:
+        """Acknowledge the whole backlog of a subscription.
+
+        >>> admin.skip_all("orders", "billing")
+        """
+        scalable = topic_name(topic, "topic").domain == "topic"
+        path = subscription_path(topic, subscription, "skip-all" if scalable else "skip_all")
+        self.send(change("POST", path), timeout)

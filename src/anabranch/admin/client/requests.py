@@ -1,0 +1,223 @@
+"""One request of an admin client and the meaning of its answer, without input or output.
+
+The blocking client and the asynchronous one send the same requests. This module must not know how.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, NamedTuple, TypedDict, TypeVar, cast
+from urllib.parse import quote, urlencode, urlsplit
+
+import msgspec
+
+from anabranch.errors import (
+    AnabranchError,
+    AuthenticationError,
+    AuthorizationError,
+    ConflictError,
+    ConnectError,
+    InvalidConfigurationError,
+    NotAllowedError,
+    NotFoundError,
+    RemoteProtocolError,
+    ServiceNotReadyError,
+    TooManyRequestsError,
+    UnknownServerError,
+    UnsupportedFeatureError,
+)
+from anabranch.model.names import Domain, TopicName, parse_namespace
+
+T = TypeVar("T")
+
+TopicLike = str | TopicName
+"""A topic by its whole name, `topic://tenant/namespace/name`, or by a short one in `public/default`."""
+
+Query = Mapping[str, object] | Iterable[tuple[str, object]]
+
+_ERRORS: Final[Mapping[int, type[AnabranchError]]] = {
+    400: InvalidConfigurationError,
+    401: AuthenticationError,
+    403: AuthorizationError,
+    404: NotFoundError,
+    405: NotAllowedError,
+    409: ConflictError,
+    412: InvalidConfigurationError,
+    429: TooManyRequestsError,
+    501: UnsupportedFeatureError,
+    503: ServiceNotReadyError,
+}
+
+
+class SplitOptions(TypedDict, total=False):
+    """Options of a split; without any, the segment is cut in the middle."""
+
+    points: Sequence[int]
+    """The first hash of each part but the first."""
+    parts: int | None
+    by_traffic: bool
+    """Whether parts have equal loads instead of equal widths."""
+    timeout: float | None
+
+
+class RebucketOptions(TypedDict, total=False):
+    """Options of a change of buckets: their number, or their boundaries."""
+
+    bucket_count: int | None
+    boundaries: Sequence[int]
+    by_traffic: bool
+    """Whether buckets have equal loads instead of equal widths."""
+    timeout: float | None
+
+
+class HttpAnswer(NamedTuple):
+    """The answer to one request."""
+
+    status: int
+    headers: Mapping[str, str]
+    """By their names in lower case."""
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class AdminRequest(Generic[T]):
+    """A call, and the function that reads its answer."""
+
+    method: str
+    path: str
+    read: Callable[[HttpAnswer], T]
+    query: tuple[tuple[str, str], ...] = ()
+    body: object = None
+
+    @property
+    def target(self) -> str:
+        """The path with its parameters."""
+        return f"{self.path}?{urlencode(self.query)}" if self.query else self.path
+
+    @property
+    def data(self) -> bytes:
+        return b"" if self.body is None else msgspec.json.encode(self.body)
+
+
+def get(path: str, kind: type[T], query: Query = ()) -> AdminRequest[T]:
+    """Read a JSON value of this type."""
+    return AdminRequest("GET", path, _json(kind), _parameters(query))
+
+
+def find(path: str, kind: type[T], query: Query = ()) -> AdminRequest[T | None]:
+    """Read a value that may not be set."""
+    read = _json(kind)
+    return AdminRequest("GET", path, lambda answer: read(answer) if answer.body else None, _parameters(query))
+
+
+def change(method: str, path: str, *, query: Query = (), body: object = None) -> AdminRequest[None]:
+    """Change something; the answer has no content."""
+    return AdminRequest(method, path, lambda answer: None, _parameters(query), body)
+
+
+def ask(method: str, path: str, kind: type[T], *, query: Query = (), body: object = None) -> AdminRequest[T]:
+    """Change something; the answer is a JSON value of this type."""
+    return AdminRequest(method, path, _json(kind), _parameters(query), body)
+
+
+def _parameters(query: Query) -> tuple[tuple[str, str], ...]:
+    pairs = query.items() if isinstance(query, Mapping) else query
+    return tuple((name, _text(value)) for name, value in pairs if value is not None)
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _json(kind: type[T]) -> Callable[[HttpAnswer], T]:
+    def read(answer: HttpAnswer) -> T:
+        if kind is str and not _is_json(answer):
+            return cast(T, answer.body.decode())
+        try:
+            return msgspec.json.decode(answer.body, type=kind)
+        except msgspec.MsgspecError as error:
+            raise RemoteProtocolError(f"the answer has another form than {kind}: {error}") from error
+
+    return read
+
+
+def any_json(answer: HttpAnswer) -> Any:
+    """The decoded JSON, the text, or None for an empty answer."""
+    if not answer.body:
+        return None
+    return json.loads(answer.body) if _is_json(answer) else answer.body.decode()
+
+
+def _is_json(answer: HttpAnswer) -> bool:
+    return answer.headers.get("content-type", "").startswith("application/json")
+
+
+def checked(answer: HttpAnswer) -> HttpAnswer:
+    """The answer, if it is not the error that its status stands for."""
+    if answer.status >= 300:
+        raise _ERRORS.get(answer.status, UnknownServerError)(_reason(answer))
+    return answer
+
+
+def _reason(answer: HttpAnswer) -> str:
+    try:
+        return str(json.loads(answer.body)["reason"])
+    except (ValueError, KeyError, TypeError):
+        return answer.body.decode(errors="replace").strip() or f"HTTP status {answer.status}"
+
+
+def redirected(url: str, answer: HttpAnswer) -> tuple[str, str]:
+    """The address and the target that a redirect names; ConnectError if they are less safe."""
+    location = urlsplit(answer.headers.get("location", ""))
+    if url.startswith("https:") and location.scheme != "https":
+        raise ConnectError(f"{url} redirects to an address without TLS; the client does not follow")
+    target = f"{location.path}?{location.query}" if location.query else location.path
+    return f"{location.scheme}://{location.netloc}", target
+
+
+def path_of(resource: str, *parts: str) -> str:
+    """A path below `/admin/v2`; the parts are escaped."""
+    return "/".join((f"/admin/v2/{resource}", *(quote(part, safe="") for part in parts)))
+
+
+def namespace_path(namespace: str, *parts: str) -> str:
+    """The path of a namespace, `tenant/namespace`."""
+    return path_of("namespaces", *parse_namespace(namespace), *parts)
+
+
+def scalable_path(topic: TopicLike, *parts: str) -> str:
+    """The path of a scalable topic; a name without a scheme means one."""
+    name = topic_name(topic, "topic")
+    return path_of("scalable", name.tenant, name.namespace, name.local, *parts)
+
+
+def classic_path(topic: TopicLike, *parts: str) -> str:
+    """The path of a `persistent://` topic; a name without a scheme means one."""
+    name = topic_name(topic, "persistent")
+    return path_of(name.domain, name.tenant, name.namespace, name.local, *parts)
+
+
+def topic_path(topic: TopicLike, *parts: str) -> str:
+    """The path of a topic of any kind, by its scheme; a name without one is a scalable topic."""
+    name = topic_name(topic, "topic")
+    return (scalable_path if name.domain == "topic" else classic_path)(name, *parts)
+
+
+def topic_name(topic: TopicLike, scheme: Domain) -> TopicName:
+    """A topic by its name; `scheme` is that of a name without one."""
+    return topic if isinstance(topic, TopicName) else TopicName.parse(topic, default_domain=scheme)
+
+
+def subscription_path(topic: TopicLike, subscription: str, *parts: str) -> str:
+    """The path of a subscription of a topic of any kind."""
+    noun = "subscriptions" if topic_name(topic, "topic").domain == "topic" else "subscription"
+    return topic_path(topic, noun, subscription, *parts)
+
+
+def permissions_path(on: TopicLike, *parts: str) -> str:
+    """The path of the grants on a namespace, `tenant/namespace`, or on a topic with its scheme."""
+    if isinstance(on, str) and "://" not in on:
+        return namespace_path(on, "permissions", *parts)
+    return topic_path(on, "permissions", *parts)

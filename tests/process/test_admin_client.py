@@ -1,0 +1,113 @@
+"""The admin clients on a real broker: the examples of their docstrings, and typed errors."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import contextlib
+import doctest
+import inspect
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anabranch import AdminClient, AsyncAdminClient
+from anabranch.admin.models.topics import TopicStats
+from anabranch.errors import ConflictError, ConnectError, InvalidNameError, NotFoundError
+from anabranch.testing.process import BrokerProcess
+from tests.harness.public import methods
+
+KINDS = AdminClient, AsyncAdminClient
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path / "data") as started:
+        yield started
+
+
+def examples(kind: type) -> list[doctest.Example]:
+    """The examples of the methods in the order of the source, then that of the class."""
+    families = [
+        family for family in inspect.getmro(kind) if family.__module__.startswith("anabranch.admin.client.")
+    ]
+    texts = [
+        inspect.getdoc(method) or ""
+        for family in families[1:]
+        for method in vars(family).values()
+        if inspect.isfunction(method)
+    ]
+    closing = "\n>>> await admin.delete_topic('orders')\n\n" + (inspect.getdoc(kind) or "")
+    if kind is AdminClient:
+        closing = closing.replace("await ", "")
+    return [one for text in (*texts, closing) for one in doctest.DocTestParser().get_examples(text)]
+
+
+async def run_example(example: doctest.Example, names: dict[str, Any]) -> str:
+    """Run an example, which may await, and return the text it shows."""
+    shown = io.StringIO()
+    for mode in ("eval", "exec"):
+        try:
+            code = compile(example.source, "<example>", mode, ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        except SyntaxError:
+            if mode == "exec":
+                raise
+            continue
+        with contextlib.redirect_stdout(shown):
+            result = eval(code, names)
+            if inspect.isawaitable(result):
+                result = await result
+        if mode == "eval" and result is not None:
+            print(repr(result), file=shown)
+        break
+    return shown.getvalue()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_examples_show_what_they_say(broker: BrokerProcess, kind: Any) -> None:
+    async def run() -> None:
+        admin = kind(broker.http_url)
+        names = {kind.__name__: lambda url: kind(broker.http_url), "admin": admin}
+        for example in examples(kind):
+            assert await run_example(example, names) == example.want, example.source
+        closed = admin.close()
+        if inspect.isawaitable(closed):
+            await closed
+
+    assert len(examples(kind)) > 20
+    asyncio.run(run())
+
+
+def test_both_clients_have_the_same_methods_and_describe_each() -> None:
+    assert methods(AdminClient).keys() == methods(AsyncAdminClient).keys()
+    for kind in KINDS:
+        for name, method in methods(kind).items():
+            assert method.__doc__ or name == "close", name
+
+
+def test_errors_say_what_a_caller_can_do(broker: BrokerProcess) -> None:
+    with AdminClient(broker.http_url) as admin:
+        with pytest.raises(NotFoundError, match="does not exist"):
+            admin.topic_stats("orders")
+        admin.create_topic("orders")
+        with pytest.raises(ConflictError, match="exists"):
+            admin.create_topic("orders")
+        with pytest.raises(InvalidNameError):
+            admin.create_namespace("orders")
+    with pytest.raises(ConnectError, match="anabranch serve"):
+        AdminClient("http://127.0.0.1:1").brokers()
+
+
+def test_calls_of_an_asynchronous_client_run_side_by_side(broker: BrokerProcess) -> None:
+    async def run() -> None:
+        async with AsyncAdminClient(broker.http_url) as admin:
+            await asyncio.gather(*(admin.create_classic_topic(f"events-{n}") for n in range(20)))
+            stats = await asyncio.gather(*(admin.classic_stats(f"events-{n}") for n in range(20)))
+            assert all(isinstance(one, TopicStats) and one.topic_creation_time_stamp > 0 for one in stats)
+            with pytest.raises(NotFoundError):
+                await admin.classic_stats("events-20")
+
+    asyncio.run(run())
