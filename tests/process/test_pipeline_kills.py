@@ -144,4 +144,4 @@ def test_every_pipeline_resumes_after_a_kill(broker: BrokerProcess, tmp_path: Pa
         assert report(tmp_path / "verify.json") == {"findings": 0, "messages": COUNT, "keys": KEYS}
         assert report(tmp_path / "skew.json") == {"total": COUNT, "heaviest": -(-COUNT // KEYS)}
         # Neither a killed run nor a whole one leaves a subscription on the topic that it reads.
-        assert admin.topic_stats(ORDERS)["subscriptions"] == {}
+        assert admin.topic_stats(ORDERS).subscriptions == {}

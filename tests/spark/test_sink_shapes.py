@@ -136,7 +136,7 @@ def test_retention_waits_for_the_subscription_of_a_query(
     with AdminClient(broker.http_url) as api:
 
         def has_first_segment(topic: str) -> bool:
-            return "0" in api.topic_metadata(full(topic))["segments"]
+            return 0 in api.topic_metadata(full(topic)).segments
 
         def wait_until_removed(topic: str) -> None:
             deadline = time.monotonic() + PATIENCE_S

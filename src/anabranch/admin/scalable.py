@@ -18,6 +18,7 @@ from anabranch.admin.topics import classic_places
 from anabranch.controller.decide.operation import LayoutVersion
 from anabranch.controller.lifecycle import Migration
 from anabranch.errors import ConflictError, InvalidConfigurationError, TopicExistsError, TopicNotFoundError
+from anabranch.metadata import records
 from anabranch.metadata.layouts import layout_of
 from anabranch.metadata.records import SubscriptionKind
 from anabranch.model.hashing import equal_bucket_splits
@@ -223,7 +224,12 @@ async def delete_property(call: Call) -> None:
 
 async def get_metadata(call: Call) -> ScalableMetadata:
     """The stored record: the segments, and the change that is under way."""
-    return msgspec.convert(await call.record(), ScalableMetadata, from_attributes=True)
+    return shown_record(await call.record())
+
+
+def shown_record(record: records.TopicRecord) -> ScalableMetadata:
+    """A stored record as a body."""
+    return msgspec.convert(msgspec.to_builtins(record), ScalableMetadata)
 
 
 NAMESPACE = "/admin/v2/scalable/{tenant}/{namespace}"

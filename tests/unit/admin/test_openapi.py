@@ -14,6 +14,15 @@ from anabranch.admin import server
 from anabranch.admin.call_forms import CallForm
 from anabranch.admin.models.body import Body, plain
 from anabranch.admin.models.examples import EXAMPLES
+from anabranch.admin.scalable import shown_record
+from anabranch.metadata.records import (
+    GarbageRecord,
+    IntentRecord,
+    PrunedRecord,
+    RangeRecord,
+    SegmentRecord,
+    TopicRecord,
+)
 from tests.harness.admin import Admin
 
 FORMS = [one.form for one in server.ROUTES]
@@ -81,3 +90,21 @@ def bodies_in(kind: Any) -> set[type]:
     if isinstance(kind, type) and issubclass(kind, Body):
         return {kind}
     return {found for part in get_args(kind) for found in bodies_in(part)}
+
+
+def test_a_record_with_everything_in_it_can_be_shown() -> None:
+    record = TopicRecord(
+        epoch=2,
+        next_segment_id=3,
+        segments={0: SegmentRecord(segment_id=0, hash_range=RangeRecord(start=0, end=0xFFFF))},
+        intent=IntentRecord(
+            kind="split", steps=(), first_id=1, child_names=(), child_stores=(), started_at_ms=1, term=1
+        ),
+        garbage=(GarbageRecord(name="x", since_ms=1),),
+        pruned={7: PrunedRecord(0, 9, 3)},
+        auto_scale_policy={"enabled": False, "maxSegments": 3},
+        history={"splits": [1]},
+    )
+    shown = shown_record(record)
+    assert msgspec.json.decode(msgspec.json.encode(shown)) == msgspec.json.decode(msgspec.json.encode(record))
+    assert shown.segments[0].hash_range.end == 0xFFFF

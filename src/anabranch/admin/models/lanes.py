@@ -24,7 +24,7 @@ class LaneInfo(Body, frozen=True, kw_only=True):
     first_message_id: str | None = None
 
 
-class LaneMessage(Body, frozen=True, kw_only=True):
+class LaneMessage(Body, frozen=True, kw_only=True, omit_defaults=True):
     """One message that waits in a lane; `unreadable` says why an entry cannot be opened."""
 
     message_id: str = ""
@@ -33,7 +33,7 @@ class LaneMessage(Body, frozen=True, kw_only=True):
     producer: str | None = None
     key: str | None = None
     properties: dict[str, str] = {}
-    size_bytes: int = 0
+    size_bytes: int | None = None
     payload: str | None = None
     unreadable: str | None = None
 
