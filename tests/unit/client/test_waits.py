@@ -301,10 +301,8 @@ def test_every_public_class_and_method_is_in_the_tables() -> None:
         for name in anabranch.__all__
         if isinstance(kind := getattr(anabranch, name), type)
         and waiting_methods(kind)
-        # An application gives credentials to a client, and the client limits their time.
-        and not name.startswith("Authentication")
-        # Its calls are in the table of tests/process/test_admin_waits.py.
-        and kind is not anabranch.AsyncAdminClient
+        # A client limits the time of its credentials; process/test_admin_waits.py has the admin client.
+        and not name.startswith(("Authentication", "AsyncAdmin"))
     }
     assert handed_out - {anabranch.AsyncClient} <= OPENED_CALLS.keys()
     assert waiting_methods(BulkClient) == CLIENT_CALLS.keys()
