@@ -189,9 +189,13 @@ class UnsupportedFeatureError(ServerError):
 
 
 class QuotaExceededError(ServerError):
-    """The backlog quota of the topic is used up."""
+    """The backlog quota of the topic is used up; producers wait until consumers have caught up."""
 
     retryable = True
+
+
+class PublishRefusedError(ServerError):
+    """The backlog quota of the topic is used up; messages are refused until consumers have caught up."""
 
 
 class TopicTerminatedError(ServerError):
@@ -281,15 +285,11 @@ class UnsupportedFormatError(AnabranchError):
 
 
 class BadEntryError(CorruptDataError):
-    """A stored entry cannot be decoded; a consumer's next call receives the message behind it.
-
-    `message_id` stands for the whole entry, so that a consumer can acknowledge it; None in Spark.
-    """
+    """A stored entry cannot be decoded; the next call goes on behind it. `message_id` means all of it."""
 
     def __init__(self, text: str, topic: str = "", message_id: Any = None) -> None:
         super().__init__(text)
-        self.topic = topic
-        self.message_id = message_id
+        self.topic, self.message_id = topic, message_id
 
 
 class MissingDataError(AnabranchError):

@@ -72,7 +72,6 @@ class SpillingStore:
             lambda turn: None,
             SubscriptionLimits(spill_bytes=spill_bytes),
             1.0,
-            False,
             _epoch,
             lambda name, _: _epoch(name),
             failpoints=self.points,

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.controller.decide.retention import kept_sizes, prunable
-from anabranch.metadata.namespaces import Retention
 from anabranch.metadata.records import SubscriptionRecord
 from anabranch.model.layout import Layout, Segment
+from anabranch.model.policies.retention import Retention
 
 NOW_MS = 20_000
 

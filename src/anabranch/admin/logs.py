@@ -137,13 +137,8 @@ class Logs:
     async def expire(self, place: Place, subscription: str, before_ms: int) -> None:
         """Acknowledge the messages that were published before that time."""
         log, found = await self._subscribed(place, subscription)
-        if found.backing.spilled_bytes:
-            with log.use.call():
-                await skip_older(found, before_ms)
-            return
-        ordinal = found.log.extent.ordinal_at_time(before_ms)
-        if ordinal > found.cursor.acks.mark:
-            await found.seek(ordinal)
+        with log.use.call():
+            await skip_older(found, before_ms)
 
     async def skip(self, place: Place, subscription: str, count: int) -> int:
         """Acknowledge the next `count` entries; returns how many of them the log does not have."""

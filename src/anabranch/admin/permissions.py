@@ -13,7 +13,7 @@ from anabranch.admin.models.namespaces import AuthPolicies
 from anabranch.errors import InvalidConfigurationError, NotFoundError, TopicNotFoundError
 from anabranch.metadata.records import NamespaceRecord
 from anabranch.model.names import Domain, TopicName, validate_subscription
-from anabranch.model.quotas import topic_key, topic_rates, without_topic_rates
+from anabranch.model.policies.of_topics import topic_key, topic_policies, without_topic_policies
 from anabranch.rights import grants
 from anabranch.rights.callers import ROLE_CHARACTERS_MAX, is_role
 from anabranch.rights.grants import ACTIONS, NamespaceGrants, RoleActions
@@ -118,15 +118,15 @@ async def topic_exists(call: Call, name: TopicName) -> bool:
 
 
 async def forget_topic(call: Call, name: TopicName) -> None:
-    """End grants on, and rates of, a deleted topic, so that the next topic of its name begins without any."""
+    """End grants on, and policies of, a deleted topic, so that the next topic of its name has none."""
     if await topic_exists(call, name):
         return
 
     def change(record: NamespaceRecord) -> NamespaceRecord:
-        policies = without_topic_rates(grants.without_topic(record.policies, name), topic_key(name))
+        policies = without_topic_policies(grants.without_topic(record.policies, name), topic_key(name))
         before = grants.grants_of(name.namespace_name, record.policies)
         unchanged = before == grants.grants_of(name.namespace_name, policies)
-        unchanged = unchanged and topic_rates(record.policies) == topic_rates(policies)
+        unchanged = unchanged and topic_policies(record.policies) == topic_policies(policies)
         return record if unchanged else msgspec.structs.replace(record, policies=policies)
 
     with suppress(NotFoundError):

@@ -22,12 +22,12 @@ from anabranch.admin import (
     brokers,
     lanes,
     permissions,
+    policies,
     quotas,
     scalable,
     scalable_subscriptions,
     segments,
     tenants,
-    topic_rates,
     topic_reports,
     topics,
 )
@@ -62,7 +62,7 @@ def description() -> bytes:
     return msgspec.json.encode(openapi.describe((one.form for one in ROUTES), SERVER_VERSION))
 
 
-# The route of namespace policies matches any last part, so more specific routes come first.
+# The routes of policies match any last part of a path, so more specific routes come first.
 ROUTES = [
     *scalable.ROUTES,
     *auto_scale.ROUTES,
@@ -72,12 +72,12 @@ ROUTES = [
     *topics.ROUTES,
     *topic_reports.ROUTES,
     *permissions.ROUTES,
-    *topic_rates.ROUTES,
     *quotas.ROUTES,
     *tenants.ROUTES,
     *brokers.ROUTES,
     *metrics.ROUTES,
     route("GET", "/openapi.json", describe_api, returns=dict[str, Any]),
+    *policies.ROUTES,
 ]
 
 

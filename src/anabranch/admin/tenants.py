@@ -7,32 +7,18 @@ from typing import Any
 
 import msgspec
 
-from anabranch.admin.answers import as_json
-from anabranch.admin.calls import NUMBER_MAX, Call, route
+from anabranch.admin.calls import Call, route
 from anabranch.admin.models.brokers import ClusterData
 from anabranch.admin.models.namespaces import NamespacePolicies
 from anabranch.admin.models.tenants import TenantInfo
 from anabranch.admin.permissions import check_auth_policies
-from anabranch.admin.quotas import QUOTA_POLICIES, check_new_namespace, store_policy
+from anabranch.admin.quotas import check_new_namespace
 from anabranch.admin.topics import delete_topic, list_topics
 from anabranch.errors import InvalidConfigurationError, MetadataError, NotFoundError, TopicNotFoundError
 from anabranch.metadata.records import NamespaceRecord, TenantRecord
 from anabranch.model.names import validate_entity
-from anabranch.rights.grants import SUBSCRIPTION_MODE, SUBSCRIPTION_MODES, grants_of
-
-RETENTION = "retention_policies"
-_LIMITS = ("retentionTimeInMinutes", "retentionSizeInMB")
-
-_POLICY_FIELDS = {
-    "retention": RETENTION,
-    "messageTTL": "message_ttl_in_seconds",
-    "deduplication": "deduplicationEnabled",
-    "autoTopicCreation": "autoTopicCreationOverride",
-    "autoSubscriptionCreation": "autoSubscriptionCreationOverride",
-    "subscriptionAuthMode": SUBSCRIPTION_MODE,
-}
-"""Name in the path -> name in the Policies object. Brokers apply retention and automatic creation of topics;
-they store and return the other policies."""
+from anabranch.model.policies.table import check_policies
+from anabranch.rights.grants import grants_of
 
 
 async def list_clusters(call: Call) -> list[str]:
@@ -98,10 +84,9 @@ async def list_namespaces(call: Call) -> list[str]:
 
 async def create_namespace(call: Call) -> None:
     validate_entity("namespace", call.part("namespace"))
-    policies = await call.body(dict[str, Any]) or {}
-    _check_retention(policies.get(RETENTION))
+    policies = check_policies(await call.body(dict[str, Any]) or {})
     check_auth_policies(call.namespace(), policies)
-    await check_new_namespace(call, policies)
+    await check_new_namespace(call)
     await call.topics.namespaces.create_namespace(call.namespace(), NamespaceRecord(policies=policies))
     if roles := sorted(grants_of(call.namespace(), policies).roles):
         call.note_change(f"with rights of {', '.join(roles)}")
@@ -137,66 +122,6 @@ async def delete_namespace(call: Call) -> None:
     await call.topics.delete_namespace(namespace)
 
 
-async def get_policy(call: Call) -> Any:
-    quota = QUOTA_POLICIES.get(call.part("policy"))
-    if quota is not None:
-        return await quota.get(call)
-    record = await call.topics.namespaces.load_namespace(call.namespace())
-    value = record.policies.get(_field(call))
-    return None if value is None else as_json(value)
-
-
-async def set_policy(call: Call) -> None:
-    quota = QUOTA_POLICIES.get(call.part("policy"))
-    if quota is not None:
-        await quota.set(call)
-    else:
-        await _store_policy(call, await call.body(object))
-
-
-async def delete_policy(call: Call) -> None:
-    quota = QUOTA_POLICIES.get(call.part("policy"))
-    if quota is not None:
-        await quota.remove(call)
-    else:
-        await _store_policy(call, None)
-
-
-async def _store_policy(call: Call, value: object) -> None:
-    field = _field(call)
-    if field == RETENTION:
-        _check_retention(value)
-    if field == SUBSCRIPTION_MODE:
-        if value not in (None, *SUBSCRIPTION_MODES):
-            raise InvalidConfigurationError(f"the body must be one of {', '.join(SUBSCRIPTION_MODES)}")
-        call.note_change(f"subscriptions have the mode {value}")
-    await store_policy(call, field, value)
-
-
-def _check_retention(policy: object) -> None:
-    if policy is None:
-        return
-    limits: list[Any] = [policy.get(name) for name in _LIMITS] if isinstance(policy, dict) else ["none"]
-    if not all(
-        limit is None or (type(limit) in (int, float) and -1 <= limit <= NUMBER_MAX) for limit in limits
-    ):
-        raise InvalidConfigurationError(
-            f"retention is {' and '.join(_LIMITS)}, numbers from -1 to {NUMBER_MAX}"
-        )
-    if 0 in limits and any(limits):
-        raise InvalidConfigurationError(
-            "a limit of 0 beside another keeps nothing: use -1 for no limit, or 0 twice for no retention"
-        )
-
-
-def _field(call: Call) -> str:
-    name = call.part("policy")
-    if name not in _POLICY_FIELDS:
-        known = ", ".join((*_POLICY_FIELDS, *QUOTA_POLICIES))
-        raise NotFoundError(f"there is no namespace policy {name!r}; known are {known}")
-    return _POLICY_FIELDS[name]
-
-
 CLUSTERS = "/admin/v2/clusters"
 TENANTS = "/admin/v2/tenants"
 NAMESPACES = "/admin/v2/namespaces/{tenant}"
@@ -215,8 +140,4 @@ ROUTES = [
     route("GET", NAMESPACE, get_namespace),
     route("DELETE", NAMESPACE, delete_namespace, query={"force": bool}),
     route("GET", NAMESPACE + "/topics", list_topics),
-    route("GET", NAMESPACE + "/{policy}", get_policy),
-    route("POST", NAMESPACE + "/{policy}", set_policy),
-    route("PUT", NAMESPACE + "/{policy}", set_policy),
-    route("DELETE", NAMESPACE + "/{policy}", delete_policy),
 ]

@@ -13,6 +13,7 @@ from anabranch.broker.catalog.authorizer import Authorizer
 from anabranch.broker.catalog.classic_topics import ClassicTopics
 from anabranch.broker.catalog.idle_logs import IdleLogs
 from anabranch.broker.catalog.message_size import largest_message_bytes
+from anabranch.broker.catalog.policy_rounds import PolicyRounds, renew_producers
 from anabranch.broker.catalog.producer_epochs import TopicEpochs
 from anabranch.broker.catalog.quotas import QuotaBook
 from anabranch.broker.catalog.schemas import SchemaRegistry
@@ -187,9 +188,11 @@ class Broker:
             answer_s = self.config.authentication_refresh_check_s
             self._tasks.spawn(Expiry(self.connections, self.clock, self.gate.audit, answer_s).run())
         self._tasks.spawn(UnledTopics(self.logs, self.controllers).run())
-        kept_s = self.config.segment_retention_s
-        retention_of = partial(self.records.namespaces.retention, default_s=None if kept_s < 0 else kept_s)
-        self._tasks.spawn(Trimming(self.stores, self.logs, self.clock, retention_of).run())
+        policies = self.quotas.book.policies
+        self._tasks.spawn(Trimming(self.stores, self.logs, self.clock, policies).run())
+        policies.changed = partial(renew_producers, self.logs, policies)
+        rounds = PolicyRounds(self.logs, policies, self.clock.wall_ms, self.config.policy_check_s)
+        self._tasks.spawn(rounds.run())
 
     async def stop(self) -> None:
         """Answer accepted entries, hang up, close all stores. May be called at any stage of `start`."""
@@ -273,7 +276,6 @@ def _log_context(
         later=shared.turns.later,
         limits=SubscriptionLimits.from_config(config),
         rate_window_s=config.load_report_interval_s,
-        deduplicate=config.deduplication,
         epoch_of=epochs.current,
         next_epoch=epochs.next,
         dispatch_times=environment.timings.dispatch,

@@ -84,6 +84,13 @@ class QuotaConfig:
         pulsar="dispatchThrottlingRateRelativeToPublishRate",
     )
 
+    policy_check_s: float = setting(
+        60.0,
+        "Interval in which messages are expired, and backlog quotas and compaction thresholds are compared.",
+        pulsar="backlogQuotaCheckIntervalInSeconds",
+        low=0.05,
+    )
+
     def namespace_quotas(self) -> NamespaceQuotas:
         """The limits of a namespace without policies."""
         relative = self.dispatch_relative

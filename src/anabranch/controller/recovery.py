@@ -119,7 +119,9 @@ class TopicRecovery:
                 found.deleted.append(name)
             elif record.intent is not None or record.garbage:
                 found.unfinished.append(name)
-            elif policy is not None and may_rest(record, policy, limits) and self._is_sound(name, record):
+            elif (
+                policy is not None and may_rest(record, policy, limits(name)) and self._is_sound(name, record)
+            ):
                 found.resting[name] = RestingTopic.of(record)
             else:
                 found.waiting.append(name)

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from anabranch.errors import ConflictError, InvalidConfigurationError, NotFoundError
 from anabranch.metadata import records
 from anabranch.metadata.record_store import RecordStore
 from anabranch.metadata.records import NamespaceRecord, TenantRecord
-from anabranch.model.names import decode_part, encode_part, parse_namespace
+from anabranch.model.names import TopicName, decode_part, encode_part, parse_namespace
+from anabranch.model.policies.of_topics import policy_of_topic, topic_key
+from anabranch.model.policies.retention import Retention, retention_of
 from anabranch.model.policy import AutoScalePolicy, resolve
 
 DEFAULT_TENANT = "public"
 DEFAULT_NAMESPACE = "public/default"
-MEGABYTE = 1024 * 1024
-
-
-class Retention(NamedTuple):
-    """Limits beyond which acknowledged messages of a topic are deleted; None is no limit."""
-
-    time_s: float | None
-    size_bytes: int | None = None
+RETENTION = "retention_policies"
 
 
 class NamespaceStore(RecordStore):
@@ -72,17 +67,20 @@ class NamespaceStore(RecordStore):
             raise NotFoundError(f"namespace {namespace} does not exist")
         return record
 
-    async def retention(self, namespace: str, default_s: float | None) -> Retention:
-        """How long acknowledged messages of the namespace stay; `default_s` if it has no policy."""
-        return retention_of(await self._load_policies(namespace), default_s)
+    async def retention(self, topic: TopicName, default_s: float | None) -> Retention:
+        """How long acknowledged messages of a topic stay; `default_s` without a policy."""
+        return _retention(await self._load_policies(topic.namespace_name), topic, default_s)
 
     async def policies(
         self, namespace: str, broker: AutoScalePolicy, default_s: float | None
-    ) -> tuple[AutoScalePolicy | None, Retention]:
-        """Auto-scaling and retention of the namespace; None if its layer does not fit to the broker's."""
+    ) -> tuple[AutoScalePolicy | None, Callable[[TopicName], Retention]]:
+        """Auto-scaling of the namespace, None if its layer does not fit to the broker's; and retention."""
         found = await self.read(NamespaceRecord, records.namespace_path(records.NAMESPACES, namespace))
         record = found or NamespaceRecord()
-        limits = retention_of(record.policies, default_s)
+
+        def limits(topic: TopicName) -> Retention:
+            return _retention(record.policies, topic, default_s)
+
         try:
             return resolve(broker, record.scalable_topic_auto_scale_policy), limits
         except InvalidConfigurationError:
@@ -122,15 +120,6 @@ class NamespaceStore(RecordStore):
         return await self.change_record(NamespaceRecord, path, change, missing)
 
 
-def retention_of(policies: dict[str, Any], default_s: float | None) -> Retention:
-    """The retention that a namespace's policies give; `default_s` applies if they have no time."""
-    policy = policies.get("retention_policies")
-    given = policy if isinstance(policy, dict) else {}
-    minutes, megabytes = given.get("retentionTimeInMinutes"), given.get("retentionSizeInMB")
-    time_s = default_s
-    if isinstance(minutes, int | float):
-        time_s = None if minutes < 0 else minutes * 60.0
-    # Pulsar refuses size 0 beside a time; ignoring the size loses no messages.
-    if not isinstance(megabytes, int | float) or megabytes < 0 or (megabytes == 0 and time_s != 0):
-        return Retention(time_s)
-    return Retention(time_s, int(megabytes * MEGABYTE))
+def _retention(policies: dict[str, Any], topic: TopicName, default_s: float | None) -> Retention:
+    own = policy_of_topic(policies, topic_key(topic), "retention")
+    return retention_of(policies.get(RETENTION) if own is None else own, default_s)

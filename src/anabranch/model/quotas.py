@@ -11,7 +11,6 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from anabranch.errors import InvalidConfigurationError
-from anabranch.model.names import TopicName
 from anabranch.model.token_bucket import Rate
 
 COUNT_MAX: Final = 2**31 - 1
@@ -26,15 +25,20 @@ NAMESPACE_COUNTS: Final = {
 }
 """Name in the path -> name in Pulsar's Policies, and of the setting of the broker."""
 
+TOPIC_COUNTS: Final = {
+    "maxProducers": "max_producers_per_topic",
+    "maxConsumers": "max_consumers_per_topic",
+    "maxConsumersPerSubscription": "max_consumers_per_subscription",
+    "maxSubscriptionsPerTopic": "max_subscriptions_per_topic",
+}
+"""Name in the paths of topics -> name in Pulsar's Policies."""
+
 NAMESPACE_RATES: Final = {
     "publishRate": "publishMaxMessageRate",
     "dispatchRate": "topicDispatchRate",
     "subscriptionDispatchRate": "subscriptionDispatchRate",
 }
 """Name in the path -> name in Pulsar's Policies, where the value is a map from clusters to rates."""
-
-TOPIC_RATES: Final = "topic_rates"
-"""Among the policies of a namespace: the rates of single topics, by topic and by name in the path."""
 
 TENANT_COUNTS: Final = (
     "maxConnections",
@@ -116,19 +120,6 @@ def check_rate(name: str, value: object) -> dict[str, Any]:
     return rate
 
 
-def check_policies(policies: Mapping[str, Any]) -> None:
-    """Check the quotas among the policies of a new namespace; raises InvalidConfigurationError."""
-    for name, field in NAMESPACE_COUNTS.items():
-        if policies.get(field) is not None:
-            check_count(name, policies[field])
-    for name, field in NAMESPACE_RATES.items():
-        by_cluster = policies.get(field)
-        if by_cluster is not None and not isinstance(by_cluster, dict):
-            raise InvalidConfigurationError(f"{field} is a map from clusters to rates")
-        for rate in (by_cluster or {}).values():
-            check_rate(name, rate)
-
-
 def check_tenant(value: Mapping[str, Any]) -> dict[str, Any]:
     """The quotas of a tenant in their full form; raises InvalidConfigurationError."""
     known = (*TENANT_COUNTS, *TENANT_RATES)
@@ -155,50 +146,14 @@ def namespace_quotas(policies: Mapping[str, Any], broker: NamespaceQuotas, clust
     return NamespaceQuotas(**found)
 
 
-def topic_key(name: TopicName) -> str:
-    """The key of a topic among the rates of its namespace: the same in all schemes, for all partitions."""
-    return name.partitioned_topic.local
-
-
-def topic_rates(policies: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The stored rates of single topics, by topic and by name in the path."""
-    stored = policies.get(TOPIC_RATES)
-    return {
-        topic: rates
-        for topic, rates in (stored.items() if isinstance(stored, dict) else ())
-        if isinstance(rates, dict)
+def topic_quotas(namespace: NamespaceQuotas, own: Mapping[str, Any]) -> NamespaceQuotas:
+    """The limits of a topic with these stored policies; one without limits lifts that of the namespace."""
+    found: dict[str, Any] = {
+        field: own[name] for name, field in TOPIC_COUNTS.items() if _is_whole(own.get(name), 0)
     }
-
-
-def rate_of_topic(policies: Mapping[str, Any], topic: str, name: str) -> Any:
-    """One rate of one topic as it is stored; None if the topic has none of its own."""
-    return topic_rates(policies).get(topic, {}).get(name)
-
-
-def with_topic_rate(
-    policies: Mapping[str, Any], topic: str, name: str, rate: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """The policies after one rate of a topic was set, or removed if it is None."""
-    of_topic = {other: kept for other, kept in topic_rates(policies).get(topic, {}).items() if other != name}
-    if rate is not None:
-        of_topic[name] = rate
-    found = without_topic_rates(policies, topic)
-    return {**found, TOPIC_RATES: {**topic_rates(found), topic: of_topic}} if of_topic else found
-
-
-def without_topic_rates(policies: Mapping[str, Any], topic: str) -> dict[str, Any]:
-    """The policies after all rates of a topic were removed."""
-    left = {other: rates for other, rates in topic_rates(policies).items() if other != topic}
-    found = {field: value for field, value in policies.items() if field != TOPIC_RATES}
-    return {**found, TOPIC_RATES: left} if left else found
-
-
-def topic_quotas(namespace: NamespaceQuotas, rates: Mapping[str, Any]) -> NamespaceQuotas:
-    """The limits of a topic with these stored rates; a rate without limits lifts that of the namespace."""
-    found: dict[str, Any] = {}
     for place, name in zip(_RATE_PLACES, NAMESPACE_RATES, strict=True):
-        if name in rates:
-            found[place] = _read_rate(name, rates[name])
+        if name in own:
+            found[place] = _read_rate(name, own[name])
     return replace(namespace, **found)
 
 

@@ -20,7 +20,7 @@ _EXCEPTION_OF_CODE: Final[dict[int, type[errors.AnabranchError]]] = {
     pb.ConsumerBusy: errors.ConsumerBusyError,
     pb.ServiceNotReady: errors.ServiceNotReadyError,
     pb.ProducerBlockedQuotaExceededError: errors.QuotaExceededError,
-    pb.ProducerBlockedQuotaExceededException: errors.QuotaExceededError,
+    pb.ProducerBlockedQuotaExceededException: errors.PublishRefusedError,
     pb.ChecksumError: errors.ChecksumError,
     pb.UnsupportedVersionError: errors.UnsupportedFeatureError,
     pb.TopicNotFound: errors.TopicNotFoundError,

@@ -56,9 +56,5 @@ CLUSTER_CALLS: Final[dict[tuple[str, str], TableLine]] = {
     ("POST", _NAMESPACE + "/permissions/{role}"): ADMIN,
     ("DELETE", _NAMESPACE + "/permissions/{role}"): ADMIN,
     ("DELETE", _NAMESPACE + "/permissions/{subscription}/{role}"): ADMIN,
-    ("GET", _NAMESPACE + "/{policy}"): ADMIN,
-    ("POST", _NAMESPACE + "/{policy}"): ADMIN,
-    ("PUT", _NAMESPACE + "/{policy}"): ADMIN,
-    ("DELETE", _NAMESPACE + "/{policy}"): ADMIN,
     **policy_lines(_NAMESPACE, ADMIN, "scalableTopicAutoScalePolicy"),
 }

@@ -89,5 +89,6 @@ SCALABLE_SUBSCRIPTION: Final = TableLine(Right.CONSUME, partial(_of_subscription
 
 
 def policy_lines(of: str, line: TableLine, *names: str) -> dict[tuple[str, str], TableLine]:
-    """The lines of policies that are read, set and removed."""
-    return {(verb, f"{of}/{name}"): line for name in names for verb in ("GET", "POST", "DELETE")}
+    """The lines of policies that are read, set and removed; those that are named here have other routes."""
+    lines = {(verb, f"{of}/{name}"): line for name in names for verb in ("GET", "POST", "DELETE")}
+    return {**lines, **{(verb, f"{of}/{{policy}}"): line for verb in ("GET", "POST", "PUT", "DELETE")}}

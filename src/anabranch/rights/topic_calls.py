@@ -28,7 +28,6 @@ _CLASSIC_SUB: Final = _CLASSIC_TOPIC + "/subscription/{subscription}"
 _SCALABLE_SUB: Final = _SCALABLE_TOPIC + "/subscriptions/{subscription}"
 _SEGMENT: Final = "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}"
 
-_RATES: Final = ("publishRate", "dispatchRate", "subscriptionDispatchRate")
 
 TOPIC_CALLS: Final[dict[tuple[str, str], TableLine]] = {
     ("GET", _CLASSIC): NAMES,
@@ -76,8 +75,8 @@ TOPIC_CALLS: Final[dict[tuple[str, str], TableLine]] = {
     ("GET", _SCALABLE_TOPIC + "/properties"): SCALABLE_LOOK,
     ("PUT", _SCALABLE_TOPIC + "/properties"): SCALABLE_ADMIN,
     ("DELETE", _SCALABLE_TOPIC + "/properties"): SCALABLE_ADMIN,
-    **policy_lines(_CLASSIC_TOPIC, CLASSIC_ADMIN, *_RATES),
-    **policy_lines(_SCALABLE_TOPIC, SCALABLE_ADMIN, "autoScalePolicy", *_RATES),
+    **policy_lines(_CLASSIC_TOPIC, CLASSIC_ADMIN),
+    **policy_lines(_SCALABLE_TOPIC, SCALABLE_ADMIN, "autoScalePolicy"),
     ("GET", _SCALABLE_TOPIC + "/permissions"): SCALABLE_ADMIN,
     ("POST", _SCALABLE_TOPIC + "/permissions/{role}"): SCALABLE_ADMIN,
     ("DELETE", _SCALABLE_TOPIC + "/permissions/{role}"): SCALABLE_ADMIN,

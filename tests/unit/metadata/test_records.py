@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from anabranch.errors import InvalidNameError, MetadataError
-from anabranch.metadata import namespaces, records
+from anabranch.metadata import records
 from anabranch.metadata.layouts import layout_of, with_layout
 from anabranch.metadata.records import (
     AssignedRecord,
@@ -20,6 +20,7 @@ from anabranch.metadata.records import (
 )
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
+from anabranch.model.policies.retention import retention_of
 
 NAME = TopicName.parse("topic://public/default/orders")
 
@@ -151,5 +152,4 @@ def test_names_are_encoded_so_that_no_two_share_a_path() -> None:
     ],
 )
 def test_the_policy_of_a_namespace_overrides_the_default_retention(policy: object, kept: object) -> None:
-    policies = {} if policy is None else {"retention_policies": policy}
-    assert namespaces.retention_of(policies, 7.0) == kept
+    assert retention_of(policy, 7.0) == kept

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
+from anabranch.broker.catalog.policy_book import PolicyBook
 from anabranch.broker.serving.throttles import Throttles
 from anabranch.config.broker import BrokerConfig
 from anabranch.errors import AnabranchError, LimitExceededError
@@ -19,15 +20,14 @@ from anabranch.metadata.records import NamespaceRecord, TenantRecord
 from anabranch.metadata.topic_room import TopicLimit, TopicRoom
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import TopicName, decode_part
+from anabranch.model.policies.of_topics import topic_key, topic_policies
 from anabranch.model.quotas import (
     NO_TENANT_QUOTAS,
     NamespaceQuotas,
     TenantQuotas,
     namespace_quotas,
     tenant_quotas,
-    topic_key,
     topic_quotas,
-    topic_rates,
 )
 from anabranch.transport.seldom import Seldom
 
@@ -49,8 +49,10 @@ class QuotaBook:
         self._cluster = config.cluster
         self._default = config.namespace_quotas()
         self._namespaces: dict[str, NamespaceQuotas] = {}
-        self._topic_rates: dict[str, dict[str, dict[str, Any]]] = {}
-        """The rates of single topics, by namespace and topic."""
+        self._of_topics: dict[str, dict[str, dict[str, Any]]] = {}
+        """The policies of single topics, by namespace and topic."""
+        self.policies = PolicyBook(config)
+        """All policies but counts and rates."""
         self._tenants: dict[str, TenantQuotas] = {}
         self._records = topics.namespaces
         topics.room = TopicRoom(self._records, wall_ms, self.topic_limits, self.refuse)
@@ -63,10 +65,11 @@ class QuotaBook:
         return self._namespaces.get(namespace, self._default)
 
     def of_topic(self, name: TopicName) -> NamespaceQuotas:
-        """The limits of a topic: those of its namespace, with the rates that the topic has of its own."""
+        """The limits of a topic: those of its namespace, with those that the topic has of its own."""
         found = self.of_namespace(name.namespace_name)
-        rates = self._topic_rates.get(name.namespace_name, {}).get(topic_key(name))
-        return found if rates is None else topic_quotas(found, rates)
+        own = self._of_topics.get(name.namespace_name, {})
+        policies = own.get(topic_key(name.topic if name.is_segment else name)) if own else None
+        return found if policies is None else topic_quotas(found, policies)
 
     def of_tenant(self, tenant: str) -> TenantQuotas:
         return self._tenants.get(tenant, NO_TENANT_QUOTAS)
@@ -117,7 +120,7 @@ class QuotaBook:
 
     def check_subscriptions(self, name: TopicName, known: int) -> None:
         """Raise LimitExceededError if a topic with so many subscriptions may not get one more."""
-        most = self.of_namespace(name.namespace_name).max_subscriptions_per_topic
+        most = self.of_topic(name).max_subscriptions_per_topic
         if most and known >= most:
             text = f"{name} has {known} subscriptions: maxSubscriptionsPerTopic={most}"
             self.refuse("maxSubscriptionsPerTopic", name.tenant, text)
@@ -151,7 +154,7 @@ class QuotaBook:
             "/".join(parts): records.decode(NamespaceRecord, value).policies
             async for parts, value in self._records.walk(records.NAMESPACES)
         }
-        for namespace in sorted({*namespaces, *self._namespaces, *self._topic_rates}):
+        for namespace in sorted({*namespaces, *self._namespaces, *self._of_topics}):
             self._set_namespace(namespace, namespaces.get(namespace, {}))
 
     async def _load_tenant(self, tenant: str) -> None:
@@ -172,12 +175,13 @@ class QuotaBook:
 
     def _set_namespace(self, namespace: str, policies: Mapping[str, Any]) -> None:
         quotas = namespace_quotas(policies, self._default, self._cluster)
-        rates = topic_rates(policies)
-        before = self.of_namespace(namespace), self._topic_rates.get(namespace, {})
-        if (quotas, rates) != before:
-            self._namespaces[namespace], self._topic_rates[namespace] = quotas, rates
+        own = topic_policies(policies)
+        before = self.of_namespace(namespace), self._of_topics.get(namespace, {})
+        if (quotas, own) != before:
+            self._namespaces[namespace], self._of_topics[namespace] = quotas, own
             if quotas == self._default:
                 del self._namespaces[namespace]
-            if not rates:
-                del self._topic_rates[namespace]
+            if not own:
+                del self._of_topics[namespace]
             self.throttles.namespace_changed(namespace)
+        self.policies.set(namespace, policies)

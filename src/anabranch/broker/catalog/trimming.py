@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Coroutine, Iterable
 from typing import Any
 
 from anabranch.aio import in_slices
+from anabranch.broker.catalog.policy_book import PolicyBook
 from anabranch.broker.catalog.served_logs import ServedLogs
 from anabranch.broker.catalog.side_logs import delete_garbage
 from anabranch.broker.catalog.stores import Stores
 from anabranch.clock import Clock
 from anabranch.errors import AnabranchError
 from anabranch.ledger.storage import SegmentLog
-from anabranch.metadata.namespaces import Retention
 from anabranch.model.names import TopicName
+from anabranch.model.policies.retention import Retention
 
 _logger = logging.getLogger(__name__)
 
@@ -53,18 +54,11 @@ async def trim(log: SegmentLog, kept: int) -> None:
 class Trimming:
     """Trims every log of the open stores, at intervals."""
 
-    def __init__(
-        self,
-        stores: Stores,
-        logs: ServedLogs,
-        clock: Clock,
-        retention_of: Callable[[str], Awaitable[Retention]],
-    ) -> None:
-        """`retention_of` returns the limits of a namespace."""
+    def __init__(self, stores: Stores, logs: ServedLogs, clock: Clock, policies: PolicyBook) -> None:
         self._stores = stores
         self._logs = logs
         self._clock = clock
-        self._retention_of = retention_of
+        self._policies = policies
         self._failing: set[str] = set()
 
     async def run(self) -> None:
@@ -77,14 +71,9 @@ class Trimming:
         # All stored logs, including those that no client has used since the start.
         names = self._stores.names()
         self._failing.intersection_update([*names, *self._stores.side_names(), SIDE_LOGS])
-        retention: dict[str, Retention] = {}
         async for name in in_slices(names, LOGS_PER_TURN):
-            log = self._stores.get(name)
-            parsed = TopicName.parse(name)
-            namespace = parsed.namespace_name
-            if namespace not in retention:
-                retention[namespace] = await self._find(namespace)
-            limits = retention[namespace]
+            log, parsed = self._stores.get(name), TopicName.parse(name)
+            limits = self._policies.of(parsed).retention
             if log is not None:
                 kept = self._kept(log, Retention(limits.time_s) if parsed.is_segment else limits)
                 await self._attempt(name, trim(log, kept))
@@ -99,13 +88,6 @@ class Trimming:
         for name in self._stores.side_names():
             if (log := self._stores.get(name)) is not None:
                 await self._attempt(name, trim(log, log.extent.next_ordinal))
-
-    async def _find(self, namespace: str) -> Retention:
-        try:
-            return await self._retention_of(namespace)
-        except AnabranchError as error:
-            _logger.warning("%s: the retention cannot be read, so no log is trimmed: %s", namespace, error)
-            return Retention(None)
 
     async def _attempt(self, name: str, trimming: Coroutine[Any, Any, None]) -> None:
         try:

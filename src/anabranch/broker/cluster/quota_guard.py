@@ -97,7 +97,7 @@ class QuotaGuard:
         self.usage.add_consumer(topic, subscription, member)
 
     async def _admit(self, log: TopicName, new: NewClient, link: object) -> None:
-        quotas, tenant = self.book.of_namespace(log.namespace_name), self.book.of_tenant(log.tenant)
+        quotas, tenant = self.book.of_topic(log), self.book.of_tenant(log.tenant)
         by_topic, by_tenant = limits_clients(new.kind, quotas, tenant)
         if not by_topic and not by_tenant:
             return

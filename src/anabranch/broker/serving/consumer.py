@@ -23,6 +23,8 @@ class ConsumerOptions:
 
     priority: int = 0
     unacked_max: int = 2**62
+    unacked_of_all_max: int | None = None
+    """Limit for all consumers of the subscription; None to keep the limit that it has."""
     epoch: int | None = None
     """Echoed in each MESSAGE; the client drops messages from before its last full redelivery."""
     metadata: Mapping[str, str] = field(default_factory=dict)

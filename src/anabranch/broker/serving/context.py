@@ -118,7 +118,6 @@ class LogContext:
     """Call a function when it is its turn among those that could go on for long."""
     limits: SubscriptionLimits
     rate_window_s: float
-    deduplicate: bool
     epoch_of: Callable[[TopicName], Awaitable[TopicEpoch]]
     """The last exclusive producer of a topic."""
     next_epoch: Callable[[TopicName, str], Awaitable[TopicEpoch]]

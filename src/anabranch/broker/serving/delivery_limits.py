@@ -1,9 +1,10 @@
-"""The rates of delivery of one subscription on one log, asked once a turn."""
+"""The rates and limits of delivery of one subscription on one log, asked once a turn."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from anabranch.broker.serving.consumer import ConsumerOptions
 from anabranch.broker.serving.reading import ReadPath
 from anabranch.broker.serving.throttles import SubscriptionGates, TopicThrottle
 
@@ -18,6 +19,11 @@ class DeliveryLimits:
         self._entries_max = path.batch_entries
         self._counted = (0, 0)
         self.gates: SubscriptionGates | None = None
+
+    def follow(self, options: ConsumerOptions) -> None:
+        """Take the limit of unacknowledged messages that a new consumer brings."""
+        if options.unacked_of_all_max is not None:
+            self._path.unacked_max = options.unacked_of_all_max
 
     def hold(self, go_on: Callable[[], None]) -> bool:
         """Whether no entry may be delivered now; `go_on` is called when one may."""

@@ -55,6 +55,10 @@ class EntryRules:
     """The slots of the keys; the whole ring for a producer that routes in another way."""
     bytes_max: int = deliverable_bytes(MESSAGE_BYTES_MAX)
     """Limit of `deliverable_bytes`."""
+    topic_bytes_max: int | None = None
+    """The limit that the topic has of its own."""
+    encrypted: bool = False
+    """Whether entries have to be encrypted."""
 
 
 ANY_CLASSIC_ENTRY = EntryRules()
@@ -90,13 +94,14 @@ def fault_of(send: Send, rules: EntryRules) -> ChecksumError | NotAllowedError |
         or not 0 < count * MESSAGE_BYTES_MIN <= size - end
         or size + (count >> 2) > rules.bytes_max
         or metadata.compression
+        or rules.topic_bytes_max is not None
     ):
         fault = _fault_of_count(send, metadata, size - end, rules)
     late = published > TIME_MS_MAX or metadata.deliver_at_time < 0
     if late or is_chunk or 0 < highest < sequence_id or _MARKER_TAG in raw:
         fault = fault or _fault_of_numbers(send, metadata)
-    if fault is None and rules.is_segment:
-        fault = _fault_of_hashes(metadata, raw, rules)
+    if fault is None and (rules.is_segment or rules.encrypted):
+        fault = _fault_of_log(metadata, raw, rules)
     return None if fault is None else NotAllowedError(fault)
 
 
@@ -116,6 +121,9 @@ def _fault_of_count(
     count, size = metadata.num_messages_in_batch, len(send.entry)
     if size + (count >> 2) > rules.bytes_max:
         return f"an entry of {size} bytes with {count} messages cannot be delivered; send less at once"
+    most = rules.topic_bytes_max
+    if most is not None and payload_bytes > most:
+        return f"an entry of {payload_bytes} bytes is too large for this topic: maxMessageSize={most}"
     if not send.is_chunk and count != send.num_messages:
         return f"a SEND of {send.num_messages} messages brought an entry that claims {count}"
     return fault_in_count(metadata, payload_bytes)
@@ -129,6 +137,12 @@ def _fault_of_numbers(send: Send, metadata: pb.MessageMetadata) -> str | None:
     if metadata.HasField("marker_type"):
         return "markers are not supported"
     return fault_in_chunk(metadata) if send.is_chunk else None
+
+
+def _fault_of_log(metadata: pb.MessageMetadata, raw: bytes, rules: EntryRules) -> str | None:
+    if rules.encrypted and not metadata.encryption_keys:
+        return "this topic takes only encrypted messages"
+    return _fault_of_hashes(metadata, raw, rules) if rules.is_segment else None
 
 
 def _fault_of_hashes(metadata: pb.MessageMetadata, raw: bytes, rules: EntryRules) -> str | None:

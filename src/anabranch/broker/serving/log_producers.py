@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from anabranch.broker.serving.context import ClientLink, LogContext, TopicEpoch
 from anabranch.broker.serving.producer import ServedProducer
+from anabranch.broker.serving.producer_access import next_step
 from anabranch.broker.serving.traffic import TrafficMeter
 from anabranch.errors import (
     ProducerBusyError,
@@ -24,10 +25,7 @@ from anabranch.ledger.storage import SegmentLog, StoredSequences
 from anabranch.model.inheritance import Known, highest_of
 from anabranch.model.names import TopicName
 from anabranch.model.ranges import FULL
-from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.rights.names import has_stored, is_foreign, roles_have_stored, stored_names
-
-ProducerStep = Literal["join", "own", "wait", "fence"]
 
 
 class KnownSequences(NamedTuple):
@@ -126,7 +124,7 @@ class LogProducers:
     def _prepare(self, producer: ServedProducer) -> None:
         producer.leave = partial(self.detach, producer)
         producer.traffic = self.traffic
-        if self._context.deduplicate:
+        if producer.options.deduplicate:
             known = known_sequences(self._log.sequences, producer.name, producer.options.principal)
             producer.recognise(known.own)
             producer.inherit(known.inherited)
@@ -168,6 +166,10 @@ class LogProducers:
                     self.detach(producer)
                     producer.close()
                 self.sealing = False
+
+    def renew(self, is_right: Callable[[ServedProducer], bool] = lambda _: False) -> None:
+        """Disconnect the producers that are not right any more; their clients open them again."""
+        self._close_all(lambda one: not is_right(one))
 
     def close(self, reason: str) -> None:
         """Disconnect all producers for good; later ones are refused with the reason."""
@@ -261,30 +263,6 @@ class LogProducers:
             self.attached[producer.bound_name] = producer
             await self._own(producer, keep_epoch=False)
             producer.promoted()
-
-
-def next_step(
-    mode: int, *, producers: int, exclusive: bool, waiting: int, foreign: bool = False
-) -> ProducerStep:
-    """The step that lets a producer with this access mode in; ProducerBusyError or ProducerFencedError.
-
-    `foreign` says that producers of other roles are connected. A role fences only its own producers; those of
-    other roles that wait go on waiting.
-    """
-    alone = not producers and not waiting
-    if mode == pb.Shared:
-        if exclusive or waiting:
-            raise ProducerBusyError("an exclusive producer is connected or waits")
-        return "join"
-    if mode == pb.Exclusive:
-        if not alone:
-            raise ProducerFencedError("other producers are connected")
-        return "own"
-    if mode == pb.WaitForExclusive:
-        return "own" if alone else "wait"
-    if foreign:
-        raise ProducerFencedError("producers of another role are connected, which this role may not fence")
-    return "own" if alone else "fence"
 
 
 def _is_foreign(other: ServedProducer, asking: ServedProducer) -> bool:

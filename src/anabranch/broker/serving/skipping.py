@@ -1,6 +1,6 @@
-"""Skips entries of a subscription whose oldest entries are spilled: they are acknowledged one by one.
+"""Skips entries of a subscription: they are acknowledged for its consumers, which stay connected.
 
-A seek would drop the side logs, and with them entries that were not to be skipped.
+A seek would disconnect them, and drop the side logs with entries that were not to be skipped.
 """
 
 from __future__ import annotations
@@ -24,13 +24,19 @@ async def skip_entries(subscription: Subscription, ordinals: Sequence[int]) -> N
 
 async def skip_older(subscription: Subscription, before_ms: int) -> None:
     """Acknowledge the pending entries that were stored before that time, durably."""
+    subscription.pass_trimmed()
     log, acks, stored = subscription.backing.log, subscription.cursor.acks, subscription.log.extent
     ordinal = acks.mark
     while wanted := acks.pending_from(ordinal, stored.first_ordinal, SLICE_ENTRIES):
         entries = await log.read_each(wanted, FETCH_BYTES_MAX)
         await skip_entries(subscription, [one.ordinal for one in entries if one.timestamp_ms < before_ms])
         ordinal = entries[-1].ordinal + 1 if entries else wanted[-1] + 1
-    ordinal, end = stored.first_ordinal, stored.ordinal_at_time(before_ms)
+    await skip_up_to(subscription, stored.ordinal_at_time(before_ms))
+
+
+async def skip_up_to(subscription: Subscription, end: int) -> None:
+    """Acknowledge the pending entries below `end` that the log still has, durably."""
+    acks, ordinal = subscription.cursor.acks, subscription.log.extent.first_ordinal
     while wanted := acks.pending_from(ordinal, end, SLICE_ENTRIES):
         await skip_entries(subscription, wanted)
         ordinal = wanted[-1] + 1

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 
 from anabranch.broker.serving.acknowledging import DurableAnswers, Ids, LogAcknowledgements
@@ -16,6 +15,7 @@ from anabranch.broker.serving.backing import Backing
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.context import SubscriptionContext
 from anabranch.broker.serving.delivery_limits import DeliveryLimits
+from anabranch.broker.serving.departures import Departures
 from anabranch.broker.serving.draining import DrainReporter
 from anabranch.broker.serving.kept import KeptSubscription
 from anabranch.broker.serving.keyed_reading import KeyedReading
@@ -65,7 +65,7 @@ class Subscription:
         self._path = ReadPath(cursor, self.source, self.counters, broker.clock, context.partition, *bounds)
         self._limits = DeliveryLimits(context.throttle, name, self._path)
         self.reading: Reading = OrderedReading(self._path, failover=False)
-        self._consumer_left: asyncio.Event | None = None
+        self.departures = Departures()
         self._roster: Roster | None = None
 
     @property
@@ -112,6 +112,7 @@ class Subscription:
         else:
             self.kind = kind
             self.reading = make_reading(self._path, kind, meta, self.reading)
+        self._limits.follow(consumer.options)
         if isinstance(self.reading, KeyedReading):
             consumer.ranges = self.reading.ranges_for(meta)
         consumer.retired, self.awaited_until_s = state == "finishes", 0.0
@@ -163,17 +164,7 @@ class Subscription:
             self.reading.announce()
             self._limits.forget(self.schedule)
             self.schedule()
-            if self._consumer_left is not None:
-                self._consumer_left.set()
-
-    async def wait_until_free(self, within_s: float) -> None:
-        """Wait until no consumer is attached, at most this long."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(within_s):
-                while self.consumers:
-                    self._consumer_left = self._consumer_left or asyncio.Event()
-                    self._consumer_left.clear()
-                    await self._consumer_left.wait()
+            self.departures.note()
 
     def close_consumers(self, *, moved: bool = False) -> None:
         """Disconnect all consumers; their clients subscribe again, elsewhere if the log `moved`."""

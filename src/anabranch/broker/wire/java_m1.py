@@ -56,7 +56,7 @@ async def wait_for_former_reader(services: Services, attaching: Attached) -> boo
             await controller.remind(subscription.name)
         if _only_finishes(subscription, consumer):
             break
-        await subscription.wait_until_free(1.0)
+        await subscription.departures.wait_until(lambda: not subscription.consumers, 1.0)
     return not (subscription.consumers and _only_finishes(subscription, consumer))
 
 

@@ -9,6 +9,7 @@ from itertools import count
 from anabranch.aio import TaskRegistry
 from anabranch.broker.catalog.authorizer import Authorizer
 from anabranch.broker.catalog.classic_topics import ClassicTopics
+from anabranch.broker.catalog.policy_book import PolicyBook
 from anabranch.broker.catalog.schemas import SchemaRegistry
 from anabranch.broker.catalog.served_logs import ServedLogs
 from anabranch.broker.cluster.broker_lease import BrokerLease
@@ -55,6 +56,11 @@ class Services:
     targets: Targets
     """The ports that other brokers may call at this broker."""
     _name_numbers: Iterator[int] = field(default_factory=count)
+
+    @property
+    def policies(self) -> PolicyBook:
+        """The policies of all topics."""
+        return self.quotas.book.policies
 
     @property
     def requests_max(self) -> int:

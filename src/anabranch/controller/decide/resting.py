@@ -6,9 +6,9 @@ and writes of the metadata store.
 
 from __future__ import annotations
 
-from anabranch.metadata.namespaces import Retention
 from anabranch.metadata.records import TopicRecord
 from anabranch.model.observed import BUCKETS_MIN, SURPLUS_FACTOR
+from anabranch.model.policies.retention import Retention
 from anabranch.model.policy import AutoScalePolicy
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from anabranch.controller.decide.groups import finished_by_group, has_cursors
-from anabranch.metadata.namespaces import Retention
 from anabranch.metadata.records import SubscriptionRecord
 from anabranch.model.layout import Layout
+from anabranch.model.policies.retention import Retention
 
 Sizes = Mapping[int, int]
 """Bytes by segment; segments whose owner did not answer are missing."""

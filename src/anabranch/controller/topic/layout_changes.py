@@ -23,11 +23,11 @@ from anabranch.controller.topic.scaling import Scaling
 from anabranch.controller.topic.subscriptions import Subscriptions
 from anabranch.errors import AnabranchError, StaleTermError, in_words
 from anabranch.metadata.layouts import layout_of, with_layout
-from anabranch.metadata.namespaces import Retention
 from anabranch.metadata.records import GarbageRecord, IntentRecord, TopicRecord
 from anabranch.model.inheritance import Piece, Pieces, inherit
 from anabranch.model.layout import Layout
 from anabranch.model.names import Place, TopicName
+from anabranch.model.policies.retention import Retention
 
 log = logging.getLogger(__name__)
 
@@ -202,9 +202,8 @@ class LayoutChanges:
 
     async def measure(self) -> tuple[Retention, Sizes]:
         """The limits of retention, and the sizes of segments if they matter; runs outside the queue."""
-        namespace = self._lead.name.namespace_name
         limits = await self._context.topics.namespaces.retention(
-            namespace, self._context.settings.retention_s
+            self._lead.name, self._context.settings.retention_s
         )
         if limits.size_bytes is None:
             return limits, NO_SIZES

@@ -14,8 +14,8 @@ from anabranch.controller.topic.leadership import Leadership
 from anabranch.controller.topic.scaling import Scaling
 from anabranch.controller.topic.subscriptions import Subscriptions
 from anabranch.errors import InvalidConfigurationError, in_words
-from anabranch.metadata.namespaces import Retention
 from anabranch.model.autoscale import Decision
+from anabranch.model.policies.retention import Retention
 from anabranch.model.scale_steps import Keep
 
 

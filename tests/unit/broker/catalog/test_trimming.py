@@ -14,8 +14,8 @@ from anabranch.broker.serving.served_log import ServedLog
 from anabranch.errors import PersistenceError
 from anabranch.ledger.memory import MemoryLog, MemoryStorage
 from anabranch.ledger.storage import SegmentLog, SegmentStorage
-from anabranch.metadata.namespaces import MEGABYTE
 from anabranch.model.names import Place, TopicName
+from anabranch.model.policies.retention import MEGABYTE
 from anabranch.protocol.commands import NO_ID, Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import START_INDEX

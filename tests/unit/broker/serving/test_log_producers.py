@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.broker.serving.log_producers import next_step
+from anabranch.broker.serving.producer_access import next_step
 from anabranch.errors import ProducerBusyError, ProducerFencedError
 from anabranch.protocol.commands import NO_ID
 from anabranch.protocol.pb import pulsar_pb2 as pb

@@ -6,11 +6,11 @@ from anabranch.controller.decide import groups
 from anabranch.controller.decide.registration_request import RegistrationRequest
 from anabranch.controller.decide.retention import prunable
 from anabranch.controller.topic.reports import waiting
-from anabranch.metadata.namespaces import Retention
 from anabranch.metadata.records import SubscriptionRecord
 from anabranch.model.hashing import bucket_ranges
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
+from anabranch.model.policies.retention import Retention
 from anabranch.model.ranges import FULL, HashRange
 from tests.harness.control import TWO, group
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from anabranch.controller.decide import groups
 from anabranch.controller.decide.retention import NO_SIZES, Sizes, kept_sizes, prunable
-from anabranch.metadata.namespaces import Retention
 from anabranch.metadata.records import SubscriptionRecord
 from anabranch.model.layout import Layout
+from anabranch.model.policies.retention import Retention
 from anabranch.model.ranges import HashRange
 from tests.harness.control import TWO, group
 

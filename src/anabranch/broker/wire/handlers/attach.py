@@ -10,7 +10,13 @@ from anabranch.broker.serving.served_log import ServedLog
 from anabranch.broker.wire.attachments import Attached
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.services import Services
-from anabranch.errors import MetadataError, NotAllowedError, ServiceNotReadyError, TopicNotFoundError
+from anabranch.errors import (
+    MetadataError,
+    NotAllowedError,
+    ServiceNotReadyError,
+    SubscriptionNotFoundError,
+    TopicNotFoundError,
+)
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
@@ -39,6 +45,21 @@ async def open_log(services: Services, name: TopicName, *, create: bool) -> Serv
         raise ServiceNotReadyError(f"{name} is being made; try again soon")
     segment.use.splits = listed.entry_bucket_splits
     return segment
+
+
+async def check_known(services: Services, name: TopicName, subscription: str) -> None:
+    """SubscriptionNotFoundError if there is no such subscription and the topic creates none on first use."""
+    if services.policies.of(name).creates_subscriptions:
+        return
+    if name.is_segment or name.is_scalable:
+        known = await services.records.load_subscription(name.topic, subscription) is not None
+    else:
+        log = services.logs.get(name)
+        known = log is not None and subscription in log.subscriptions
+    if not known:
+        raise SubscriptionNotFoundError(
+            f"{name} has no subscription {subscription}, and none is created on first use; create it first"
+        )
 
 
 def metadata_of(pairs: Iterable[pb.KeyValue]) -> dict[str, str]:

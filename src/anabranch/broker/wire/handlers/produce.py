@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from anabranch.broker.catalog import backlog_quotas
 from anabranch.broker.serving.entry_checks import EntryRules
 from anabranch.broker.serving.log_producers import known_sequences
 from anabranch.broker.serving.producer import ProducerOptions, ServedProducer
@@ -15,7 +17,7 @@ from anabranch.broker.wire.command_handler import CommandHandler
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.handlers.attach import close_once_begun, metadata_of, open_log
 from anabranch.broker.wire.services import Services
-from anabranch.errors import ServiceNotReadyError
+from anabranch.errors import MetadataError, NotAllowedError, ServiceNotReadyError
 from anabranch.model.inheritance import UNKNOWN
 from anabranch.model.names import TopicName, validate_client_name, validate_subscription
 from anabranch.model.ranges import FULL
@@ -49,6 +51,9 @@ async def _open_on(connection: ServerConnection, command: pb.CommandProducer, se
         await segment.log.flush()
         connection.send(_success(connection, command, segment, command.producer_name))
         return
+    if services.policies.of(name).encryption_required and not command.encrypted:
+        # Clients of Pulsar know this code for a producer without encryption.
+        raise MetadataError(f"{name} takes only encrypted messages; give the producer an encryption key")
     schema_version = b""
     if command.HasField("schema"):
         schema_version = await services.schemas.register(name, command.schema, services.clock.wall_ms())
@@ -63,6 +68,7 @@ async def _open_on(connection: ServerConnection, command: pb.CommandProducer, se
             _answer(connection, command, segment, producer, schema_version)
 
     producer.promoted = promoted
+    backlog_quotas.check_room(segment, services.policies.of(name), services.clock.wall_ms())
     await services.quotas.admit_producer(segment.name, producer)
     with services.quotas.attaching(producer):
         ready = await segment.producers.attach(
@@ -86,7 +92,7 @@ def _make_producer(
     options = ProducerOptions(
         epoch=command.epoch,
         mode=command.producer_access_mode,
-        deduplicate=services.config.deduplication,
+        deduplicate=services.policies.of(segment.name).deduplicate,
         rules=_rules_for(connection, segment),
         metadata=metadata,
         connected_at_ms=services.clock.wall_ms(),
@@ -103,16 +109,26 @@ def _credits(services: Services) -> CreditTotals | None:
 
 
 def _rules_for(connection: ServerConnection, segment: ServedLog) -> EntryRules:
-    bytes_max = deliverable_bytes(connection.services.config.max_message_bytes)
+    services = connection.services
+    policies = services.policies.of(segment.name)
+    rules = EntryRules(
+        bytes_max=deliverable_bytes(services.config.max_message_bytes),
+        topic_bytes_max=policies.message_bytes_max,
+        encrypted=policies.encryption_required,
+    )
     if segment.name.segment is None:
-        return EntryRules(bytes_max=bytes_max)
+        return rules
     # Other clients may route by another part of the hash, as Java's 5.0.0-M1 does.
     ring = segment.name.segment.range if connection.peer_is_ours else FULL
-    return EntryRules(segment.use.splits, is_segment=True, ring=ring, bytes_max=bytes_max)
+    return replace(rules, splits=segment.use.splits, is_segment=True, ring=ring)
 
 
 async def _subscribe_first(services: Services, segment: ServedLog, subscription: str) -> None:
     """Make the subscription that must exist before the first message."""
+    if not services.policies.of(segment.name).creates_subscriptions:
+        raise NotAllowedError(
+            f"subscriptions of {segment.name} are not created on first use; create it first"
+        )
     if segment.name.is_segment:
         controller = await services.controllers.controller(segment.name.topic)
         await controller.ensure_subscription(subscription, "QUEUE", "earliest")
@@ -146,7 +162,7 @@ def _success(
     connection: ServerConnection, command: pb.CommandProducer, segment: ServedLog, name: str
 ) -> pb.CommandProducerSuccess:
     own = inherited = UNKNOWN
-    if connection.services.config.deduplication:
+    if connection.services.policies.of(segment.name).deduplicate:
         known = known_sequences(segment.log.sequences, name, connection.caller.principal)
         own, inherited = known.own, known.inherited.highest
     return pb.CommandProducerSuccess(

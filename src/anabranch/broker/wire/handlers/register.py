@@ -7,6 +7,7 @@ from functools import partial
 from anabranch.broker.wire.attachments import Registered
 from anabranch.broker.wire.command_handler import CommandHandler, refuse_with
 from anabranch.broker.wire.connection import ServerConnection
+from anabranch.broker.wire.handlers.attach import check_known
 from anabranch.broker.wire.java_m1 import understands_ends
 from anabranch.broker.wire.services import Services
 from anabranch.controller.decide.registration_request import RegistrationRequest
@@ -73,6 +74,7 @@ async def _register(connection: ServerConnection, command: pb.CommandScalableTop
     validate_client_name("consumer", command.consumer_name)
     name = TopicName.parse(command.topic).topic
     controller = await _leader(connection.services, name)
+    await check_known(connection.services, name, command.subscription)
     former = connection.registrations.pop(command.consumer_id, None)
     if former is not None:
         former.lost()

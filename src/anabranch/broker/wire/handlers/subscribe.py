@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from anabranch.broker.serving.acknowledging import position_from
 from anabranch.broker.serving.consumer import ConsumerOptions, ServedConsumer
 from anabranch.broker.serving.served_log import ServedLog
+from anabranch.broker.serving.strategies import kind_name
 from anabranch.broker.serving.subscription import Subscription
 from anabranch.broker.wire import java_m1
 from anabranch.broker.wire.attachments import Attached
 from anabranch.broker.wire.command_handler import CommandHandler
 from anabranch.broker.wire.connection import ServerConnection
-from anabranch.broker.wire.handlers.attach import metadata_of, open_log
+from anabranch.broker.wire.handlers.attach import check_known, metadata_of, open_log
 from anabranch.controller.decide.admission import Admission, AttachRequest
 from anabranch.errors import AnabranchError, ConsumerBusyError, NotAllowedError, ServiceNotReadyError
 from anabranch.metadata.records import InitialPosition, SubscriptionKind
@@ -39,12 +40,14 @@ async def _subscribe(connection: ServerConnection, command: pb.CommandSubscribe)
     ordered = command.subType in (pb.CommandSubscribe.Exclusive, pb.CommandSubscribe.Failover)
     if command.read_compacted and not ordered:
         raise NotAllowedError("read_compacted needs an Exclusive or Failover subscription")
+    if (kind := kind_name(command.subType)) not in services.policies.of(name).subscription_types:
+        raise NotAllowedError(f"{name} has no {kind} subscriptions: subscriptionTypesEnabled")
     metadata = metadata_of(command.metadata)
     if name.segment is None and command.durable and command.HasField("opened_in"):
         # The classic log belongs to a scalable topic, whose leader makes the subscription on all its logs.
         controller = await services.controllers.controller(name.partitioned_topic.topic)
-        kind, start = _kind(command), _start_name(command)
-        await controller.ensure_subscription(command.subscription, kind, start, command.opened_in)
+        start = _start_name(command)
+        await controller.ensure_subscription(command.subscription, _kind(command), start, command.opened_in)
     segment = await open_log(services, name, create=command.force_topic_creation)
     with segment.use.call():
         await _subscribe_to(connection, command, segment, metadata)
@@ -58,6 +61,8 @@ async def _subscribe_to(
 ) -> None:
     services, name = connection.services, segment.name
     admission = Admission()
+    if command.durable:
+        await check_known(services, name, command.subscription)
     if name.segment is not None and command.durable:
         admission = _admit_by_roster(connection, segment, command) or await _admit(connection, name, command)
     if command.HasField("schema"):
@@ -114,10 +119,12 @@ def _make_consumer(
     admission: Admission,
 ) -> ServedConsumer:
     services = connection.services
+    policies = services.policies.of(TopicName.parse(command.topic))
     has_epoch = command.HasField("consumer_epoch") and command.consumer_epoch != NO_ID
     options = ConsumerOptions(
         priority=command.priority_level,
-        unacked_max=services.config.max_unacked_per_consumer or 2**62,
+        unacked_max=policies.unacked_per_consumer or 2**62,
+        unacked_of_all_max=policies.unacked_per_subscription or 2**62,
         epoch=command.consumer_epoch if has_epoch else None,
         metadata=metadata,
         connected_at_ms=services.clock.wall_ms(),

@@ -1,0 +1,49 @@
+"""Retention: how long, and up to which size, acknowledged messages stay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from anabranch.errors import InvalidConfigurationError
+
+MEGABYTE: Final = 1024 * 1024
+LIMIT_MAX: Final = 2**63 - 1
+_LIMITS: Final = ("retentionTimeInMinutes", "retentionSizeInMB")
+
+
+class Retention(NamedTuple):
+    """Limits beyond which acknowledged messages of a topic are deleted; None is no limit."""
+
+    time_s: float | None
+    size_bytes: int | None = None
+
+
+FOR_EVER: Final = Retention(None)
+
+
+def check_retention(name: str, policy: object) -> object:
+    """The policy as it is stored; raises InvalidConfigurationError."""
+    limits: list[Any] = [policy.get(limit) for limit in _LIMITS] if isinstance(policy, dict) else ["none"]
+    if not all(
+        limit is None or (type(limit) in (int, float) and -1 <= limit <= LIMIT_MAX) for limit in limits
+    ):
+        raise InvalidConfigurationError(f"{name} is {' and '.join(_LIMITS)}, numbers from -1 to {LIMIT_MAX}")
+    if 0 in limits and any(limits):
+        raise InvalidConfigurationError(
+            "a limit of 0 beside another keeps nothing: use -1 for no limit, or 0 twice for no retention"
+        )
+    return policy
+
+
+def retention_of(policy: object, default_s: float | None) -> Retention:
+    """The limits of a stored policy; `default_s` applies if it has no time."""
+    given: Mapping[str, Any] = policy if isinstance(policy, dict) else {}
+    minutes, megabytes = given.get("retentionTimeInMinutes"), given.get("retentionSizeInMB")
+    time_s = default_s
+    if isinstance(minutes, int | float):
+        time_s = None if minutes < 0 else minutes * 60.0
+    # Pulsar refuses size 0 beside a time; ignoring the size loses no messages.
+    if not isinstance(megabytes, int | float) or megabytes < 0 or (megabytes == 0 and time_s != 0):
+        return Retention(time_s)
+    return Retention(time_s, int(megabytes * MEGABYTE))

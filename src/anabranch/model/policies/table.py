@@ -1,0 +1,190 @@
+"""The one table of policies: their names in paths and in Pulsar's Policies, their forms, and refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from anabranch.errors import InvalidConfigurationError, NotAllowedError
+from anabranch.model.policies.backlog import check_quotas
+from anabranch.model.policies.of_topics import TOPIC_POLICIES
+from anabranch.model.policies.retention import check_retention
+from anabranch.model.quotas import (
+    COUNT_MAX,
+    NAMESPACE_COUNTS,
+    NAMESPACE_RATES,
+    RATE_MAX,
+    check_count,
+    check_rate,
+)
+
+SUBSCRIPTION_TYPES: Final = ("Exclusive", "Failover", "Shared", "Key_Shared")
+
+Check = Callable[[str, object], object]
+"""Takes the name of a policy and a value, returns the value to store; raises InvalidConfigurationError."""
+
+
+def check_flag(name: str, value: object) -> object:
+    if type(value) is not bool:
+        raise InvalidConfigurationError(f"{name} must be true or false, not {value!r}")
+    return value
+
+
+def check_size(name: str, value: object) -> object:
+    if type(value) is not int or not 0 <= value <= RATE_MAX:
+        raise InvalidConfigurationError(f"{name} must be a whole number of bytes; 0 is none")
+    return value
+
+
+def check_seconds(name: str, value: object) -> object:
+    if type(value) is not int or not 0 <= value <= COUNT_MAX:
+        raise InvalidConfigurationError(f"{name} must be a whole number of seconds; 0 is no limit")
+    return value
+
+
+def check_topic_creation(name: str, value: object) -> object:
+    """Topics made on first use have no partitions, so only that kind can be asked for."""
+    allowed = value.get("allowAutoTopicCreation") if isinstance(value, dict) else None
+    if not isinstance(value, dict) or type(allowed) is not bool:
+        raise InvalidConfigurationError(f"{name} is an object with allowAutoTopicCreation, true or false")
+    if allowed and value.get("topicType") not in (None, "non-partitioned"):
+        raise InvalidConfigurationError(
+            f"{name}: topics are created without partitions on first use; create partitioned topics first"
+        )
+    return value
+
+
+def check_subscription_creation(name: str, value: object) -> object:
+    allowed = value.get("allowAutoSubscriptionCreation") if isinstance(value, dict) else None
+    if type(allowed) is not bool:
+        raise InvalidConfigurationError(
+            f"{name} is an object with allowAutoSubscriptionCreation, true or false"
+        )
+    return {"allowAutoSubscriptionCreation": allowed}
+
+
+def check_types(name: str, value: object) -> object:
+    if not isinstance(value, list) or not all(one in SUBSCRIPTION_TYPES for one in value):
+        raise InvalidConfigurationError(f"{name} is a list of {', '.join(SUBSCRIPTION_TYPES)}")
+    return value
+
+
+class PolicyLine(NamedTuple):
+    """One policy that brokers enforce."""
+
+    field: str
+    """Name in Pulsar's Policies; empty if namespaces do not have the policy."""
+    check: Check
+    topic_name: str = ""
+    """Name in the paths of topics; empty if topics do not have the policy."""
+    scalable: str = ""
+    """Why scalable topics do not have it; empty if they do."""
+
+
+_COMPACTION: Final = (
+    "compaction works on persistent:// topics; keep the latest value of each key of a scalable topic with "
+    "`anabranch pipeline latest`"
+)
+
+POLICIES: Final[Mapping[str, PolicyLine]] = {
+    "retention": PolicyLine("retention_policies", check_retention, "retention"),
+    "messageTTL": PolicyLine("message_ttl_in_seconds", check_seconds, "messageTTL"),
+    "backlogQuotaMap": PolicyLine("backlog_quota_map", check_quotas, "backlogQuotaMap"),
+    "deduplication": PolicyLine("deduplicationEnabled", check_flag, "deduplicationEnabled"),
+    "compactionThreshold": PolicyLine(
+        "compaction_threshold", check_size, "compactionThreshold", scalable=_COMPACTION
+    ),
+    "autoTopicCreation": PolicyLine("autoTopicCreationOverride", check_topic_creation),
+    "autoSubscriptionCreation": PolicyLine(
+        "autoSubscriptionCreationOverride", check_subscription_creation, "autoSubscriptionCreation"
+    ),
+    "subscriptionTypesEnabled": PolicyLine(
+        "subscription_types_enabled", check_types, "subscriptionTypesEnabled"
+    ),
+    "encryptionRequired": PolicyLine("encryption_required", check_flag),
+    "maxUnackedMessagesPerConsumer": PolicyLine(
+        "max_unacked_messages_per_consumer", check_count, "maxUnackedMessagesOnConsumer"
+    ),
+    "maxUnackedMessagesPerSubscription": PolicyLine(
+        "max_unacked_messages_per_subscription", check_count, "maxUnackedMessagesOnSubscription"
+    ),
+    "maxMessageSize": PolicyLine("", check_size, "maxMessageSize"),
+    "maxProducersPerTopic": PolicyLine("max_producers_per_topic", check_count, "maxProducers"),
+    "maxConsumersPerTopic": PolicyLine("max_consumers_per_topic", check_count, "maxConsumers"),
+    "maxConsumersPerSubscription": PolicyLine(
+        "max_consumers_per_subscription", check_count, "maxConsumersPerSubscription"
+    ),
+    "maxSubscriptionsPerTopic": PolicyLine(
+        "max_subscriptions_per_topic", check_count, "maxSubscriptionsPerTopic"
+    ),
+    "maxTopicsPerNamespace": PolicyLine(NAMESPACE_COUNTS["maxTopicsPerNamespace"], check_count),
+    **{name: PolicyLine(field, check_rate, name) for name, field in NAMESPACE_RATES.items()},
+}
+"""Every policy that is enforced, by its name in the paths of namespaces."""
+
+_ONE_CLUSTER: Final = "there is one cluster, so nothing is replicated to others"
+_NO_TIERS: Final = "there is no second tier of storage; keep less with retention, or archive with Spark"
+
+REFUSED: Final[Mapping[str, str]] = {
+    "persistence": "an entry is on disk before its receipt, once; there are no bookies to configure",
+    "replication": _ONE_CLUSTER,
+    "replicatorDispatchRate": _ONE_CLUSTER,
+    "shadowTopics": _ONE_CLUSTER,
+    "allowedClusters": _ONE_CLUSTER,
+    "migration": _ONE_CLUSTER,
+    "antiAffinity": _ONE_CLUSTER,
+    "bookieAffinityGroup": _ONE_CLUSTER,
+    "offloadPolicies": _NO_TIERS,
+    "offloadThreshold": _NO_TIERS,
+    "offloadThresholdInSeconds": _NO_TIERS,
+    "offloadDeletionLagMs": _NO_TIERS,
+    "inactiveTopicPolicies": "a topic without clients stays until it is deleted",
+    "subscriptionExpirationTime": "a subscription without consumers stays until it is deleted",
+    "delayedDelivery": "delayed delivery is always on, to the millisecond",
+    "deduplicationSnapshotInterval": "sequence ids are stored with each entry, without snapshots",
+    "subscribeRate": "consumers may subscribe at any rate; limit their number with maxConsumersPerTopic",
+    "entryFilters": "brokers run no code of users; filter in the consumer",
+    "resourcegroup": "there are no resource groups; a tenant has quotas at /admin/v2/tenants/{tenant}/quotas",
+    "dispatcherPauseOnAckStatePersistent": "acknowledgements are stored exactly, up to a million holes",
+}
+"""Policies of Pulsar that this broker does not have, and why."""
+
+_DESCRIPTIONS: Final = ("auth_policies", "replication_clusters", "bundles", "subscription_auth_mode")
+"""Fields of Pulsar's Policies with other routes, or without a meaning for one broker."""
+
+
+def refuse(name: str) -> NotAllowedError | None:
+    """The error for a policy of Pulsar that this broker does not have; None for any other name."""
+    reason = REFUSED.get(name)
+    return None if reason is None else NotAllowedError(f"the policy {name} is not supported: {reason}")
+
+
+def check_policies(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The Policies of a new namespace as they are stored; InvalidConfigurationError for one not supported.
+
+    Admin clients send every field, most of them empty.
+    """
+    lines = {line.field: (name, line.check) for name, line in POLICIES.items() if line.field}
+    rates = set(NAMESPACE_RATES.values())
+    found: dict[str, Any] = {}
+    for field, value in given.items():
+        if value in (None, {}, [], "") and field not in _DESCRIPTIONS:
+            continue
+        if field in rates:
+            found[field] = _check_rates(field, value, *lines[field])
+        elif field in lines:
+            name, check = lines[field]
+            found[field] = check(name, value)
+        elif field in _DESCRIPTIONS or field.startswith(("schema_", "is_allow_auto_update_schema")):
+            found[field] = value
+        elif value not in (False, 0, -1):
+            raise InvalidConfigurationError(f"a namespace has no policy {field!r} here; leave it out")
+    if TOPIC_POLICIES in given:
+        raise InvalidConfigurationError(f"{TOPIC_POLICIES} cannot be given; set the policies of each topic")
+    return found
+
+
+def _check_rates(field: str, by_cluster: object, name: str, check: Check) -> dict[str, Any]:
+    if not isinstance(by_cluster, dict):
+        raise InvalidConfigurationError(f"{field} is a map from clusters to rates")
+    return {cluster: check(name, rate) for cluster, rate in by_cluster.items()}
