@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from anabranch.testing.process import BrokerProcess
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -63,3 +65,13 @@ def spark() -> Iterator[Any]:
             else:
                 os.environ[name] = value
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    """A broker whose topics keep their layout; the sessions of this process with it end before it does."""
+    from anabranch.spark.live import close_sessions
+
+    with BrokerProcess(tmp_path / "data", {"auto_scale.enabled": "false"}) as process:
+        yield process
+        close_sessions()

@@ -8,74 +8,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pytest
-from pyspark.sql.types import StructField, StructType
 
 from anabranch.admin.client import AdminClient
 from anabranch.failpoints import FailpointReachedError
-from anabranch.model.names import TopicName
-from anabranch.spark.decide.sink_records import BatchName
-from anabranch.spark.live import LiveService, close_sessions
-from anabranch.spark.options import read_sink_options, read_source_options
-from anabranch.spark.sink_writing import StagedTask, commit_staged
-from anabranch.spark.source import COLUMNS
-from anabranch.spark.source_reader import BatchReader
-from anabranch.spark.writer import outgoing_rows
+from anabranch.spark.sink_writing import StagedTask
 from anabranch.testing.process import BrokerProcess
-
-KEYS = 61
-ORDERS = TopicName.parse("topic://public/default/orders")
-SCHEMA = StructType([StructField(name, COLUMNS[name]) for name in ("key", "value", "segment", "position")])
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path / "data", {"auto_scale.enabled": "false"}) as process:
-        yield process
-        close_sessions()
-
-
-def columns(numbers: range, *, keyless: bool) -> Any:
-    return pa.record_batch(
-        {
-            "key": pa.array([None if keyless else f"key-{n % KEYS}" for n in numbers], pa.string()),
-            "value": pa.array([str(n).encode() for n in numbers], pa.binary()),
-        }
-    )
-
-
-class Writing:
-    """Tasks and drivers of one query."""
-
-    def __init__(self, broker: BrokerProcess, sink_id: str = "copy", query: str = "q") -> None:
-        self.service = LiveService(broker.url)
-        self.sink_id = sink_id
-        self.query = query
-        self.options = read_sink_options({"service.url": broker.url, "topic": "orders"}, streaming=True)
-        self.attempts = 0
-
-    def stage(self, batch: int, numbers: range, *, fails: bool = False, keyless: bool = False) -> StagedTask:
-        """Run a task; one that fails stops after half of its rows."""
-        name = BatchName(self.query, batch)
-        sink = self.service.sink("public/default", self.sink_id)
-        if sink.state().has(name):
-            return StagedTask("public/default", self.sink_id, name, None)
-        self.attempts += 1
-        stager = sink.stager(f"{self.query}-{batch}-{self.attempts}-{id(self)}", 2000, "lz4")
-        part = numbers[: len(numbers) // 2] if fails else numbers
-        for lo in range(0, len(part), 200):
-            stager.write("orders", outgoing_rows(columns(part[lo : lo + 200], keyless=keyless), self.options))
-        staged = stager.finish()
-        stager.close()
-        return StagedTask("public/default", self.sink_id, name, staged)
-
-    def commit(self, *tasks: StagedTask) -> None:
-        commit_staged(self.service, list(tasks))
+from tests.spark.live_rows import ORDERS, Writing, check_rows, read_rows
 
 
 class OtherDriver:
@@ -111,27 +52,6 @@ class OtherDriver:
             self._process.kill()
 
 
-def read(broker: BrokerProcess) -> list[tuple[bytes, int, int, int]]:
-    options = read_source_options({"service.url": broker.url, "subscribe": "orders"})
-    reader = BatchReader(LiveService(broker.url), options, SCHEMA)
-    rows: list[tuple[bytes, int, int, int]] = []
-    for partition in reader.partitions():
-        for found in reader.read(partition):
-            part = found.to_pydict()
-            values = map(int, part["value"])
-            rows += zip(part["key"], values, part["segment"], part["position"], strict=True)
-    return rows
-
-
-def check(broker: BrokerProcess, count: int) -> None:
-    rows = read(broker)
-    assert sorted(value for _, value, _, _ in rows) == list(range(count))
-    seen: dict[bytes, int] = {}
-    for key, value, _, _ in sorted(rows, key=lambda row: row[2:]):
-        assert value > seen.get(key, -1), f"{key!r} is out of order at {value}"
-        seen[key] = value
-
-
 def test_only_the_attempts_of_the_first_commit_are_published(broker: BrokerProcess) -> None:
     with AdminClient(broker.http_url) as api:
         api.create_topic(ORDERS, 2)
@@ -144,7 +64,7 @@ def test_only_the_attempts_of_the_first_commit_are_published(broker: BrokerProce
     writing.commit(speculative)
     assert writing.stage(0, range(500)).staged is None
     writing.commit(writing.stage(1, range(500, 900)), writing.stage(1, range(900, 1000)))
-    check(broker, 1000)
+    check_rows(read_rows(broker), 1000)
 
 
 @pytest.mark.parametrize("step", ["pinned", "publishing", "published", "done"])
@@ -165,7 +85,7 @@ def test_a_commit_that_dies_at_any_step_is_completed_by_the_next(
         # Spark replays the batch, with other tasks; a crash before the pin would have left nothing of it.
         writing.commit(writing.stage(1, range(300, 1000)))
         writing.commit(writing.stage(2, range(1000, 1200)))
-    check(broker, 1200)
+    check_rows(read_rows(broker), 1200)
 
 
 @pytest.mark.parametrize("step", ["pinned", "publishing", "published"])
@@ -183,7 +103,7 @@ def test_a_driver_that_sleeps_and_wakes_up_again_does_no_harm(
         api.split(ORDERS, 2)
         sleeping.resume()
         writing.commit(writing.stage(3, range(1200, 1300)))
-    check(broker, 1300)
+    check_rows(read_rows(broker), 1300)
 
 
 def test_rows_without_a_key_are_written_once(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,4 +117,4 @@ def test_rows_without_a_key_are_written_once(broker: BrokerProcess, monkeypatch:
         monkeypatch.delenv("ANABRANCH_FAILPOINTS")
         api.merge(ORDERS, [0, 1])
         writing.commit(staged)
-    assert sorted(value for _, value, _, _ in read(broker)) == list(range(1000))
+    assert sorted(value for _, value, _, _ in read_rows(broker)) == list(range(1000))

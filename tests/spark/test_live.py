@@ -8,75 +8,31 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import StructField, StructType
 
 from anabranch.admin.client import AdminClient
 from anabranch.client.net.layout_watch import TopicLayout
 from anabranch.errors import MessageTooBigError, OperationTimeoutError, TopicNotFoundError
 from anabranch.model.layout import Layout
-from anabranch.model.names import TopicName
 from anabranch.model.ranges import FULL
 from anabranch.spark.decide.topology import Slice
 from anabranch.spark.live import LiveReader, LiveService, Session, close_sessions
-from anabranch.spark.options import read_sink_options, read_source_options
-from anabranch.spark.source import COLUMNS
-from anabranch.spark.source_reader import BatchReader
+from anabranch.spark.options import read_sink_options
 from anabranch.spark.writer import outgoing_rows, write_batches
 from anabranch.testing.process import BrokerProcess
+from tests.spark.live_rows import ORDERS, check_rows, numbered, read_rows
 
 JSON = {"Content-Type": "application/json"}
-KEYS = 61
-ORDERS = TopicName.parse("topic://public/default/orders")
-SCHEMA = StructType([StructField(name, COLUMNS[name]) for name in ("key", "value", "segment", "position")])
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path / "data", {"auto_scale.enabled": "false"}) as process:
-        yield process
-        close_sessions()
-
-
-def batch(lo: int, hi: int) -> Any:
-    numbers = range(lo, hi)
-    return pa.record_batch(
-        {
-            "key": pa.array([f"key-{n % KEYS}" for n in numbers], pa.string()),
-            "value": pa.array([str(n).encode() for n in numbers], pa.binary()),
-        }
-    )
 
 
 def write(broker: BrokerProcess, batches: Iterator[Any], **options: str) -> int:
     service = LiveService(broker.url)
     sink = read_sink_options({"service.url": broker.url, "topic": "orders", **options})
     return write_batches(service, sink, batches).rows
-
-
-def read(broker: BrokerProcess, **options: str) -> list[tuple[bytes, int, int, int]]:
-    given = {"service.url": broker.url, "subscribe": "orders", **options}
-    reader = BatchReader(LiveService(broker.url), read_source_options(given), SCHEMA)
-    rows: list[tuple[bytes, int, int, int]] = []
-    for partition in reader.partitions():
-        for found in reader.read(partition):
-            columns = found.to_pydict()
-            values = map(int, columns["value"])
-            rows += zip(columns["key"], values, columns["segment"], columns["position"], strict=True)
-    return rows
-
-
-def check(rows: list[tuple[bytes, int, int, int]], count: int) -> None:
-    assert sorted(value for _, value, _, _ in rows) == list(range(count))
-    seen: dict[bytes, int] = {}
-    for key, value, _, _ in sorted(rows, key=lambda row: row[2:]):
-        assert value > seen.get(key, -1), f"{key!r} is out of order at {value}"
-        seen[key] = value
 
 
 def test_columns_are_written_in_key_order_while_the_topic_splits_and_merges(broker: BrokerProcess) -> None:
@@ -101,23 +57,23 @@ def test_columns_are_written_in_key_order_while_the_topic_splits_and_merges(brok
         for lo in range(0, count, size):
             if lo == count // 2:
                 halfway.set()
-            yield batch(lo, lo + size)
+            yield numbered(range(lo, lo + size))
         changing.join(20)
         assert changed, "the layout did not change as planned"
 
     assert write(broker, batches(), compression="lz4") == count
-    rows = read(broker)
-    check(rows, count)
+    rows = read_rows(broker)
+    check_rows(rows, count)
     assert len({segment for _, _, segment, _ in rows}) > 1
-    check(read(broker, ordering="key", maxPartitions="3"), count)
+    check_rows(read_rows(broker, ordering="key", maxPartitions="3"), count)
 
 
 @pytest.mark.parametrize(("size", "end"), [(1, 50), (7, 700), (1000, 2500)])
 def test_a_slice_may_begin_and_end_inside_an_entry(broker: BrokerProcess, size: int, end: int) -> None:
-    write(broker, iter([batch(0, 3000)]))
-    whole = {position: value for _, value, _, position in read(broker)}
+    write(broker, iter([numbered(range(3000))]))
+    whole = {position: value for _, value, _, position in read_rows(broker)}
     cut = f'{{"v": 1, "topics": {{"orders": {{"segs": {{"0": {end}}}}}}}}}'
-    rows = read(broker, maxRecordsPerPartition=str(size), endingOffsets=cut)
+    rows = read_rows(broker, maxRecordsPerPartition=str(size), endingOffsets=cut)
     assert {position: value for _, value, _, position in rows} == {at: whole[at] for at in range(end)}
     assert len(rows) == end
 
@@ -125,7 +81,7 @@ def test_a_slice_may_begin_and_end_inside_an_entry(broker: BrokerProcess, size: 
 def test_many_small_slices_are_read_in_their_order(broker: BrokerProcess) -> None:
     with AdminClient(broker.http_url) as api:
         api.create_topic(ORDERS, 40)
-    write(broker, iter([batch(0, 4000)]))
+    write(broker, iter([numbered(range(4000))]))
     service = LiveService(broker.url)
     topology = service.reader().topology("orders")
     slices = [
@@ -139,40 +95,40 @@ def test_many_small_slices_are_read_in_their_order(broker: BrokerProcess) -> Non
 
 
 def test_a_reader_that_is_left_early_leaves_nothing_behind(broker: BrokerProcess) -> None:
-    write(broker, iter([batch(0, 5000)]))
+    write(broker, iter([numbered(range(5000))]))
     service = LiveService(broker.url)
     for _ in range(3):
         reading = service.reader().read([Slice("orders", 0, FULL, 0, 5000)], 10)
         next(reading)
         reading.close()  # type: ignore[attr-defined]
-    check(read(broker), 5000)
+    check_rows(read_rows(broker), 5000)
 
 
 def test_a_slice_beyond_the_end_times_out(broker: BrokerProcess) -> None:
-    write(broker, iter([batch(0, 10)]))
+    write(broker, iter([numbered(range(10))]))
     with pytest.raises(OperationTimeoutError, match="segment 0 of topic orders"):
         list(LiveService(broker.url).reader().read([Slice("orders", 0, FULL, 0, 50)], 0.3))
 
 
 def test_a_segment_that_is_gone_gives_nothing(broker: BrokerProcess) -> None:
-    write(broker, iter([batch(0, 10)]))
+    write(broker, iter([numbered(range(10))]))
     assert list(LiveService(broker.url).reader().read([Slice("orders", 77, FULL, 0, 5)], 5)) == []
 
 
 def test_a_classic_topic_is_read_and_written_through_its_synthetic_layout(broker: BrokerProcess) -> None:
     classic = "persistent://public/default/classic"
-    write(broker, iter([batch(0, 1000)]), topic=classic)
-    check(read(broker, subscribe=classic), 1000)
+    write(broker, iter([numbered(range(1000))]), topic=classic)
+    check_rows(read_rows(broker, subscribe=classic), 1000)
 
 
 def test_unused_partitions_are_empty_and_not_missing(broker: BrokerProcess) -> None:
     url = f"{broker.http_url}/admin/v2/persistent/public/default/classic/partitions"
     urlopen(Request(url, b"3", JSON, method="PUT"), timeout=10).close()
     classic = "persistent://public/default/classic"
-    check(read(broker, subscribe=classic), 0)
-    write(broker, iter([batch(0, 100)]), topic=classic)
+    check_rows(read_rows(broker, subscribe=classic), 0)
+    write(broker, iter([numbered(range(100))]), topic=classic)
     urlopen(Request(url, b"5", JSON, method="POST"), timeout=10).close()
-    check(read(broker, subscribe=classic), 100)
+    check_rows(read_rows(broker, subscribe=classic), 100)
 
 
 class StaleReader(LiveReader):
@@ -208,24 +164,24 @@ def test_reading_creates_no_topic(broker: BrokerProcess, name: str) -> None:
 def test_a_row_that_is_too_large_fails_the_write_and_not_the_session(broker: BrokerProcess) -> None:
     large = pa.record_batch({"key": pa.array(["k"]), "value": pa.array([b"x" * 6 * 2**20])})
     with pytest.raises(MessageTooBigError):
-        write(broker, iter([batch(0, 10), large]))
-    write(broker, iter([batch(10, 20)]))
-    assert {value for _, value, _, _ in read(broker)} >= set(range(10, 20))
+        write(broker, iter([numbered(range(10)), large]))
+    write(broker, iter([numbered(range(10, 20))]))
+    assert {value for _, value, _, _ in read_rows(broker)} >= set(range(10, 20))
 
 
 def test_a_session_outlives_a_killed_broker(broker: BrokerProcess) -> None:
-    write(broker, iter([batch(0, 1000)]))
-    check(read(broker), 1000)
+    write(broker, iter([numbered(range(1000))]))
+    check_rows(read_rows(broker), 1000)
     broker.kill()
     broker.start()
-    check(read(broker), 1000)
-    write(broker, iter([batch(1000, 2000)]))
-    check(read(broker), 2000)
+    check_rows(read_rows(broker), 1000)
+    write(broker, iter([numbered(range(1000, 2000))]))
+    check_rows(read_rows(broker), 2000)
 
 
 @pytest.mark.parametrize("away", ["gone", "stopped"])
 def test_reads_and_writes_end_in_time_and_name_the_broker(broker: BrokerProcess, away: str) -> None:
-    write(broker, iter([batch(0, 100)]))
+    write(broker, iter([numbered(range(100))]))
     service = LiveService(broker.url, (("operation_timeout", 1.0), ("connect_timeout", 0.5)))
     reader, writer = service.reader(), service.writer("orders", 2**20, None)
     reader.topology("orders")
@@ -236,14 +192,14 @@ def test_reads_and_writes_end_in_time_and_name_the_broker(broker: BrokerProcess,
         os.kill(broker.pid, signal.SIGSTOP)
 
     def write_rows() -> None:
-        writer.write(outgoing_rows(batch(0, 10), sink))
+        writer.write(outgoing_rows(numbered(range(10)), sink))
         writer.finish()
 
     calls: list[Callable[[], Any]] = [
         lambda: reader.topology("orders"),
         lambda: list(reader.read([Slice("orders", 0, FULL, 0, 50)], 1.0)),
         lambda: service.writer("orders", 2**20, None),
-        lambda: write_batches(service, sink, iter([batch(0, 10)])),
+        lambda: write_batches(service, sink, iter([numbered(range(10))])),
         write_rows,
     ]
     try:

@@ -22,12 +22,6 @@ ORDERS = TopicName.parse("topic://public/default/orders")
 COPY = TopicName.parse("topic://public/default/copy")
 
 
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path / "data", {"auto_scale.enabled": "false"}) as process:
-        yield process
-
-
 def failing_once(marker: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """Rows pass; while the marker exists, one task fails after half of them."""
 

@@ -19,6 +19,7 @@ from anabranch.cli import (
     quotas_parser,
     rights_parser,
     role_options,
+    sink_parser,
     token_parser,
     topic_parser,
 )
@@ -89,6 +90,7 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     token_parser.add_token(commands)
     doctor_parser.add_doctor(commands)
     pipeline_parser.add_pipeline(commands)
+    sink_parser.add_sink(commands)
     _add_produce(commands)
     _add_consume(commands)
     bench = commands.add_parser(

@@ -5,7 +5,6 @@ Spark passes option names in lower case. This module must not know how an option
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -15,6 +14,7 @@ from typing import Any, Literal
 from anabranch.errors import InvalidConfigurationError
 from anabranch.model.names import TopicName, validate_subscription
 from anabranch.spark.decide.offsets import Start
+from anabranch.spark.decide.sink_logs import checkpoint_sink, is_job_sink
 from anabranch.spark.decide.topic_names import TopicPattern, short_name
 from anabranch.spark.option_starts import (
     END_OPTIONS,
@@ -248,12 +248,13 @@ def _sink_place(options: GivenOptions, topic: str | None) -> tuple[str, str | No
                 f"option sinkId is {given!r}; it takes up to 100 letters, digits, dots, dashes and "
                 "underscores, with tenant/namespace/ before them if the sink's logs belong elsewhere"
             )
+        if is_job_sink(sink_id):
+            raise InvalidConfigurationError(
+                f"option sinkId is {given!r}, a name for batch jobs without sinkId; choose another one"
+            )
         return "/".join(place) or namespace, sink_id
     checkpoint = options.text("checkpointLocation")
-    if checkpoint is None:
-        return namespace, None
-    path = checkpoint.removeprefix("file://").removeprefix("file:").rstrip("/")
-    return namespace, hashlib.sha256(path.encode()).hexdigest()[:16]
+    return namespace, None if checkpoint is None else checkpoint_sink(checkpoint)
 
 
 def text_of(options: Mapping[str, object]) -> dict[str, str]:

@@ -13,6 +13,7 @@ from uuid import uuid4
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
+from anabranch.spark.decide.sink_logs import job_sink
 from anabranch.spark.decide.sink_records import BatchName, Pin
 from anabranch.spark.options import SinkOptions
 from anabranch.spark.topics import OutgoingRows, Service, StagedRows
@@ -47,7 +48,7 @@ def batch_of_task(options: SinkOptions, run: str) -> tuple[str, BatchName]:
         name = BatchName(query, int(batch))
     else:
         name = BatchName(f"run:{run}", 0)
-    return options.sink_id or (query if options.streaming else None) or run, name
+    return options.sink_id or (query if options.streaming else None) or job_sink(run), name
 
 
 def stage_rows(

@@ -1,0 +1,92 @@
+"""Says which logs of exactly-once sinks are not needed any more. Pure.
+
+A batch job without `sinkId` gets a sink of its own, whose name no later run finds. All other sinks belong to
+a checkpoint or to a name that the user gave, and a query or a job may come back to them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+_JOB = "job-"
+_JOB_ID = re.compile(r"job-[0-9a-f]{32}")
+_LOG = re.compile(r"persistent://[^/]+/[^/]+/__sink-(.+)-(rows|records)")
+
+
+@dataclass(frozen=True, slots=True)
+class SinkLog:
+    """The use of one log, as a broker tells it."""
+
+    name: str
+    last_used_ms: int
+    """When its newest entry was stored, or when it was created; 0 if neither is known."""
+    writers: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SinkUse:
+    """The logs of one sink."""
+
+    id: str
+    logs: tuple[SinkLog, ...]
+    """The row log before the record log: without its rows, the records of a sink still tell what is done."""
+
+    @property
+    def last_used_ms(self) -> int:
+        return max(log.last_used_ms for log in self.logs)
+
+    @property
+    def writers(self) -> int:
+        return sum(log.writers for log in self.logs)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(log.size_bytes for log in self.logs)
+
+
+def checkpoint_sink(checkpoint: str) -> str:
+    """The sink of a stream that names none: it belongs to the checkpoint of its query."""
+    path = checkpoint.removeprefix("file://").removeprefix("file:").rstrip("/")
+    return hashlib.sha256(path.encode()).hexdigest()[:16]
+
+
+def job_sink(run: str) -> str:
+    """The sink of a batch job that names none; `run` has 32 hexadecimal digits."""
+    return f"{_JOB}{run}"
+
+
+def is_job_sink(sink_id: str) -> bool:
+    return _JOB_ID.fullmatch(sink_id) is not None
+
+
+def is_sink_log(topic: str) -> bool:
+    return _LOG.fullmatch(topic) is not None
+
+
+def sinks_of(logs: Iterable[SinkLog]) -> Mapping[str, SinkUse]:
+    """Return the sinks whose logs are among these, by id."""
+    found: dict[str, list[SinkLog]] = defaultdict(list)
+    for log in logs:
+        match = _LOG.fullmatch(log.name)
+        if match is not None:
+            found[match[1]].append(log)
+    return {
+        id_: SinkUse(id_, tuple(sorted(found[id_], key=lambda log: log.name, reverse=True)))
+        for id_ in sorted(found)
+    }
+
+
+def why_kept(sink: SinkUse, now_ms: int, idle_s: float) -> str | None:
+    """Return why a sink must stay without an order of the user; None if no job can need it again."""
+    if not is_job_sink(sink.id):
+        return "its query or job may be started again"
+    if sink.writers:
+        return "a task writes to it"
+    if not sink.last_used_ms or now_ms - sink.last_used_ms < idle_s * 1000:
+        return "its job may still run"
+    return None
