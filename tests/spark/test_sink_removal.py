@@ -24,7 +24,7 @@ def broker(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> BrokerProc
 
 def logs(broker: BrokerProcess) -> set[str]:
     with AdminClient(broker.http_url) as admin:
-        names: list[str] = admin.call("GET", "/admin/v2/persistent/public/default")
+        names = admin.classic_topics("public/default")
     return {name.removeprefix("persistent://public/default/__sink-") for name in names if "__sink-" in name}
 
 

@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import quote
 
 from anabranch.admin.client import AdminClient
 from anabranch.cli.lane import size_text
@@ -39,14 +38,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _load(admin: AdminClient, namespace: str) -> Mapping[str, SinkUse]:
-    names: list[str] = admin.call("GET", f"/admin/v2/persistent/{_namespace_path(namespace)}")
-    return sinks_of(_use(admin, name) for name in names if is_sink_log(name))
+    return sinks_of(_use(admin, name) for name in admin.classic_topics(namespace) if is_sink_log(name))
 
 
 def _use(admin: AdminClient, name: str) -> SinkLog:
-    stats = admin.call("GET", f"{_path(name)}/stats")
-    used_ms = max(stats["lastPublishTimeStamp"], stats["topicCreationTimeStamp"])
-    return SinkLog(name, used_ms, len(stats["publishers"]), stats["storageSize"])
+    stats = admin.classic_stats(name)
+    used_ms = max(stats.last_publish_time_stamp, stats.topic_creation_time_stamp)
+    return SinkLog(name, used_ms, len(stats.publishers), stats.storage_size)
 
 
 def _list(sinks: Mapping[str, SinkUse], namespace: str) -> None:
@@ -104,16 +102,4 @@ def _remove(admin: AdminClient, sink: SinkUse) -> None:
         # The listing may be old by now; a broker cannot tell the sink's own subscription from another one.
         if _use(admin, log.name).writers:
             raise ConflictError(f"a task writes to {log.name}; stop its query or job first")
-        admin.call("DELETE", _path(log.name), query={"force": "true"})
-
-
-def _namespace_path(namespace: str) -> str:
-    parts = namespace.split("/")
-    if len(parts) != 2 or not all(parts):
-        raise InvalidConfigurationError(f"--namespace takes tenant/namespace, not {namespace!r}")
-    return "/".join(quote(part, safe="") for part in parts)
-
-
-def _path(name: str) -> str:
-    tenant, namespace, log = name.removeprefix("persistent://").split("/", 2)
-    return f"/admin/v2/persistent/{quote(tenant, safe='')}/{quote(namespace, safe='')}/{quote(log, safe='')}"
+        admin.delete_classic_topic(log.name, force=True)
