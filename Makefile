@@ -44,8 +44,8 @@ test: $(STAMP)  ## Unit, property, conformance, simulation and Spark tests, JOBS
 	@echo "==> tests"
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile tests --ignore tests/process --ignore tests/interop --ignore tests/examples
 
-examples: $(STAMP)  ## The example of Declarative Pipelines, as its users run it; some minutes
-	$(BIN)/python -m pytest tests/examples
+examples: $(STAMP)  ## The example of Declarative Pipelines, as its users run it; FAST=1: a dry run
+	$(BIN)/python -m pytest tests/examples $(if $(FAST),-k dry_run)
 
 sim: $(STAMP)  ## Whole-cluster simulation, SEEDS=n runs
 	$(BIN)/python -m anabranch.testing.simulation.run --seeds $(SEEDS)
