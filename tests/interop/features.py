@@ -15,7 +15,8 @@ import pytest
 
 from anabranch.testing.process import BrokerProcess
 
-WORKERS = [2] if os.environ.get("INTEROP_FAST") else [1, 2]
+FAST = bool(os.environ.get("INTEROP_FAST"))
+WORKERS = [2] if FAST else [1, 2]
 """The short form runs each feature on two workers only."""
 
 each_form = pytest.fixture(
