@@ -37,7 +37,7 @@ class AsyncNamespaceMethods(AsyncHttpClient):
 
     async def tenant_admins(self, tenant: str, *, timeout: float | None = None) -> list[str]:
         """The roles that administrate a tenant."""
-        return (await self.tenant(tenant, timeout=timeout)).admin_roles
+        return (await self.tenant(tenant, timeout=timeout)).admin_roles or []
 
     async def create_tenant(
         self, tenant: str, admins: Iterable[str] = (), *, timeout: float | None = None

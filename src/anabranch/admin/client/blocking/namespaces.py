@@ -39,7 +39,7 @@ class NamespaceMethods(HttpClient):
 
     def tenant_admins(self, tenant: str, *, timeout: float | None = None) -> list[str]:
         """The roles that administrate a tenant."""
-        return (self.tenant(tenant, timeout=timeout)).admin_roles
+        return (self.tenant(tenant, timeout=timeout)).admin_roles or []
 
     def create_tenant(self, tenant: str, admins: Iterable[str] = (), *, timeout: float | None = None) -> None:
         """Create a tenant with these admins, in all clusters; ConflictError if it exists."""
