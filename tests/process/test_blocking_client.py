@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -9,7 +10,12 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import anabranch
-from anabranch.errors import AlreadyClosedError, ReceiveTimeoutError, SendTimeoutError
+from anabranch.errors import (
+    AlreadyClosedError,
+    InvalidConfigurationError,
+    ReceiveTimeoutError,
+    SendTimeoutError,
+)
 from anabranch.testing.process import BrokerProcess
 
 
@@ -38,6 +44,32 @@ def test_sends_of_one_thread_stay_in_order_however_they_are_made(client: anabran
     while messages := consumer.receive_many(400, timeout=20 if len(values) < 1501 else 1):
         values += [int(message.value) for message in messages]
     assert values == list(range(1501))
+
+
+def test_a_thread_with_a_running_loop_may_block_as_notebooks_do(client: anabranch.Client) -> None:
+    async def cell() -> bytes:
+        client.create_producer("orders").send(b"one", key="k")
+        consumer = client.subscribe_stream("orders", "s", initial_position="earliest")
+        message = consumer.receive(timeout=20)
+        consumer.acknowledge_cumulative(message)
+        assert [each.value for each in consumer.receive_many(1, timeout=0.05)] == []
+        return message.value
+
+    assert asyncio.run(cell()) == b"one"
+
+
+def test_a_callback_that_would_wait_for_itself_is_refused(client: anabranch.Client) -> None:
+    refusals: list[Exception] = []
+
+    def assigned(*_: object) -> None:
+        try:
+            client.layout("orders")
+        except InvalidConfigurationError as error:
+            refusals.append(error)
+
+    client.create_producer("orders").send(b"one")
+    client.subscribe_stream("orders", "s", initial_position="earliest", on_assignment=assigned).receive(20)
+    assert "await AsyncClient.layout" in str(refusals[0])
 
 
 def test_many_threads_may_share_a_producer_and_a_consumer(client: anabranch.Client) -> None:

@@ -61,10 +61,15 @@ class Portal:
             return self._loop
 
     def check(self, name: str) -> asyncio.AbstractEventLoop:
-        """The thread's loop; raises when the caller runs on a loop, which a blocking call would stop."""
-        if asyncio._get_running_loop() is not None:
+        """The thread's loop; raises when a callback in that thread calls, which would wait for itself.
+
+        Callers may have a loop of their own, as notebooks do; the call stops that loop until it returns.
+        """
+        running = asyncio._get_running_loop()
+        if running is not None and running is self._loop:
             raise InvalidConfigurationError(
-                f"{name} would block the running event loop; await Async{name} instead"
+                f"{name} was called by a callback in the thread of the client, and would wait for itself; "
+                f"call it in another thread, or await Async{name}"
             )
         # Asking for the process id would be a system call for each message.
         if self._forks != _forks:
