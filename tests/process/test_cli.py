@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
 
+import anabranch
 from anabranch.cli.main import main
 from anabranch.testing.process import BrokerProcess
 
@@ -72,7 +76,7 @@ def test_a_topic_from_creation_to_deletion(run: Run) -> None:
     assert "the traffic of segment 7 is not known" in error
     assert "is not known" in run("topic", "split", "orders", "7", "--by-traffic")[2]
     assert run("topic", "why", "orders")[0] == 0
-    assert run("topic", "delete", "orders")[0] == 0
+    assert run("topic", "delete", "orders", "--yes")[0] == 0
     code, _, error = run("topic", "show", "orders")
     assert code == 1
     assert "does not exist" in error
@@ -84,13 +88,107 @@ def test_messages_go_in_and_come_out_in_order(run: Run) -> None:
     assert code == 0
     assert json.loads(out)["messages"] == 20
     assert run("produce", "orders", "--key", "k3", "--value", "again")[0] == 0
-    code, out, _ = run("consume", "orders", "--from", "earliest", "--count", "21", "--timeout", "10")
-    assert code == 0
-    lines = out.splitlines()
+    looked = run("consume", "orders", "--from", "earliest", "--count", "21", "--timeout", "10")
+    assert looked[0] == 0
+    lines = looked[1].splitlines()
     assert sorted(lines) == sorted([f"k{n}\tv{n}" for n in range(20)] + ["k3\tagain"])
     assert lines.index("k3\tv3") < lines.index("k3\tagain")
-    # Everything was acknowledged, so the same subscription has nothing left.
-    assert run("consume", "orders", "--timeout", "0.3")[1] == ""
+    again = run("consume", "orders", "--from", "earliest", "--count", "21", "--timeout", "10")
+    assert sorted(again[1].splitlines()) == sorted(lines), "a look acknowledges nothing"
+    assert run("subscription", "list", "orders")[1] == "topic://public/default/orders has no subscriptions\n"
+
+    durable = ("consume", "orders", "--subscription", "s", "--from", "earliest")
+    assert len(run(*durable, "--count", "21", "--timeout", "10")[1].splitlines()) == 21
+    assert run(*durable, "--timeout", "0.3")[1] == "", "the subscription has nothing left"
+    assert run("subscription", "list", "orders")[1] == "s, stream, 0 consumers, backlog 0\n"
+
+
+BINARY = b"\xff\x00\n"
+
+
+@pytest.mark.parametrize("topic", ["topic://public/default/t", "persistent://public/default/t"])
+def test_values_of_every_kind_are_printed_and_acknowledged(run: Run, topic: str) -> None:
+    with anabranch.Client(os.environ["ANABRANCH_URL"]) as client:
+        producer = client.create_producer(topic)
+        producer.send(BINARY, key="k")
+        producer.send(b"tea", key="k")
+    assert run("produce", topic, "--key", "k", "--tombstone")[0] == 0
+    look = ("consume", topic, "--from", "earliest", "--count", "3", "--timeout", "10")
+    assert run(*look)[1] == "k\tbase64:/wAK\nk\ttea\nk\t(null)\n"
+    assert run(*look, "-o", "hex")[1] == "k\tff000a\nk\t746561\nk\t(null)\n"
+    assert run(*look, "-o", "base64")[1] == "k\t/wAK\nk\tdGVh\nk\t(null)\n"
+    values = [json.loads(line)["value"] for line in run(*look, "-o", "json")[1].splitlines()]
+    assert values == [{"base64": "/wAK"}, "tea", None]
+    for more in ([], ["--type", "queue"]):
+        durable = ("consume", topic, "--subscription", f"s{len(more)}", "--from", "earliest", *more)
+        assert len(run(*durable, "--count", "3", "--timeout", "10")[1].splitlines()) == 3
+        assert run(*durable, "--timeout", "0.3")[1] == "", "the tombstone is acknowledged"
+
+
+def test_raw_values_are_printed_byte_for_byte(run: Run) -> None:
+    url = os.environ["ANABRANCH_URL"]
+    with anabranch.Client(url) as client:
+        client.create_producer("pictures").send(BINARY)
+    command = [sys.executable, "-m", "anabranch", "consume", "pictures", "--from", "earliest", "--count", "1"]
+    shown = subprocess.run([*command, "-o", "raw", "--url", url], capture_output=True, check=True)
+    assert shown.stdout == BINARY
+
+
+@pytest.mark.parametrize("topic", ["topic://public/default/typo", "persistent://public/default/typo"])
+@pytest.mark.parametrize("more", [(), ("--subscription", "s")])
+def test_consuming_creates_no_topic(run: Run, topic: str, more: tuple[str, ...]) -> None:
+    code, _, error = run("consume", topic, "--timeout", "0.1", *more)
+    assert code == 1
+    assert "--create" in error
+    assert run("topic", "list")[1] == ""
+    assert run("consume", topic, "--timeout", "0.1", "--create", *more)[0] == 0
+    assert run("topic", "list")[1] == f"{topic}\n"
+
+
+def test_a_classic_topic_from_creation_to_migration(run: Run) -> None:
+    name = "persistent://public/default/classic"
+    created = run("topic", "create", name, "--partitions", "2", "--json")
+    assert json.loads(created[1]) == {"topic": name, "partitions": 2}
+    assert run("topic", "create", "persistent://public/default/plain")[1].endswith("without partitions\n")
+    assert run("topic", "list")[1] == f"{name}\npersistent://public/default/plain\n"
+    assert run("subscription", "create", name, "s")[0] == 0
+    for _ in range(3):
+        assert run("produce", name, "--value", "v")[0] == 0
+    shown = run("topic", "show", name)[1]
+    assert f"{name}   classic, 2 partitions, 3 messages in" in shown
+    assert "subscription s, unused, 0 consumers, backlog 3" in shown
+    assert json.loads(run("subscription", "show", name, "s", "--json")[1])["backlog"] == 3
+    assert run("subscription", "skip", name, "s", "--yes")[0] == 0
+    assert json.loads(run("subscription", "list", name, "--json")[1])["s"]["backlog"] == 0
+    assert run("subscription", "seek", name, "s", "--to", "1h")[0] == 0
+    assert json.loads(run("subscription", "list", name, "--json")[1])["s"]["backlog"] == 3
+    assert run("subscription", "delete", name, "s", "--yes")[0] == 0
+    assert "no subscription" in run("subscription", "show", name, "s")[2]
+    assert run("topic", "delete", "persistent://public/default/plain", "--yes")[0] == 0
+    assert "migrated topic://public/default/classic to 2 segments" in run("topic", "migrate", name)[1]
+    assert json.loads(run("topic", "list", "--json")[1]) == ["topic://public/default/classic"]
+
+
+def test_a_subscription_of_a_scalable_topic_is_made_moved_and_deleted(run: Run) -> None:
+    run("topic", "create", "orders")
+    assert run("subscription", "create", "orders", "q", "--type", "queue", "--json")[0] == 0
+    run("produce", "orders", "--value", "v", "--count", "4")
+    assert run("subscription", "list", "orders")[1] == "q, queue, 0 consumers, backlog 4\n"
+    assert run("subscription", "skip", "orders", "q", "--yes")[0] == 0
+    assert run("subscription", "show", "orders", "q")[1] == "q, queue, 0 consumers, backlog 0\n"
+    assert run("subscription", "seek", "orders", "q", "--to", "2000-01-01")[0] == 0
+    assert run("subscription", "show", "orders", "q")[1] == "q, queue, 0 consumers, backlog 4\n"
+    assert run("subscription", "delete", "orders", "q", "--yes")[1].startswith("deleted subscription q")
+
+
+def test_a_namespace_shows_its_policies(run: Run) -> None:
+    assert run("namespace", "create", "public/shop")[0] == 0
+    assert "public/shop" in json.loads(run("namespace", "list", "--json")[1])
+    assert run("namespace", "show", "public/shop")[0] == 0
+    assert (
+        run("namespace", "delete", "public/shop", "--yes", "--json")[1]
+        == '{\n  "deleted": "public/shop"\n}\n'
+    )
 
 
 def test_a_message_is_said_to_be_where_it_was_sent(run: Run) -> None:

@@ -66,9 +66,9 @@ def test_rights_from_the_first_tenant_to_the_last_message(broker: BrokerProcess,
 
     assert run_as("boss", "tenant admins shop --admin boss --admin other")[0] == 1
     assert run_as("root", "tenant admins shop --admin other")[0] == 0
-    assert run_as("boss", "namespace delete shop/prod --force")[0] == 1
-    assert run_as("other", "namespace delete shop/prod --force") == (0, "deleted namespace shop/prod\n")
-    assert run_as("root", "tenant delete shop") == (0, "deleted tenant shop\n")
+    assert run_as("boss", "namespace delete shop/prod --force --yes")[0] == 1
+    assert run_as("other", "namespace delete shop/prod --force --yes") == (0, "deleted namespace shop/prod\n")
+    assert run_as("root", "tenant delete shop --yes") == (0, "deleted tenant shop\n")
 
     assert broker.stop() == 0
     lines = [json.loads(line) for line in (broker.data / "audit.log").read_text().splitlines()]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import re
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,8 +16,8 @@ import pytest
 from anabranch.admin.client import AdminClient
 from anabranch.cli import pipeline_proofs
 from anabranch.cli.main import main
-from anabranch.cli.pipeline import PipelineJob
-from anabranch.cli.pipeline_parser import add_pipeline
+from anabranch.cli.parsing import make_app
+from anabranch.cli.pipeline_run import PipelineJob
 from anabranch.client.api import AsyncClient
 from anabranch.errors import InvalidConfigurationError
 from anabranch.model.hashing import key_hash
@@ -59,11 +59,10 @@ async def _publish(url: str, keys: Sequence[str | None]) -> None:
 
 def command(spark: Any, broker: BrokerProcess, *words: str) -> dict[str, Any]:
     """Run a pipeline command in the session of the tests; `main` would end it."""
-    parser = argparse.ArgumentParser()
-    add_pipeline(parser.add_subparsers())
-    arguments = parser.parse_args(["pipeline", *words, "--url", broker.url])
-    action = getattr(pipeline_proofs, arguments.action)
-    return dict(action(PipelineJob(arguments, spark, silent)))
+    _, bound, _ = make_app().parse_args(["pipeline", *words, "--url", broker.url])
+    topic, how, at = (bound.arguments[name] for name in ("topic", "how", "at"))
+    given = SimpleNamespace(topic=topic, at=at, **vars(how))
+    return dict(getattr(pipeline_proofs, words[0])(PipelineJob(given, spark, silent)))
 
 
 def test_a_crowded_segment_is_found_and_its_suggested_split_can_be_carried_out(

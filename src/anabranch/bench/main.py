@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from anabranch.bench import (
@@ -70,3 +70,10 @@ def run(arguments: argparse.Namespace) -> int:
         show(rows)
         print(f"written to {arguments.output}", file=sys.stderr)
     return 0
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the benchmarks that the words after `anabranch bench` name."""
+    parser = argparse.ArgumentParser(prog="anabranch bench")
+    add_arguments(parser)
+    return run(parser.parse_args(words))

@@ -5,16 +5,19 @@ Exit code 0 without weak points, 1 with some. Notes do not count.
 
 from __future__ import annotations
 
-import argparse
 import http.client
-import json
 import os
 import resource
 import ssl
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from typing import Annotated
 from urllib.parse import urlsplit
 
+from cyclopts import Parameter
+
+from anabranch.cli.answers import tell
+from anabranch.cli.options import AsJson
 from anabranch.config.broker import BrokerConfig
 from anabranch.config.doors import is_loopback
 from anabranch.config.files import load_config
@@ -32,20 +35,37 @@ OLDEST = datetime(2026, 1, 1, tzinfo=UTC)
 _ORDER: Mapping[Severity, int] = {"danger": 0, "warning": 1, "note": 2}
 
 
-def run(arguments: argparse.Namespace) -> int:
-    sets = list(arguments.set)
-    if arguments.data is not None:
-        sets.append(f"data={arguments.data}")
-    config = load_config(arguments.config, sets)
+def doctor(
+    *,
+    config: Annotated[
+        str | None, Parameter(metavar="FILE", help="the file of `anabranch serve --config`")
+    ] = None,
+    sets: Annotated[
+        tuple[str, ...], Parameter(name="--set", metavar="KEY=VALUE", help="as for `anabranch serve`")
+    ] = (),
+    data: Annotated[
+        str | None, Parameter(metavar="DIR", help="data directory (the one of the configuration)")
+    ] = None,
+    url: Annotated[
+        str | None, Parameter(metavar="URL", help="also ask a running broker, http://host:port")
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Name the weak points of a configuration, its files and a running broker.
+
+    The command looks at a configuration, the files it names, the data directory, this machine and, with
+    --url, a running broker. Each weak point comes with its reason and the remedy. Exit code 0 without weak
+    points, 1 with some; notes do not count. Changes nothing.
+    """
+    changed = [*sets, *([] if data is None else [f"data={data}"])]
+    settings = load_config(config, changed, os.environ)
     now = datetime.now(UTC)
-    found = [*weak_settings(config), *weak_files(config, now), *_machine(config, now)]
-    if arguments.url is not None:
-        found += probe(arguments.url)
+    found = [*weak_settings(settings), *weak_files(settings, now), *_machine(settings, now)]
+    if url is not None:
+        found += probe(url)
     found.sort(key=lambda weakness: _ORDER[weakness.severity])
-    if arguments.json:
-        print(json.dumps({"findings": [weakness._asdict() for weakness in found]}, indent=2))
-    else:
-        print("\n\n".join(map(_text_of, found)) or "no weak points found")
+    text = "\n\n".join(map(_text_of, found)) or "no weak points found"
+    tell({"findings": [weakness._asdict() for weakness in found]}, text, as_json=as_json)
     return EXIT_WEAK if any(weakness.severity != "note" for weakness in found) else 0
 
 

@@ -1,126 +1,171 @@
-"""`anabranch pipeline`: starts a Spark session, runs one pipeline in it and prints its summary."""
+"""`anabranch pipeline`: the words of the pipelines. The modules that need Spark are imported to run one."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import sys
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from importlib import import_module
-from typing import Any
+from types import SimpleNamespace
+from typing import Annotated, Any
 
-from anabranch.cli.messages import ended_by_signals
-from anabranch.cli.role import ClientRole, role_of
-from anabranch.errors import AnabranchError, InvalidConfigurationError
-from anabranch.spark.pipelines.failures import PipelineError
-from anabranch.spark.pipelines.places import TopicPlace
-from anabranch.spark.pipelines.progress import Show, reason_of, shown
-from anabranch.spark.pipelines.sessions import session_for
+from cyclopts import Parameter
 
-_TLS = {
-    "tls_trust_certs_file_path": "client.tlsTrustCertsFilePath",
-    "tls_certificate_file_path": "client.tlsCertificateFilePath",
-    "tls_private_key_file_path": "client.tlsKeyFilePath",
-    "tls_allow_insecure_connection": "client.tlsAllowInsecureConnection",
-    "tls_validate_hostname": "client.tlsHostnameVerificationEnable",
-}
+from anabranch.cli.answers import at_most_one, exactly_one
+from anabranch.cli.options import Topic, command_group
+from anabranch.cli.pipeline_options import HERE, PIPELINE, PipelineOptions, TargetOptions
+from anabranch.cli.pipeline_words import (
+    ARCHIVE_WORDS,
+    COMPACT_WORDS,
+    LOAD_WORDS,
+    MIRROR_WORDS,
+    REPLAY_WORDS,
+    SKEW_WORDS,
+    VERIFY_WORDS,
+    ArchiveWords,
+    CompactWords,
+    LoadWords,
+    MirrorWords,
+    ReplayWords,
+    SkewWords,
+    VerifyWords,
+)
 
-Report = Mapping[str, Any]
-"""The summary of a run, as it is printed."""
+EXAMPLES = """\
+examples:
+  anabranch pipeline archive orders /lake/orders             all messages so far into Parquet files
+  anabranch pipeline load events.csv orders --key customer   rows of a file as messages, each exactly once
+  anabranch pipeline replay /lake/orders orders --to again   the archive, then the live topic, into a topic
+  anabranch pipeline compact orders --table /lake/latest     the latest value of each key
+  anabranch pipeline verify orders                           prove that nothing was lost or reordered
+  anabranch pipeline skew orders --plot orders.png           heavy keys, and where to split
+  anabranch pipeline mirror orders orders --to-url URL       a copy on another broker
 
-_ACTIONS = {
-    "archive": "pipeline_lake",
-    "load": "pipeline_lake",
-    "replay": "pipeline_lake",
-    "compact": "pipeline_lake",
-    "mirror": "pipeline_proofs",
-    "skew": "pipeline_proofs",
-    "verify": "pipeline_proofs",
-}
-"""By pipeline: the module of this package with a function of its name, from PipelineJob to Report."""
+A pipeline that was interrupted resumes where it was when the same command runs again. On a cluster, pass
+--master, or run the command with `spark-submit`; every path may be a URL that Spark opens, such as s3a:// or
+hdfs://.
+"""
 
-
-@dataclass(frozen=True)
-class PipelineJob:
-    """One run of the command: its words, the session, and the progress display."""
-
-    arguments: argparse.Namespace
-    spark: Any
-    show: Show
-
-    def place(self, topic: str, url: str | None = None) -> TopicPlace:
-        """Return the place of a topic, reached with the role of the command."""
-        role = role_of(self.arguments, os.environ)
-        given = pairs(self.arguments.option, "--option")
-        return TopicPlace(topic, url or role.service_url, {**role_to_options(role, os.environ), **given})
+app = command_group("pipeline", "Run a ready-made data pipeline as a Spark job.", help_epilogue=EXAMPLES)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    # A wrong role is reported before Spark starts, which takes seconds.
-    role_of(arguments, os.environ)
-    conf = pairs(arguments.spark_conf, "--spark-conf")
-    action = _action(arguments.action)
-    with (
-        ended_by_signals(),
-        session_for(f"anabranch {arguments.action}", master=arguments.master, conf=conf) as spark,
-        shown(arguments.action) as show,
-    ):
-        try:
-            report = action(PipelineJob(arguments, spark, show))
-        except AnabranchError:
-            raise
-        except Exception as error:
-            if not _from_spark(error):
-                raise
-            raise PipelineError(reason_of(error)) from error
-    _print(report, as_json=arguments.json)
-    return int(report.get("exit", 0))
+def _run(name: str, how: object, at: PipelineOptions, **places: Any) -> int:
+    from anabranch.cli import pipeline_run
+
+    return pipeline_run.run(name, SimpleNamespace(**vars(how), **places, at=at))
 
 
-def _action(name: str) -> Callable[[PipelineJob], Report]:
-    found: Callable[[PipelineJob], Report] = getattr(import_module(f"anabranch.cli.{_ACTIONS[name]}"), name)
-    return found
+@app.command
+def archive(
+    topic: Topic,
+    dest: Annotated[str, Parameter(help="directory or URL of the archive")],
+    /,
+    *,
+    how: ArchiveWords = ARCHIVE_WORDS,
+    at: PipelineOptions = PIPELINE,
+) -> int:
+    """Copy a topic into a lake of Parquet files, each message exactly once.
 
-
-def _from_spark(error: Exception) -> bool:
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
-    return isinstance(error, PySparkException | Py4JError)
-
-
-def _print(report: Report, *, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps({name: value for name, value in report.items() if name not in ("exit", "text")}))
-    else:
-        print(report["text"], file=sys.stderr)
-
-
-def pairs(given: Iterable[str], option: str) -> dict[str, str]:
-    """Return KEY=VALUE words as a dictionary; raises InvalidConfigurationError."""
-    found = {}
-    for word in given:
-        name, equals, value = word.partition("=")
-        if not equals or not name:
-            raise InvalidConfigurationError(f"{option} {word!r} is not of the form NAME=VALUE")
-        found[name] = value
-    return found
-
-
-def role_to_options(role: ClientRole, environment: Mapping[str, str]) -> dict[str, object]:
-    """Return the options of the Spark format that prove the role and describe its TLS.
-
-    The value of an environment variable is read here, because executors have another environment. Spark
-    hides the values of these options in its texts.
+    Files are partitioned by day of publication and by key hash; small files are joined. A manifest says
+    which cut of the topic the archive covers. Every further run adds the new messages.
     """
-    plugin, parameters = role.credentials
-    found: dict[str, object] = {}
-    if plugin == "token" and parameters.startswith("env:"):
-        found["client.auth.token"] = environment.get(parameters.removeprefix("env:"), "")
-    elif plugin:
-        found |= {"authPluginClassName": plugin, "client.auth.secretParams": parameters}
-    if role.service_url.startswith("pulsar+ssl:"):
-        found |= {_TLS[name]: value for name, value in role.tls.items() if name in _TLS}
-    return found
+    return _run("archive", how, at, topic=topic, dest=dest)
+
+
+@app.command
+def load(
+    source: Annotated[str, Parameter(help="file, directory, pattern or URL of files")],
+    topic: Topic,
+    /,
+    *,
+    how: LoadWords = LOAD_WORDS,
+    at: PipelineOptions = PIPELINE,
+) -> int:
+    """Send the rows of files to a topic, each exactly once and in order.
+
+    Rows of one key keep the order of --order-by, or that of the files by name and of the rows in them. A
+    further run sends the rows of new files.
+    """
+    return _run("load", how, at, source=source, topic=topic)
+
+
+@app.command
+def replay(
+    archive: Annotated[str, Parameter(help="directory or URL that `anabranch pipeline archive` made")],
+    topic: Annotated[str | None, Parameter(help="the live topic (none: only the archive)")] = None,
+    /,
+    *,
+    how: ReplayWords = REPLAY_WORDS,
+    at: PipelineOptions = PIPELINE,
+) -> int:
+    """Read an archive and then the live topic, without gap or overlap.
+
+    Writes the messages to another topic, or prints them as JSON lines, in the order of each key.
+    """
+    exactly_one(to=how.to, print=how.prints)
+    return _run("replay", how, at, archive=archive, topic=topic)
+
+
+@app.command
+def compact(
+    topic: Topic,
+    /,
+    *,
+    how: CompactWords = COMPACT_WORDS,
+    at: PipelineOptions = PIPELINE,
+) -> int:
+    """Keep the latest value of each key of a topic, in another topic or in a table.
+
+    A message without a value removes its key. A further run adds the changes since the last one.
+    """
+    exactly_one(to=how.to, table=how.table)
+    return _run("compact", how, at, topic=topic)
+
+
+@app.command
+def verify(
+    topic: Topic,
+    /,
+    *,
+    how: VerifyWords = VERIFY_WORDS,
+    at: PipelineOptions = PIPELINE,
+) -> int:
+    """Prove that a topic lost, doubled and reordered nothing, or name the places.
+
+    Checks positions, the layout, and the sequence ids of each producer and key; with the application's own
+    sequence also what producers sent. Exit code 1 if it finds a fault.
+    """
+    at_most_one(sequence_header=how.sequence_header, sequence_path=how.sequence_path)
+    return _run("verify", how, at, topic=topic)
+
+
+@app.command
+def skew(
+    topic: Topic,
+    /,
+    *,
+    how: SkewWords = SKEW_WORDS,
+    at: PipelineOptions = PIPELINE,
+) -> int:
+    """Weigh the keys and hash slots of a topic over time, and suggest splits.
+
+    Prints the commands `anabranch topic split --points` and `anabranch topic rebucket --boundaries` that
+    would share the weight evenly.
+    """
+    return _run("skew", how, at, topic=topic)
+
+
+@app.command
+def mirror(
+    source: Annotated[str, Parameter(name="FROM", help="the topic to read")],
+    target: Annotated[
+        str, Parameter(name="TO", help="the topic to write; it is created if it does not exist")
+    ],
+    /,
+    *,
+    how: MirrorWords = MIRROR_WORDS,
+    there: TargetOptions = HERE,
+    at: PipelineOptions = PIPELINE,
+) -> int:
+    """Copy a topic to another topic, on any broker, each message exactly once.
+
+    Keeps the order of each key, headers, event times and tombstones. The layouts of the two topics are
+    independent. Runs until it is interrupted, and resumes where it was.
+    """
+    return _run("mirror", how, at, source=source, target=target, there=there)

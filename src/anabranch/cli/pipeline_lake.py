@@ -7,7 +7,7 @@ import json
 from datetime import UTC
 from typing import Any
 
-from anabranch.cli.pipeline import PipelineJob, Report, pairs
+from anabranch.cli.pipeline_run import PipelineJob, Report, pairs
 from anabranch.errors import InvalidConfigurationError
 from anabranch.spark import pipelines
 
@@ -15,7 +15,7 @@ MB = 2**20
 
 
 def archive(job: PipelineJob) -> Report:
-    words = job.arguments
+    words = job.words
     options = pipelines.ArchiveOptions(
         buckets=words.buckets,
         rows_per_commit=words.rows_per_commit,
@@ -30,7 +30,7 @@ def archive(job: PipelineJob) -> Report:
 
 
 def load(job: PipelineJob) -> Report:
-    words = job.arguments
+    words = job.words
     options = pipelines.LoadOptions(
         format=words.format,
         read_options=pairs(words.read_option, "--read-option"),
@@ -46,7 +46,7 @@ def load(job: PipelineJob) -> Report:
 
 
 def compact(job: PipelineJob) -> Report:
-    words = job.arguments
+    words = job.words
     place = job.place(words.topic)
     options = pipelines.CompactOptions(words.buckets, follow=words.follow, state=words.state)
     if words.table is not None:
@@ -59,7 +59,7 @@ def compact(job: PipelineJob) -> Report:
 
 
 def replay(job: PipelineJob) -> Report:
-    words = job.arguments
+    words = job.words
     place = None if words.topic is None else job.place(words.topic)
     if words.prints:
         return _print_rows(job, place)
@@ -71,7 +71,7 @@ def replay(job: PipelineJob) -> Report:
 
 
 def _print_rows(job: PipelineJob, place: Any) -> Report:
-    words = job.arguments
+    words = job.words
     if words.follow is not None:
         raise InvalidConfigurationError("--follow is for --to")
     rows = pipelines.replay(job.spark, words.archive, place).orderBy("segment", "position")

@@ -1,64 +1,74 @@
-"""The options that all pipelines share. Imports nothing that takes time."""
+"""The options that all pipelines share."""
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
+from typing import Annotated, Final
 
-from anabranch.cli.role_options import add_role_options
-from anabranch.cli.topic_parser import Commands
+from cyclopts import Group, Parameter
 
-TOPIC_HELP = "topic://tenant/namespace/name, or a bare name of public/default"
+from anabranch.cli.options import AsJson, ServiceOptions
 
+SPARK: Final = Group("Spark", sort_key=110)
+TARGET: Final = Group("Broker of the target, if it is another one", sort_key=90)
+STATE: Final = "directory or URL for the progress of this pipeline, from which it resumes"
 
-def add_one(actions: Commands, name: str, about: str, more: str = "") -> argparse.ArgumentParser:
-    """Add the parser of one pipeline, with the options that all of them have."""
-    made: argparse.ArgumentParser = actions.add_parser(
-        name, help=about, description=f"{about[0].upper()}{about[1:]}. {more}".strip()
-    )
-    made.set_defaults(run=run_pipeline, action=name)
-    return made
-
-
-def add_shared(parser: argparse.ArgumentParser) -> None:
-    """Add the options that all pipelines have, behind those of one pipeline."""
-    broker = parser.add_argument_group("broker")
-    broker.add_argument(
-        "--url",
-        "--service-url",
-        dest="url",
-        metavar="URL",
-        help="the broker's address; or ANABRANCH_URL (pulsar://127.0.0.1:6650)",
-    )
-    add_role_options(broker)
-    broker.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="an option of the Spark source or sink (docs/spark.md), such as client.operationTimeout=60s; "
-        "may be repeated",
-    )
-    spark = parser.add_argument_group("Spark")
-    spark.add_argument("--master", metavar="URL", help="the Spark master, such as local[4] (Spark's default)")
-    spark.add_argument(
-        "--spark-conf",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="a setting of Spark, such as spark.driver.memory=4g; may be repeated",
-    )
-    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+Follow = Annotated[
+    str | None,
+    Parameter(
+        metavar="INTERVAL",
+        help="go on with new messages at this interval, such as '10 seconds', until interrupted "
+        "(end when all messages so far are done)",
+    ),
+]
 
 
-def add_state(parser: argparse.ArgumentParser, default: str) -> None:
-    parser.add_argument(
-        "--state",
-        metavar="DIR",
-        help=f"directory or URL for the progress of this pipeline, from which it resumes ({default})",
-    )
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class PipelineOptions(ServiceOptions):
+    """The options of the broker and of Spark."""
+
+    options: Annotated[
+        tuple[str, ...],
+        Parameter(
+            name="--option",
+            metavar="NAME=VALUE",
+            help="an option of the Spark source or sink (docs/spark.md), such as "
+            "client.operationTimeout=60s; may be repeated",
+        ),
+    ] = ()
+    master: Annotated[
+        str | None,
+        Parameter(group=SPARK, metavar="URL", help="the Spark master, such as local[4] (Spark's default)"),
+    ] = None
+    spark_conf: Annotated[
+        tuple[str, ...],
+        Parameter(
+            group=SPARK,
+            metavar="KEY=VALUE",
+            help="a setting of Spark, such as spark.driver.memory=4g; may be repeated",
+        ),
+    ] = ()
+    as_json: AsJson = False
 
 
-def run_pipeline(arguments: argparse.Namespace) -> int:
-    from anabranch.cli import pipeline
+@Parameter(name="*", group=TARGET)
+@dataclass(frozen=True, kw_only=True)
+class TargetOptions:
+    """The broker that a mirror writes to."""
 
-    return pipeline.run(arguments)
+    to_url: Annotated[str | None, Parameter(metavar="URL", help="its address")] = None
+    to_token_file: Annotated[
+        str | None, Parameter(metavar="FILE", help="file with the token that proves the role there")
+    ] = None
+    to_client_conf: Annotated[
+        str | None, Parameter(metavar="FILE", help="file like Pulsar's client.conf")
+    ] = None
+    to_options: Annotated[
+        tuple[str, ...],
+        Parameter(name="--to-option", metavar="NAME=VALUE", help="an option of the Spark sink"),
+    ] = ()
+
+
+PIPELINE: Final = PipelineOptions()
+HERE: Final = TargetOptions()

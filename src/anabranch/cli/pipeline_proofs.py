@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from types import SimpleNamespace
 from typing import Any
 
-from anabranch.cli.pipeline import PipelineJob, Report
+from anabranch.cli.pipeline_run import PipelineJob, Report
 from anabranch.spark.decide.skew import HeavyKey, SegmentWeight, SkewReport
 from anabranch.spark.decide.verify_report import VerifyFinding
 from anabranch.spark.pipelines.mirroring import MirrorOptions
@@ -23,7 +23,7 @@ FAULTY = 1
 
 
 def verify(job: PipelineJob) -> Report:
-    given = job.arguments
+    given = job.words
     expect = Expectations(
         sequence_header=given.sequence_header,
         sequence_path=given.sequence_path,
@@ -33,7 +33,7 @@ def verify(job: PipelineJob) -> Report:
         clock_tolerance_s=given.clock_tolerance,
     )
     report = check_topic(job.spark, job.place(given.topic), expect, show=job.show)
-    if report.findings and not given.json:
+    if report.findings and not given.at.as_json:
         _print_table(_FINDING_HEAD, [_finding_row(finding) for finding in report.findings])
     lines = [f"{report.topic}: {report.summary}"]
     lines += [f"  proved: {text}" for text in report.proved]
@@ -77,7 +77,7 @@ def _number(number: int | None) -> str:
 
 
 def skew(job: PipelineJob) -> Report:
-    given = job.arguments
+    given = job.words
     report = weigh_topic(
         job.spark,
         job.place(given.topic),
@@ -86,7 +86,7 @@ def skew(job: PipelineJob) -> Report:
     )
     if given.plot is not None:
         save_plot(report, given.plot)
-    if not given.json:
+    if not given.at.as_json:
         _print_skew(report)
     lines = [f"{report.topic}: {report.total:,} {report.unit} with a key, {report.without_key:,} without"]
     if given.plot is not None:
@@ -172,7 +172,7 @@ def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def mirror(job: PipelineJob) -> Report:
-    given = job.arguments
+    given = job.words
     source = job.place(given.source)
     target = PipelineJob(_as_target(given), job.spark, job.show).place(given.target)
     summary = copy_topic(
@@ -191,11 +191,14 @@ def mirror(job: PipelineJob) -> Report:
     }
 
 
-def _as_target(given: argparse.Namespace) -> argparse.Namespace:
+def _as_target(given: SimpleNamespace) -> SimpleNamespace:
     """Return the words of the command as they count for the target's broker."""
-    target = argparse.Namespace(**vars(given))
-    target.url = given.to_url or given.url
-    target.client_conf = given.to_client_conf or given.client_conf
-    target.token_file = given.to_token_file or given.token_file
-    target.option = given.to_option
-    return target
+    here, there = given.at, given.there
+    at = replace(
+        here,
+        url=there.to_url or here.url,
+        client_conf=there.to_client_conf or here.client_conf,
+        token_file=there.to_token_file or here.token_file,
+        options=there.to_options,
+    )
+    return SimpleNamespace(at=at)

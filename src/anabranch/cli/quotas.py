@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-from typing import Any
+from typing import Annotated, Any
 
-from anabranch.admin.client import AdminClient
+from cyclopts import Parameter
+
 from anabranch.admin.models.body import plain
+from anabranch.cli.answers import tell
+from anabranch.cli.options import ADMIN, AdminOptions, command_group
 from anabranch.cli.role import role_of
 from anabranch.config.files import parse_number
 from anabranch.errors import InvalidConfigurationError
@@ -17,35 +18,75 @@ from anabranch.model.quotas import NAMESPACE_COUNTS, NAMESPACE_RATES, TENANT_COU
 _USED = {name: name.removeprefix("max").lower() for name in TENANT_COUNTS}
 """The name of each count of a tenant in its usage."""
 
+NAMES = """\
+quotas of a tenant:
+  maxConnections, maxNamespaces, maxTopics, maxSubscriptions, maxProducers, maxConsumers,
+  publishRate, dispatchRate
+quotas of a namespace, as Pulsar names them:
+  maxProducersPerTopic, maxConsumersPerTopic, maxConsumersPerSubscription, maxSubscriptionsPerTopic,
+  maxTopicsPerNamespace, publishRate, dispatchRate, subscriptionDispatchRate
+quotas of a topic, instead of those of its namespace:
+  publishRate, dispatchRate, subscriptionDispatchRate
 
-def run(arguments: argparse.Namespace) -> int:
-    of = arguments.of
-    with role_of(arguments, os.environ).open_admin() as admin:
-        if arguments.action == "show":
-            _show(admin, of, as_json=arguments.json)
-        elif arguments.action == "set":
-            quotas = dict(parse_quota(of, text) for text in arguments.quotas)
-            admin.set_quotas(of, quotas)
-            print(f"set {', '.join(quotas)} of {of}")
-        else:
-            names = arguments.names or list(admin.quotas(of))
-            for name in names:
-                _check_name(of, name)
-            admin.set_quotas(of, dict.fromkeys(names))
-            print(f"removed {', '.join(names)} of {of}" if names else f"{of} has no quotas")
-    return 0
+A count of 0 is no limit. A rate is MESSAGES, or MESSAGES,BYTES, each second; -1 is no limit. Examples:
+  anabranch quotas set acme maxConnections=200 publishRate=5000,10MiB
+  anabranch quotas set acme/orders maxProducersPerTopic=10 dispatchRate=-1,1MiB
+  anabranch quotas set topic://acme/orders/paid publishRate=1000
+"""
+
+app = command_group(
+    "quotas", "Show, set and remove the quotas of tenants, namespaces and topics.", help_epilogue=NAMES
+)
+
+Owner = Annotated[
+    str,
+    Parameter(
+        name="OWNER",
+        help="a tenant like acme, a namespace like acme/orders, or a topic like topic://acme/orders/paid",
+    ),
+]
 
 
-def _show(admin: AdminClient, of: str, *, as_json: bool) -> None:
-    quotas = admin.quotas(of)
-    usage = {} if "/" in of else plain(admin.usage(of))
-    if as_json:
-        print(json.dumps({"quotas": quotas, **({"usage": usage} if usage else {})}, indent=2))
-        return
-    for line in quota_lines(quotas, usage):
-        print(line)
-    if not quotas and not usage:
-        print(f"{of} has no quotas")
+@app.command
+def show(of: Owner, /, *, at: AdminOptions = ADMIN) -> int:
+    """Show the quotas of a tenant or namespace, and what a tenant uses of them."""
+    with role_of(at, os.environ).open_admin() as admin:
+        quotas = admin.quotas(of)
+        usage = {} if "/" in of else plain(admin.usage(of))
+    lines = quota_lines(quotas, usage) if quotas or usage else [f"{of} has no quotas"]
+    return tell({"quotas": quotas, **({"usage": usage} if usage else {})}, *lines, as_json=at.as_json)
+
+
+@app.command(name="set")
+def set_quotas(
+    of: Owner,
+    first: Annotated[str, Parameter(name="NAME=VALUE", help="a quota and its value")],
+    /,
+    *others: Annotated[str, Parameter(name="NAME=VALUE", show=False)],
+    at: AdminOptions = ADMIN,
+) -> int:
+    """Set quotas; the others stay."""
+    quotas = dict(parse_quota(of, text) for text in (first, *others))
+    with role_of(at, os.environ).open_admin() as admin:
+        admin.set_quotas(of, quotas)
+    return tell({"set": quotas}, f"set {', '.join(quotas)} of {of}", as_json=at.as_json)
+
+
+@app.command
+def remove(
+    of: Owner,
+    /,
+    *names: Annotated[str, Parameter(name="NAME", help="a quota")],
+    at: AdminOptions = ADMIN,
+) -> int:
+    """Remove quotas, all of them by default."""
+    with role_of(at, os.environ).open_admin() as admin:
+        chosen = list(names) or list(admin.quotas(of))
+        for name in chosen:
+            _check_name(of, name)
+        admin.set_quotas(of, dict.fromkeys(chosen))
+    text = f"removed {', '.join(chosen)} of {of}" if chosen else f"{of} has no quotas"
+    return tell({"removed": chosen}, text, as_json=at.as_json)
 
 
 def quota_lines(quotas: dict[str, Any], usage: dict[str, int]) -> list[str]:

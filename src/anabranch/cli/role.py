@@ -5,23 +5,24 @@ An option wins over the environment, and the environment over client.conf. No er
 
 from __future__ import annotations
 
-import argparse
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from anabranch.admin.client import AdminClient
 from anabranch.client.blocking import Client
-from anabranch.client.options import is_tls_url
+from anabranch.client.options import is_tls_url, parse_service_url
 from anabranch.config.properties import parse_properties
 from anabranch.credentials.authentication import Authentication
 from anabranch.credentials.plugins import authentication_from
-from anabranch.errors import InvalidConfigurationError
+from anabranch.errors import ConnectError, InvalidConfigurationError
 from anabranch.transport.tls_arguments import TlsArguments
 
 SERVICE_URL: Final = "pulsar://127.0.0.1:6650"
 ADMIN_URL: Final = "http://127.0.0.1:8080"
+CONNECT_TIMEOUT_S: Final = 5.0
 
 _TLS_FILES: Final = {
     "tlsTrustCertsFilePath": "tls_trust_certs_file_path",
@@ -33,6 +34,17 @@ _TLS_FLAGS: Final = {
     "tlsEnableHostnameVerification": "tls_validate_hostname",
 }
 """By the name in client.conf: the argument of a client."""
+
+
+class RoleWords(Protocol):
+    """The options of every command that talks to a broker; `url` and `admin_url` are read if they exist."""
+
+    @property
+    def token_file(self) -> str | None: ...
+    @property
+    def client_conf(self) -> str | None: ...
+    @property
+    def tls_trust_certs(self) -> str | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,28 +62,43 @@ class ClientRole:
         tls = self.tls if self.admin_url.startswith("https:") else {}
         return AdminClient(self.admin_url, authentication=self.authentication, **tls)
 
+    def connect(self) -> Client:
+        """Return a client, or raise ConnectError at once if no broker answers; the client would wait."""
+        refused: OSError | None = None
+        for address in parse_service_url(self.service_url):
+            try:
+                socket.create_connection(address, CONNECT_TIMEOUT_S).close()
+                return self.open_client()
+            except OSError as error:
+                refused = error
+        raise ConnectError(
+            f"cannot reach a broker at {self.service_url}: {refused}; "
+            "is `anabranch serve` running, with this --port?"
+        )
+
     def open_client(self) -> Client:
+        """Return a client that has not connected yet."""
         tls = self.tls if is_tls_url(self.service_url) else {}
         return Client(self.service_url, authentication=self.authentication, **tls)
 
 
-def role_of(arguments: argparse.Namespace, environment: Mapping[str, str]) -> ClientRole:
+def role_of(options: RoleWords, environment: Mapping[str, str]) -> ClientRole:
     """Raises InvalidConfigurationError for contradicting or unreadable places."""
-    file = arguments.client_conf or environment.get("ANABRANCH_CLIENT_CONF")
+    file = options.client_conf or environment.get("ANABRANCH_CLIENT_CONF")
     conf = _read_conf(file) if file else {}
-    credentials = _credentials(arguments.token_file, environment, conf)
+    credentials = _credentials(options.token_file, environment, conf)
     return ClientRole(
-        getattr(arguments, "url", None)
+        getattr(options, "url", None)
         or environment.get("ANABRANCH_URL")
         or conf.get("brokerServiceUrl")
         or SERVICE_URL,
-        getattr(arguments, "admin_url", None)
+        getattr(options, "admin_url", None)
         or environment.get("ANABRANCH_ADMIN_URL")
         or conf.get("webServiceUrl")
         or ADMIN_URL,
         authentication_from(*credentials),
         credentials,
-        _tls(arguments.tls_trust_certs or environment.get("ANABRANCH_TLS_TRUST_CERTS"), conf),
+        _tls(options.tls_trust_certs or environment.get("ANABRANCH_TLS_TRUST_CERTS"), conf),
     )
 
 

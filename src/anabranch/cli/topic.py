@@ -1,68 +1,273 @@
-"""`anabranch topic ...` and `anabranch brokers`: operators' commands over the admin API."""
+"""`anabranch topic ...`: topics and their layouts, over the admin API."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import sys
 import time
-from collections.abc import Callable
-from datetime import UTC, datetime
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+from cyclopts import Parameter
 
 from anabranch.admin.client import AdminClient
 from anabranch.admin.models.body import plain
-from anabranch.cli import dag
-from anabranch.cli.lane import hot_key_lines, lane_text
+from anabranch.cli import classic
+from anabranch.cli.answers import at_most_one, confirmed, counted, exactly_one, tell
+from anabranch.cli.classic import scalable_topic_of, topic_of
+from anabranch.cli.options import ADMIN, AdminOptions, Topic, Yes, command_group
 from anabranch.cli.role import role_of
-from anabranch.errors import InvalidConfigurationError, InvalidNameError
+from anabranch.cli.topic_picture import print_picture
+from anabranch.cli.topic_text import classic_lines, why_lines
+from anabranch.errors import InvalidConfigurationError
 from anabranch.model.names import TopicName
 
+app = command_group(
+    "topic", "Create, show, split, merge, rebucket, migrate and delete topics.", help_epilogue=""
+)
 
-def run(arguments: argparse.Namespace) -> int:
-    with role_of(arguments, os.environ).open_admin() as admin:
-        if arguments.action == "brokers":
-            _list_brokers(admin, arguments)
-        elif arguments.action == "list":
-            _list(admin, arguments)
+Segment = Annotated[int, Parameter(help="id of the segment")]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class TopicShape:
+    """The size and the properties of a new topic."""
+
+    segments: Annotated[
+        int | None, Parameter(metavar="N", help="number of segments of a scalable topic (1)")
+    ] = None
+    partitions: Annotated[
+        int | None,
+        Parameter(metavar="N", help="number of partitions of a classic topic (not partitioned)"),
+    ] = None
+    properties: Annotated[
+        tuple[str, ...],
+        Parameter(name="--property", metavar="KEY=VALUE", help="a property; may be repeated"),
+    ] = ()
+
+
+TOPIC_SHAPE: Final = TopicShape()
+
+
+@app.command
+def create(
+    topic: Topic,
+    /,
+    *,
+    shape: TopicShape = TOPIC_SHAPE,
+    at: AdminOptions = ADMIN,
+) -> int:
+    """Create a topic."""
+    name = topic_of(topic)
+    pairs = pairs_of(shape.properties)
+    if name.is_scalable and shape.partitions is not None:
+        raise InvalidConfigurationError(
+            "a scalable topic has segments; --partitions is for persistent:// topics"
+        )
+    if not name.is_scalable and (shape.segments is not None or pairs):
+        raise InvalidConfigurationError("--segments and --property are for topic:// topics")
+    with role_of(at, os.environ).open_admin() as admin:
+        if name.is_scalable:
+            count, noun = 1 if shape.segments is None else shape.segments, "segment"
+            admin.create_topic(name, count, pairs)
         else:
-            name = TopicName.parse(arguments.topic, default_domain="topic")
-            if not name.is_scalable:
-                raise InvalidNameError(f"{name} is not a scalable topic; its name begins with topic://")
-            _ACTIONS[arguments.action](admin, name, arguments)
+            count, noun = shape.partitions or 0, "partition"
+            classic.create(admin, name, count)
+    size = f"with {counted(count, noun)}" if count else "without partitions"
+    return tell({"topic": str(name), f"{noun}s": count}, f"created {name} {size}", as_json=at.as_json)
+
+
+@app.command
+def show(topic: Topic, /, *, at: AdminOptions = ADMIN) -> int:
+    """Draw the segments of a topic; of a classic topic, show its partitions and subscriptions."""
+    name = topic_of(topic)
+    with role_of(at, os.environ).open_admin() as admin:
+        if not name.is_scalable:
+            figures = classic.stats(admin, name)
+            return tell({"stats": figures}, *classic_lines(str(name), figures), as_json=at.as_json)
+        metadata, stats = plain(admin.topic_metadata(name)), plain(admin.topic_stats(name))
+    if at.as_json:
+        return tell({"metadata": metadata, "stats": stats}, as_json=True)
+    print_picture(name, metadata, stats)
     return 0
 
 
-def _list(admin: AdminClient, arguments: argparse.Namespace) -> None:
-    topics = admin.list_topics(arguments.namespace, _properties(arguments.property))
-    if arguments.json:
-        print(json.dumps(topics))
-        return
-    for topic in topics:
-        print(topic)
-    if not topics and sys.stdout.isatty():
-        print(f"namespace {arguments.namespace} has no topics; make one with `anabranch topic create NAME`")
+@app.command(name="list")
+def list_topics(
+    namespace: Annotated[str, Parameter(help="public/default if left out")] = "public/default",
+    /,
+    *,
+    properties: Annotated[
+        tuple[str, ...],
+        Parameter(
+            name="--property",
+            metavar="KEY=VALUE",
+            help="list only scalable topics with this property; may be repeated",
+        ),
+    ] = (),
+    at: AdminOptions = ADMIN,
+) -> int:
+    """List the topics of a namespace, the classic ones behind the scalable ones."""
+    pairs = pairs_of(properties)
+    with role_of(at, os.environ).open_admin() as admin:
+        topics = admin.list_topics(namespace, pairs)
+        if not pairs:
+            migrated = {name.replace("topic://", "persistent://", 1) for name in topics}
+            topics += [name for name in classic.list_classic(admin, namespace) if name not in migrated]
+    if not topics and sys.stdout.isatty() and not at.as_json:
+        print(f"namespace {namespace} has no topics; make one with `anabranch topic create NAME`")
+    return tell(topics, *topics, as_json=at.as_json)
 
 
-def _list_brokers(admin: AdminClient, arguments: argparse.Namespace) -> None:
-    brokers = plain(admin.brokers())
-    if arguments.json:
-        print(json.dumps(brokers))
-        return
-    for broker in brokers:
-        name = "no broker" if broker["id"] is None else f"broker {broker['id']}"
-        where = " ".join(filter(None, (broker["serviceUrl"], broker["webServiceUrl"])))
-        stores = ", ".join(map(str, broker["stores"])) or "none"
-        print("  ".join(filter(None, (name, where, f"stores {stores}"))))
+@app.command
+def delete(
+    topic: Topic,
+    /,
+    *,
+    force: Annotated[bool, Parameter(help="also while consumers are connected")] = False,
+    yes: Yes = False,
+    at: AdminOptions = ADMIN,
+) -> int:
+    """Delete a topic with everything in it."""
+    name = topic_of(topic)
+    if not confirmed(f"delete {name} with everything in it", yes=yes):
+        return 1
+    with role_of(at, os.environ).open_admin() as admin:
+        if name.is_scalable:
+            admin.delete_topic(name, force=force)
+        else:
+            classic.delete(admin, name, force=force)
+    return tell({"deleted": str(name)}, f"deleted {name}", as_json=at.as_json)
 
 
-def _create(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) -> None:
-    admin.create_topic(name, arguments.segments, _properties(arguments.property))
-    print(f"created {name} with {_count(arguments.segments, 'segment')}")
+@app.command
+def migrate(
+    topic: Topic,
+    /,
+    *,
+    force: Annotated[
+        bool, Parameter(help="also when connected clients do not support scalable topics")
+    ] = False,
+    at: AdminOptions = ADMIN,
+) -> int:
+    """Turn the classic topic of this name into a scalable one."""
+    name = topic_of(topic).topic
+    with role_of(at, os.environ).open_admin() as admin:
+        admin.migrate(name, force=force)
+        segments = plain(admin.topic_metadata(name))["segments"].values()
+    active = sum(segment["state"] == "ACTIVE" for segment in segments)
+    text = f"migrated {name} to {counted(active, 'segment')}"
+    return tell({"topic": str(name), "segments": active}, text, as_json=at.as_json)
 
 
-def _properties(texts: list[str]) -> dict[str, str]:
+@app.command
+def why(topic: Topic, /, *, at: AdminOptions = ADMIN) -> int:
+    """Explain the operations under way, the waiting segments and the decisions of auto-scaling."""
+    with role_of(at, os.environ).open_admin() as admin:
+        answer = plain(admin.why(scalable_topic_of(topic)))
+    return tell(answer, *why_lines(answer, time.time()), as_json=at.as_json)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class SplitPlan:
+    """The slots at which a segment is split."""
+
+    parts: Annotated[int | None, Parameter(metavar="N", help="into N equal parts")] = None
+    points: Annotated[
+        str | None,
+        Parameter(
+            metavar="SLOT,SLOT",
+            help="at these first slots of the new segments, like 0x4000,0x8000",
+        ),
+    ] = None
+    by_traffic: Annotated[bool, Parameter(help="into parts of similar load, not of equal width")] = False
+
+
+SPLIT_PLAN: Final = SplitPlan()
+
+
+@app.command
+def split(
+    topic: Topic,
+    segment: Segment,
+    /,
+    *,
+    plan: SplitPlan = SPLIT_PLAN,
+    at: AdminOptions = ADMIN,
+) -> int:
+    """Split one segment, in the middle by default."""
+    at_most_one(parts=plan.parts, points=plan.points)
+    name, slots = scalable_topic_of(topic), _slots("--points", plan.points)
+    with role_of(at, os.environ).open_admin() as admin:
+        admin.split(name, segment, points=slots, parts=plan.parts, by_traffic=plan.by_traffic)
+        made = _children(admin, name, segment)
+    text = f"split segment {segment} into {_ranges(made)}"
+    return tell({"topic": str(name), "parents": [segment], "children": made}, text, as_json=at.as_json)
+
+
+@app.command
+def merge(
+    topic: Topic,
+    first: Annotated[int, Parameter(name="SEGMENT", help="ids of the segments")],
+    /,
+    *others: Annotated[int, Parameter(name="SEGMENT", show=False)],
+    at: AdminOptions = ADMIN,
+) -> int:
+    """Merge two or more neighbouring segments into one."""
+    name, segments = scalable_topic_of(topic), [first, *others]
+    with role_of(at, os.environ).open_admin() as admin:
+        admin.merge(name, segments)
+        made = _children(admin, name, first)
+    text = f"merged segments {', '.join(map(str, segments))} into {_ranges(made)}"
+    return tell({"topic": str(name), "parents": segments, "children": made}, text, as_json=at.as_json)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class BucketPlan:
+    """The buckets of the new segment."""
+
+    buckets: Annotated[int | None, Parameter(metavar="N", help="N buckets of equal width")] = None
+    boundaries: Annotated[
+        str | None,
+        Parameter(
+            metavar="SLOT,SLOT",
+            help="at these first slots of the buckets after the first",
+        ),
+    ] = None
+    by_traffic: Annotated[
+        bool, Parameter(help="with --buckets: buckets of similar load, not of equal width")
+    ] = False
+
+
+BUCKET_PLAN: Final = BucketPlan()
+
+
+@app.command
+def rebucket(
+    topic: Topic,
+    segment: Segment,
+    /,
+    *,
+    plan: BucketPlan = BUCKET_PLAN,
+    at: AdminOptions = ADMIN,
+) -> int:
+    """Replace a segment by one with other buckets, which consumers can share."""
+    exactly_one(buckets=plan.buckets, boundaries=plan.boundaries)
+    name, slots = scalable_topic_of(topic), _slots("--boundaries", plan.boundaries)
+    with role_of(at, os.environ).open_admin() as admin:
+        admin.rebucket(name, segment, bucket_count=plan.buckets, boundaries=slots, by_traffic=plan.by_traffic)
+        made = _children(admin, name, segment)
+    count = plan.buckets or len(slots) + 1
+    text = f"replaced segment {segment} by {_ranges(made)} with {counted(count, 'bucket')}"
+    data = {"topic": str(name), "parents": [segment], "children": made, "buckets": count}
+    return tell(data, text, as_json=at.as_json)
+
+
+def pairs_of(texts: tuple[str, ...]) -> dict[str, str]:
+    """Return the properties that an operator writes; raises InvalidConfigurationError."""
     properties: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -73,53 +278,17 @@ def _properties(texts: list[str]) -> dict[str, str]:
     return properties
 
 
-def _delete(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) -> None:
-    admin.delete_topic(name, force=arguments.force)
-    print(f"deleted {name}")
-
-
-def _migrate(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) -> None:
-    admin.migrate(name, force=arguments.force)
-    segments = plain(admin.topic_metadata(name))["segments"].values()
-    active = sum(segment["state"] == "ACTIVE" for segment in segments)
-    print(f"migrated {name} to {_count(active, 'segment')}")
-
-
-def _split(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) -> None:
-    points = _slots("--points", arguments.points)
-    admin.split(
-        name, arguments.segment, points=points, parts=arguments.parts, by_traffic=arguments.by_traffic
-    )
-    print(f"split segment {arguments.segment} into {_children(admin, name, arguments.segment)}")
-
-
-def _merge(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) -> None:
-    admin.merge(name, arguments.segments)
-    child = _children(admin, name, arguments.segments[0])
-    print(f"merged segments {', '.join(map(str, arguments.segments))} into {child}")
-
-
-def _rebucket(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) -> None:
-    boundaries = _slots("--boundaries", arguments.boundaries)
-    admin.rebucket(
-        name,
-        arguments.segment,
-        bucket_count=arguments.buckets,
-        boundaries=boundaries,
-        by_traffic=arguments.by_traffic,
-    )
-    buckets = arguments.buckets or len(boundaries) + 1
-    child = _children(admin, name, arguments.segment)
-    print(f"replaced segment {arguments.segment} by {child} with {_count(buckets, 'bucket')}")
-
-
-def _children(admin: AdminClient, name: TopicName, segment: int) -> str:
+def _children(admin: AdminClient, name: TopicName, segment: int) -> list[dict[str, Any]]:
     segments = plain(admin.topic_metadata(name))["segments"]
     found = [segments[str(id_)] for id_ in segments[str(segment)]["childIds"]]
-    return ", ".join(
-        f"{child['segmentId']} ({child['hashRange']['start']:04x}-{child['hashRange']['end']:04x})"
-        for child in found
-    )
+    return [
+        {"segment": one["segmentId"], "start": one["hashRange"]["start"], "end": one["hashRange"]["end"]}
+        for one in found
+    ]
+
+
+def _ranges(children: list[dict[str, Any]]) -> str:
+    return ", ".join(f"{one['segment']} ({one['start']:04x}-{one['end']:04x})" for one in children)
 
 
 def _slots(option: str, text: str | None) -> list[int]:
@@ -129,140 +298,3 @@ def _slots(option: str, text: str | None) -> list[int]:
         raise InvalidConfigurationError(
             f"{option} {text!r}: write slots between 1 and 65535 separated by commas, like 0x4000,0x8000"
         ) from None
-
-
-def _show(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) -> None:
-    metadata, stats = plain(admin.topic_metadata(name)), plain(admin.topic_stats(name))
-    if arguments.json:
-        print(json.dumps({"metadata": metadata, "stats": stats}, indent=2))
-        return
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console(highlight=False)
-    nodes = dag.nodes_of(metadata, stats)
-    active = sum(node.active for node in nodes)
-    console.print(
-        f"[bold]{name}[/]   epoch {metadata['epoch']}, {_count(active, 'active segment')}, "
-        f"{len(nodes) - active} sealed"
-    )
-    picture = dag.draw(nodes, metadata["epoch"], min(console.width, 120))
-    if picture is not None:
-        console.print()
-        for line in picture:
-            console.print(Text.assemble(*line), no_wrap=True, crop=True)
-    head, rows = dag.table(nodes)
-    table = Table(*head, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for column in table.columns:
-        column.no_wrap = column.header not in ("from", "to")
-    for column in table.columns[5:]:
-        column.justify = "right"
-    for node, row in zip(nodes, rows, strict=True):
-        table.add_row(*row, style="" if node.active else "dim")
-    console.print(table)
-    for subscription, figures in stats.get("subscriptions", {}).items():
-        console.print(_subscription_line(subscription, figures))
-    intent = metadata.get("intent")
-    if intent:
-        console.print(f"[yellow]under way:[/] {intent['kind']}, begun in term {intent['term']}")
-
-
-def _subscription_line(name: str, figures: dict[str, Any]) -> str:
-    parts = [f"subscription {name}"]
-    if figures.get("type"):
-        parts.append(str(figures["type"]).lower())
-    parts.append(_count(figures["consumerCount"], "consumer"))
-    if figures.get("backlog") is not None:
-        parts.append(f"backlog {figures['backlog']:,}")
-    if figures.get("lanes"):
-        parts.append(f"{figures['laneMessages']:,} of it in {_count(figures['lanes'], 'lane')}")
-    return ", ".join(parts)
-
-
-def _why(admin: AdminClient, name: TopicName, arguments: argparse.Namespace) -> None:
-    answer = plain(admin.why(name))
-    if arguments.json:
-        print(json.dumps(answer, indent=2))
-        return
-    for line in state_lines(answer):
-        print(line)
-    decisions = answer.get("decisions", [])
-    if not decisions:
-        print("auto-scaling has not checked this topic yet")
-    for decision in decisions:
-        print(_decision_text(decision))
-    for subscription, state in answer.get("subscriptions", {}).items():
-        for line in waiting_lines(subscription, state):
-            print(line)
-    for line in hot_key_lines(answer.get("hotKeys", {})):
-        print(line)
-    for subscription, lanes in answer.get("lanes", {}).items():
-        for lane in lanes:
-            print(f"subscription {subscription}: {lane_text(lane, time.time())}")
-
-
-def state_lines(answer: dict[str, Any]) -> list[str]:
-    """Describe the operations of a topic and their troubles; no line when it is idle."""
-    lines = []
-    operation = answer.get("operation")
-    if operation is not None:
-        parents = ", ".join(str(id_) for step in operation["steps"] for id_ in step["parentIds"])
-        of = f" of segment {parents}" if parents else ""
-        phase = f"; {operation['phase']}" if operation["phase"] else ""
-        lines.append(f"under way: {operation['kind']}{of}, {operation['reason']}{phase}")
-    if answer.get("waitingChanges"):
-        lines.append(f"{_count(answer['waitingChanges'], 'change')} in the queue")
-    lines += [f"trouble with {what}: {text}" for what, text in answer.get("troubles", {}).items()]
-    if answer.get("garbage"):
-        lines.append(f"still to be deleted: {', '.join(answer['garbage'])}")
-    return lines
-
-
-def waiting_lines(subscription: str, state: dict[str, Any]) -> list[str]:
-    """Describe what a subscription waits for; no line when it reads every segment."""
-    lines = []
-    if state.get("unfinished"):
-        lines.append(f"{state['unfinished']} is not complete on all segments yet")
-    if state.get("trouble"):
-        lines.append(str(state["trouble"]))
-    for segment, reason in state.get("unreached", {}).items():
-        lines.append(f"the owner of segment {segment} has no roster yet: {reason}")
-    for name, member in state.get("consumers", {}).items():
-        if member["segments"] and member["evictedInSeconds"] is not None:
-            kept_s = member["evictedInSeconds"]
-            lines.append(f"{name} is disconnected and keeps its segments for {kept_s:.0f} s more")
-    for segment, blockers in state.get("waiting", {}).items():
-        for blocker in blockers:
-            whole = blocker["buckets"] == ["0000-ffff"]
-            what = "" if whole else f"buckets {', '.join(blocker['buckets'])} of "
-            readers = ", ".join(blocker["consumers"]) or "no consumer"
-            lines.append(f"segment {segment} waits for {what}segment {blocker['segment']}, read by {readers}")
-    return [f"subscription {subscription}: {line}" for line in lines]
-
-
-def _decision_text(decision: dict[str, Any]) -> str:
-    when = datetime.fromtimestamp(decision["lastMs"] / 1000, UTC).isoformat(sep=" ", timespec="seconds")
-    times = f" (for the {decision['count']}. time)" if decision["count"] > 1 else ""
-    lines = [f"{when}  {decision['action']}{times}: {decision['reason']}"]
-    lines += [f"    why not {reason}" for reason in decision["against"]]
-    if decision["outcome"]:
-        lines.append(f"    {decision['outcome']}")
-    return "\n".join(lines)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-_ACTIONS: dict[str, Callable[[AdminClient, TopicName, argparse.Namespace], None]] = {
-    "create": _create,
-    "delete": _delete,
-    "merge": _merge,
-    "migrate": _migrate,
-    "rebucket": _rebucket,
-    "show": _show,
-    "split": _split,
-    "why": _why,
-}

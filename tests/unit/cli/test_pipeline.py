@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from anabranch.cli.main import main
-from anabranch.cli.pipeline import pairs, role_to_options
+from anabranch.cli.pipeline_run import pairs, role_to_options
 from anabranch.cli.role import ClientRole, role_of
 from anabranch.errors import InvalidConfigurationError
 from anabranch.spark.pipelines.archiving import check_format
@@ -16,7 +16,7 @@ from anabranch.spark.pipelines.archiving import check_format
 
 def role(environment: dict[str, str] | None = None, **options: str) -> ClientRole:
     words = {"client_conf": None, "token_file": None, "tls_trust_certs": None, **options}
-    return role_of(Namespace(**words), environment or {})
+    return role_of(SimpleNamespace(**words), environment or {})
 
 
 def test_a_command_without_credentials_needs_no_option() -> None:
@@ -62,7 +62,7 @@ def test_wrong_words_of_a_pipeline_leave_with_2(words: list[str], capsys: pytest
     with pytest.raises(SystemExit) as left:
         main(["pipeline", *words])
     assert left.value.code == 2
-    assert "usage: anabranch pipeline" in capsys.readouterr().err
+    assert "usage: anabranch pipeline" in capsys.readouterr().err.lower()
 
 
 def test_a_wrong_setting_is_reported_before_spark_starts(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -28,7 +28,7 @@ useKeyStoreTls=false
 
 def role(environment: dict[str, str] | None = None, **options: str) -> ClientRole:
     return role_of(
-        Namespace(**{"client_conf": None, "token_file": None, "tls_trust_certs": None, **options}),
+        SimpleNamespace(**{"client_conf": None, "token_file": None, "tls_trust_certs": None, **options}),
         environment or {},
     )
 

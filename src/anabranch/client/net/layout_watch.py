@@ -257,9 +257,13 @@ class LayoutWatch:
 async def look_up_layout(
     pool: ConnectionPool, topic: TopicName, *, create: bool = True, with_pruned: bool = False
 ) -> TopicLayout:
-    """The layout of a topic now, without following it."""
+    """The layout of a topic now, without following it; TopicNotFoundError if it is missing."""
     watch = LayoutWatch(pool, topic, lambda _: None, create=create)
     try:
-        return await watch.look_up(with_pruned=with_pruned)
+        found = await watch.look_up(with_pruned=with_pruned)
     finally:
         watch.close()
+    if not create and topic.domain == "persistent" and found.controller_url is None:
+        # Brokers describe a classic topic that does not exist, too; this question is refused then.
+        await look_up_classic(pool, await pool.any_connection(), topic, create=False)
+    return found

@@ -1,22 +1,21 @@
-"""`anabranch store`, `backup`, `restore` and `secret`: commands over data directories."""
+"""`anabranch store ...`: the data directory of a stopped broker."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from anabranch.cli.messages import ended_by_signals
-from anabranch.data.backup import Progress, back_up
+from cyclopts import Parameter
+
+from anabranch.cli.options import AsJson, DataDirectory, command_group
+from anabranch.cli.signals import ended_by_signals
+from anabranch.data import lost_stores
 from anabranch.data.directory import METADATA_FILE, open_data
 from anabranch.data.inspection import (
     disagreements,
@@ -25,27 +24,23 @@ from anabranch.data.inspection import (
     show_store,
     store_numbers,
 )
-from anabranch.data.lost_stores import accept_loss, find_lost, known_stores
-from anabranch.data.manifest import Manifest
-from anabranch.data.restore import restore
 from anabranch.errors import InvalidConfigurationError
 from anabranch.ledger.findings import Finding, StoreReport
 from anabranch.metadata.sqlite_check import MetadataFinding
-from anabranch.security.peer_secret_file import PeerSecretFile
 
 EXIT_DAMAGED = 1
-OVERLAP_MAX_S = 86_400.0
+
+app = command_group(
+    "store", "Show, check or repair the data directory of a stopped broker.", help_epilogue=""
+)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    with ended_by_signals():
-        return _ACTIONS[arguments.action](arguments)
-
-
-def _show(arguments: argparse.Namespace) -> int:
-    with _stopped(arguments.data) as root:
+@app.command
+def show(*, data: DataDirectory = "./anabranch-data", as_json: AsJson = False) -> int:
+    """List the stores and logs of a data directory; changes no file."""
+    with ended_by_signals(), _stopped(data) as root:
         stores = {number: asyncio.run(show_store(root, number)) for number in store_numbers(root)}
-    if arguments.json:
+    if as_json:
         print(json.dumps({number: [log._asdict() for log in logs] for number, logs in stores.items()}))
         return 0
     for number, logs in stores.items():
@@ -60,17 +55,34 @@ def _show(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _inspect(arguments: argparse.Namespace) -> int:
-    repair = arguments.action == "repair"
-    accepted = repair and arguments.accept_loss
-    with _stopped(arguments.data) as root:
+@app.command
+def check(*, data: DataDirectory = "./anabranch-data", as_json: AsJson = False) -> int:
+    """Read every stored byte and report damage; changes no file, and exits with 1 for damage."""
+    return _inspect(data, repair=False, accepted=False, as_json=as_json)
+
+
+@app.command
+def repair(
+    *,
+    data: DataDirectory = "./anabranch-data",
+    accept_loss: Annotated[
+        bool, Parameter(help="begin stores anew whose files are gone; their messages are given up")
+    ] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Rebuild what can be rebuilt, and report the entries that are lost; take a copy first."""
+    return _inspect(data, repair=True, accepted=accept_loss, as_json=as_json)
+
+
+def _inspect(data: str, *, repair: bool, accepted: bool, as_json: bool) -> int:
+    with ended_by_signals(), _stopped(data) as root:
         metadata = inspect_metadata(root, repair=repair)
         stores = {
             number: asyncio.run(inspect_store(root, number, repair=repair)) for number in store_numbers(root)
         }
         lost = _lost(root, stores, accept=accepted)
         differences = asyncio.run(disagreements(root))
-    if arguments.json:
+    if as_json:
         shown = {number: _as_json(report) for number, report in stores.items()}
         found = [asdict(finding) for finding in metadata]
         whole = {"metadata": found, "stores": shown, "lost_stores": lost, "disagreements": differences}
@@ -105,9 +117,9 @@ _REMEDIES = {
 
 def _lost(root: Path, stores: dict[int, StoreReport], *, accept: bool) -> list[int]:
     """Stores that the metadata knows, but whose files are gone."""
-    lost = find_lost(known_stores(root), stores)
+    lost = lost_stores.find_lost(lost_stores.known_stores(root), stores)
     for number in lost if accept else ():
-        asyncio.run(accept_loss(root, number))
+        asyncio.run(lost_stores.accept_loss(root, number))
     return lost
 
 
@@ -135,61 +147,3 @@ def _stopped(data: str) -> Iterator[Path]:
         yield root
     finally:
         os.close(lock)
-
-
-def _back_up(arguments: argparse.Namespace) -> int:
-    with _progress("copying") as progress:
-        manifest = back_up(Path(arguments.data).absolute(), Path(arguments.target).absolute(), progress)
-    print(f"backed up {arguments.data} to {arguments.target}: {_size(manifest)}")
-    return 0
-
-
-def _restore(arguments: argparse.Namespace) -> int:
-    with _progress("restoring") as progress:
-        manifest = restore(Path(arguments.backup).absolute(), Path(arguments.data).absolute(), progress)
-    taken = datetime.fromtimestamp(manifest.taken_at_ms / 1000, UTC)
-    print(f"restored {arguments.data} as of {taken:%Y-%m-%d %H:%M:%S} UTC: {_size(manifest)}")
-    return 0
-
-
-def _size(manifest: Manifest) -> str:
-    return f"{len(manifest.files)} files, {manifest.size_bytes:,} bytes"
-
-
-@contextmanager
-def _progress(about: str) -> Iterator[Progress]:
-    """A progress bar on a terminal; nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield lambda done, total: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    with Bar(console=Console(stderr=True)) as bar:
-        task = bar.add_task(about, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-def _rotate(arguments: argparse.Namespace) -> int:
-    if not 0 <= arguments.overlap <= OVERLAP_MAX_S:
-        raise InvalidConfigurationError(f"--overlap must be 0 to {OVERLAP_MAX_S:g} seconds")
-    if not (Path(arguments.data) / METADATA_FILE).is_file():
-        raise InvalidConfigurationError(f"{arguments.data} is no data directory: it has no {METADATA_FILE}")
-    file = PeerSecretFile(Path(arguments.data))
-    made = file.rotate(arguments.overlap)
-    print(f"made a new secret; the old one is accepted for {arguments.overlap:g} more seconds", flush=True)
-    # If the command is interrupted, brokers end the old secret by themselves.
-    time.sleep(arguments.overlap)
-    file.finish(made)
-    print("the old secret has ended")
-    return 0
-
-
-_ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
-    "show": _show,
-    "check": _inspect,
-    "repair": _inspect,
-    "backup": _back_up,
-    "restore": _restore,
-    "rotate": _rotate,
-}

@@ -1,0 +1,67 @@
+"""Calls of the admin API for classic, persistent:// topics, as the commands need them."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+from anabranch.admin.client import AdminClient
+from anabranch.errors import InvalidNameError
+from anabranch.model.names import TopicName, parse_namespace
+
+
+def topic_of(text: str) -> TopicName:
+    """Return the scalable or classic topic that an operator names; a bare name is scalable."""
+    name = TopicName.parse(text, default_domain="topic")
+    if name.domain not in ("topic", "persistent"):
+        raise InvalidNameError(f"{name}: this command is for topic:// and persistent:// topics")
+    return name
+
+
+def scalable_topic_of(text: str) -> TopicName:
+    """Return the scalable topic that an operator names; raises InvalidNameError for a classic one."""
+    name = topic_of(text)
+    if not name.is_scalable:
+        raise InvalidNameError(
+            f"{name} is a classic topic, without segments; `anabranch topic migrate {name}` makes it scalable"
+        )
+    return name
+
+
+def place(name: TopicName, *more: str) -> str:
+    """Return the path of a classic topic, or of something that belongs to it."""
+    parts = (name.tenant, name.namespace, name.local, *more)
+    return "/".join(("/admin/v2/persistent", *(quote(part, safe="") for part in parts)))
+
+
+def partitions(admin: AdminClient, name: TopicName) -> int:
+    """Return the number of partitions, 0 for a topic that is not partitioned."""
+    return int(admin.call("GET", place(name, "partitions"))["partitions"])
+
+
+def create(admin: AdminClient, name: TopicName, count: int) -> None:
+    if count:
+        admin.call("PUT", place(name, "partitions"), body=count)
+    else:
+        admin.call("PUT", place(name))
+
+
+def delete(admin: AdminClient, name: TopicName, *, force: bool) -> None:
+    more = ("partitions",) if partitions(admin, name) else ()
+    admin.call("DELETE", place(name, *more), query={"force": str(force).lower()})
+
+
+def list_classic(admin: AdminClient, namespace: str) -> list[str]:
+    """Return the names of the classic topics, each partitioned topic once."""
+    path = "/".join(("/admin/v2/persistent", *(quote(part, safe="") for part in parse_namespace(namespace))))
+    partitioned = {str(name) for name in admin.call("GET", f"{path}/partitioned")}
+    names = {str(name) for name in admin.call("GET", path)}
+    parts = {name for name in names if name.rpartition("-partition-")[0] in partitioned}
+    return sorted((names - parts) | partitioned)
+
+
+def stats(admin: AdminClient, name: TopicName) -> dict[str, Any]:
+    """Return the stats of a topic, with those of its partitions if it has some."""
+    if partitions(admin, name):
+        return dict(admin.call("GET", place(name, "partitioned-stats")))
+    return dict(admin.call("GET", place(name, "stats")))

@@ -1,0 +1,129 @@
+"""Starts a Spark session, runs one pipeline in it and prints its summary."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any
+
+from anabranch.cli.pipeline_options import PipelineOptions
+from anabranch.cli.role import ClientRole, role_of
+from anabranch.cli.signals import ended_by_signals
+from anabranch.errors import AnabranchError, InvalidConfigurationError
+from anabranch.spark.pipelines.failures import PipelineError
+from anabranch.spark.pipelines.places import TopicPlace
+from anabranch.spark.pipelines.progress import Show, reason_of, shown
+from anabranch.spark.pipelines.sessions import session_for
+
+_TLS = {
+    "tls_trust_certs_file_path": "client.tlsTrustCertsFilePath",
+    "tls_certificate_file_path": "client.tlsCertificateFilePath",
+    "tls_private_key_file_path": "client.tlsKeyFilePath",
+    "tls_allow_insecure_connection": "client.tlsAllowInsecureConnection",
+    "tls_validate_hostname": "client.tlsHostnameVerificationEnable",
+}
+
+Report = Mapping[str, Any]
+"""The summary of a run, as it is printed."""
+
+_ACTIONS = {
+    "archive": "pipeline_lake",
+    "load": "pipeline_lake",
+    "replay": "pipeline_lake",
+    "compact": "pipeline_lake",
+    "mirror": "pipeline_proofs",
+    "skew": "pipeline_proofs",
+    "verify": "pipeline_proofs",
+}
+"""By pipeline: the module of this package with a function of its name, from PipelineJob to Report."""
+
+
+@dataclass(frozen=True)
+class PipelineJob:
+    """One run of the command: its words, the session, and the progress display."""
+
+    words: SimpleNamespace
+    """The parameters of the command by their names; `at` has those that all pipelines share."""
+    spark: Any
+    show: Show
+
+    def place(self, topic: str, url: str | None = None) -> TopicPlace:
+        """Return the place of a topic, reached with the role of the command."""
+        role = role_of(self.words.at, os.environ)
+        given = pairs(self.words.at.options, "--option")
+        return TopicPlace(topic, url or role.service_url, {**role_to_options(role, os.environ), **given})
+
+
+def run(name: str, words: SimpleNamespace) -> int:
+    # A wrong role is reported before Spark starts, which takes seconds.
+    at: PipelineOptions = words.at
+    role_of(at, os.environ)
+    conf = pairs(at.spark_conf, "--spark-conf")
+    action = _action(name)
+    with (
+        ended_by_signals(),
+        session_for(f"anabranch {name}", master=at.master, conf=conf) as spark,
+        shown(name) as show,
+    ):
+        try:
+            report = action(PipelineJob(words, spark, show))
+        except AnabranchError:
+            raise
+        except Exception as error:
+            if not _from_spark(error):
+                raise
+            raise PipelineError(reason_of(error)) from error
+    _print(report, as_json=at.as_json)
+    return int(report.get("exit", 0))
+
+
+def _action(name: str) -> Callable[[PipelineJob], Report]:
+    found: Callable[[PipelineJob], Report] = getattr(import_module(f"anabranch.cli.{_ACTIONS[name]}"), name)
+    return found
+
+
+def _from_spark(error: Exception) -> bool:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    return isinstance(error, PySparkException | Py4JError)
+
+
+def _print(report: Report, *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({name: value for name, value in report.items() if name not in ("exit", "text")}))
+    else:
+        print(report["text"], file=sys.stderr)
+
+
+def pairs(given: Iterable[str], option: str) -> dict[str, str]:
+    """Return KEY=VALUE words as a dictionary; raises InvalidConfigurationError."""
+    found = {}
+    for word in given:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise InvalidConfigurationError(f"{option} {word!r} is not of the form NAME=VALUE")
+        found[name] = value
+    return found
+
+
+def role_to_options(role: ClientRole, environment: Mapping[str, str]) -> dict[str, object]:
+    """Return the options of the Spark format that prove the role and describe its TLS.
+
+    The value of an environment variable is read here, because executors have another environment. Spark
+    hides the values of these options in its texts.
+    """
+    plugin, parameters = role.credentials
+    found: dict[str, object] = {}
+    if plugin == "token" and parameters.startswith("env:"):
+        found["client.auth.token"] = environment.get(parameters.removeprefix("env:"), "")
+    elif plugin:
+        found |= {"authPluginClassName": plugin, "client.auth.secretParams": parameters}
+    if role.service_url.startswith("pulsar+ssl:"):
+        found |= {_TLS[name]: value for name, value in role.tls.items() if name in _TLS}
+    return found

@@ -1,0 +1,88 @@
+"""`anabranch serve`, `config` and `bench`: the options that the parser knows."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Annotated, Final
+
+from cyclopts import Parameter
+
+from anabranch.cli.options import Settings
+from anabranch.cli.serving import ServeOptions, run_broker, setting
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ServeWords:
+    """The settings that have an option of their own."""
+
+    host: Annotated[str | None, Parameter(help="address to listen on (127.0.0.1)")] = None
+    port: Annotated[
+        int | None, Parameter(metavar="N", help="port of the binary protocol (6650); 0 picks a free one")
+    ] = None
+    http_port: Annotated[
+        int | None, Parameter(metavar="N", help="port of admin API and metrics (8080); 0 picks a free one")
+    ] = None
+    tls_port: Annotated[
+        int | None, Parameter(metavar="N", help="port of the binary protocol over TLS (none)")
+    ] = None
+    https_port: Annotated[
+        int | None, Parameter(metavar="N", help="port of admin API and metrics over TLS (none)")
+    ] = None
+    data: Annotated[str | None, Parameter(metavar="DIR", help="data directory (./anabranch-data)")] = None
+    workers: Annotated[int | None, Parameter(metavar="N", help="how many processes share the work (1)")] = (
+        None
+    )
+    allow_unauthenticated: Annotated[
+        bool, Parameter(help="serve without authentication although other machines reach the address")
+    ] = False
+
+
+SERVE_WORDS: Final = ServeWords()
+
+
+def serve(
+    *,
+    given: ServeWords = SERVE_WORDS,
+    config: Annotated[
+        str | None,
+        Parameter(
+            metavar="FILE", help="read settings from this file first: TOML, or like Pulsar's broker.conf"
+        ),
+    ] = None,
+    sets: Settings = (),
+) -> int:
+    """Run a broker.
+
+    The broker runs in the foreground. When it accepts connections it prints one line, `ready
+    pulsar://HOST:PORT http://HOST:PORT`, and the addresses of TLS ports behind them. SIGTERM or Ctrl-C stop
+    it cleanly. With --workers N, N processes share the work: clients use the same two addresses, each worker
+    also has its own on the ports behind them, and one that dies or hangs is replaced while the others take
+    over. `anabranch config` lists all settings.
+    """
+    chosen = {**vars(given), "allow_unauthenticated": "true" if given.allow_unauthenticated else None}
+    changed = [setting(name, value) for name, value in chosen.items() if value is not None]
+    return run_broker(ServeOptions(config, (*sets, *changed)))
+
+
+def print_config() -> int:
+    """Print the default configuration file, which describes every setting.
+
+    Keep the lines you want to change in a file of your own and pass it with `anabranch serve --config FILE`.
+    """
+    from anabranch.config.files import default_text
+
+    print(default_text(), end="")
+    return 0
+
+
+def bench(*words: Annotated[str, Parameter(allow_leading_hyphen=True, metavar="WORD")]) -> int:
+    """Measure this machine, compared with the official Pulsar client."""
+    if find_spec("anabranch.bench") is None:
+        print("anabranch: the benchmarks are part of the source, not of the package", file=sys.stderr)
+        return 1
+    from anabranch.bench.main import main
+
+    return main(words)
