@@ -19,6 +19,28 @@ def test_nothing_given_is_the_default() -> None:
     assert load_config() == BrokerConfig()
 
 
+def test_the_environment_wins_over_the_file_and_options_win_over_both(tmp_path: Path) -> None:
+    file = tmp_path / "broker.toml"
+    file.write_text("port = 1\nhttp_port = 2\nworkers = 3\n")
+    variables = {
+        "ANABRANCH_SERVE_CONFIG": str(file),
+        "ANABRANCH_SERVE_HTTP_PORT": "20",
+        "ANABRANCH_SERVE_WORKERS": "30",
+        "ANABRANCH_SERVE_SCALABLETOPICMAXSEGMENTS": "40",
+        "ANABRANCH_URL": "pulsar://elsewhere",
+    }
+    config = load_config(None, ["workers=31"], variables)
+    assert (config.port, config.http_port, config.workers) == (1, 20, 31)
+    assert config.auto_scale.max_segments == 40
+    own = {"ANABRANCH_SERVE_AUTO_SCALE_MAX_SEGMENTS": "41"}
+    assert load_config(environment=own).auto_scale.max_segments == 41
+
+
+def test_a_mistyped_variable_is_an_error_that_names_it() -> None:
+    with pytest.raises(InvalidConfigurationError, match=r"ANABRANCH_SERVE_PROT: .*did you mean port"):
+        load_config(environment={"ANABRANCH_SERVE_PROT": "1"})
+
+
 def test_the_shipped_file_is_fresh_and_says_what_the_code_says(tmp_path: Path) -> None:
     shipped = resources.files("anabranch.config").joinpath("default.toml").read_text()
     assert shipped == default_text(), "write config.default_text() to config/default.toml"

@@ -11,6 +11,7 @@ import logging
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from anabranch.config.broker import KIB, MIB, BrokerConfig, plain_fields
@@ -21,11 +22,24 @@ from anabranch.model.policy import BROKER_KEYS, FIELDS, AutoScalePolicy, coerce
 _logger = logging.getLogger(__name__)
 
 
-def load_config(file: str | os.PathLike[str] | None = None, sets: Iterable[str] = ()) -> BrokerConfig:
-    """Defaults, then the file, then each `key=value`; raises InvalidConfigurationError."""
+PREFIX = "ANABRANCH_SERVE_"
+"""A variable `ANABRANCH_SERVE_HTTP_PORT` sets `http_port`; `ANABRANCH_SERVE_CONFIG` names the file."""
+
+
+def load_config(
+    file: str | os.PathLike[str] | None = None,
+    sets: Iterable[str] = (),
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> BrokerConfig:
+    """Defaults, then the file, variables, each `key=value`; raises InvalidConfigurationError."""
     given: dict[str, object] = {}
+    file = file or environment.get(f"{PREFIX}CONFIG")
     if file is not None:
         given.update(_read_file(file, f"{os.fspath(file)}: "))
+    for variable, value in environment.items():
+        if variable.startswith(PREFIX) and variable != f"{PREFIX}CONFIG":
+            name = _resolve_variable(variable)
+            given[name] = _parse(name, value.strip())
     for text in sets:
         key, equals, value = text.partition("=")
         if not equals:
@@ -34,6 +48,15 @@ def load_config(file: str | os.PathLike[str] | None = None, sets: Iterable[str] 
         _refuse_secret(name, value.strip())
         given[name] = _parse(name, value.strip())
     return _build(given)
+
+
+def _resolve_variable(variable: str) -> str:
+    """Return the setting that a variable names, by the name here or by that of Pulsar, in any case."""
+    key = variable.removeprefix(PREFIX).lower()
+    for name in (key, key.replace("auto_scale_", "auto_scale.", 1)):
+        if name in _VARIABLES:
+            return _VARIABLES[name]
+    return _resolve_key(key, f"{variable}: ")
 
 
 def _refuse_secret(name: str, value: str) -> None:
@@ -50,6 +73,7 @@ def default_text() -> str:
     lines = [
         "# Every setting of an Anabranch broker with its default value.",
         "# Pass a file like this with `anabranch serve --config FILE`, one setting with `--set key=value`.",
+        "# A variable of the environment does the same: ANABRANCH_SERVE_HTTP_PORT=8080 sets http_port.",
         "# A name of Pulsar's broker.conf may be used instead of the name here.",
     ]
     for field in plain_fields():
@@ -73,6 +97,7 @@ _NAMES: Mapping[str, str] = {
     **{pulsar: f"auto_scale.{name}" for pulsar, name in BROKER_KEYS.items()},
 }
 """Every accepted name of a setting -> its own name."""
+_VARIABLES: Mapping[str, str] = {name.lower(): own for name, own in _NAMES.items()}
 
 
 def _resolve_key(key: str, where: str) -> str:
