@@ -22,14 +22,14 @@ class CaseProgram:
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
             )
 
-    def run(self, case: str) -> None:
+    def run(self, case: str, scheme: str = "persistent") -> None:
         """Try one feature on a topic of its own; AssertionError with the error of the program."""
         answer = self._ask(
             {
                 "case": case,
                 "url": self._broker.url,
                 "http": self._broker.http_url,
-                "topic": new_topic(case.replace(" ", "-")),
+                "topic": new_topic(case.replace(" ", "-"), scheme),
                 "public": str(self._keys.public),
                 "private": str(self._keys.private),
             }

@@ -34,9 +34,9 @@ def served(tmp: pytest.TempPathFactory, workers: int) -> Iterator[BrokerProcess]
         yield process
 
 
-def new_topic(word: str) -> str:
+def new_topic(word: str, scheme: str = "persistent") -> str:
     """The name of a topic that no other case uses."""
-    return f"persistent://public/default/{word}-{next(_numbers)}"
+    return f"{scheme}://public/default/{word}-{next(_numbers)}"
 
 
 class RsaKeys(NamedTuple):

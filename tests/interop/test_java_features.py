@@ -1,8 +1,12 @@
-"""The usual features of the official Java client 4.0.7, and of its admin client, against our broker."""
+"""The usual features of the official Java clients against our broker.
+
+Client and admin client of 4.0.7 use `persistent://` topics, the V5 client of 5.0.0-M1 uses scalable topics.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -28,20 +32,41 @@ SHORT = [
 ]
 LONG = ["types", "dead letter", "pattern", "interceptors", "batching", "delayed", "http", "restart"]
 """Cases that the short form leaves to the clients of the other languages."""
+SCALABLE = ["consumers", "chunking", "encryption", "schemas", "dead letter"]
+SCALABLE_LONG = ["batching", "delayed", "restart"]
 
 
-@each_form
-def program(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[CaseProgram]:
-    directory = tmp_path_factory.mktemp("java")
-    command = ["java", *JVM, *LOGGING, "-cp", java_classpath("java-classic"), "anabranch.Features"]
-    with served(tmp_path_factory, request.param) as broker:
+@contextmanager
+def running(tmp: pytest.TempPathFactory, workers: int, project: str, program: str) -> Iterator[CaseProgram]:
+    directory = tmp.mktemp("java")
+    command = ["java", *JVM, *LOGGING, "-cp", java_classpath(project), f"anabranch.{program}"]
+    with served(tmp, workers) as broker:
         made = CaseProgram(command, broker, make_keys(directory), directory / "java.log")
         yield made
         made.close()
 
 
+@each_form
+def classic(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[CaseProgram]:
+    with running(tmp_path_factory, request.param, "java-classic", "Features") as made:
+        yield made
+
+
+@each_form
+def scalable(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[CaseProgram]:
+    with running(tmp_path_factory, request.param, "java-v5", "ScalableFeatures") as made:
+        yield made
+
+
 @pytest.mark.parametrize("case", SHORT if FAST else SHORT + LONG)
-def test_the_java_client_has_the_feature(program: CaseProgram, case: str) -> None:
-    program.run(case)
+def test_the_java_client_has_the_feature(classic: CaseProgram, case: str) -> None:
+    classic.run(case)
+
+
+@pytest.mark.parametrize("case", SCALABLE if FAST else SCALABLE + SCALABLE_LONG)
+def test_the_v5_client_has_the_feature(scalable: CaseProgram, case: str) -> None:
+    scalable.run(case, "topic")
