@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from anabranch import AdminClient, AsyncAdminClient
+from anabranch import AdminClient, AsyncAdminClient, Client
 from anabranch.admin.models.topics import TopicStats
 from anabranch.errors import ConflictError, ConnectError, InvalidNameError, NotFoundError
 from anabranch.testing.process import BrokerProcess
@@ -111,3 +111,22 @@ def test_calls_of_an_asynchronous_client_run_side_by_side(broker: BrokerProcess)
                 await admin.classic_stats("events-20")
 
     asyncio.run(run())
+
+
+def test_stored_messages_are_read_by_id_and_peeked(broker: BrokerProcess) -> None:
+    name = "persistent://public/default/events"
+    with AdminClient(broker.http_url) as admin, Client(broker.url) as client:
+        admin.create_classic_topic(name)
+        admin.create_subscription(name, "audit", start="earliest")
+        with client.create_producer(name, batching=False) as producer:
+            for number in range(3):
+                producer.send(b"%d" % number, key="schlüssel", properties={"n": str(number)})
+        peeked = admin.peek(name, "audit", 10)
+        assert [one.payload for one in peeked] == [b"0", b"1", b"2"]
+        last = admin.last_message_id(name)
+        found = admin.message(name, last.ledger_id, last.entry_id)
+        assert found == peeked[2]
+        assert (found.key, found.properties, found.batch_size) == ("schlüssel", {"n": "2"}, None)
+        assert admin.message_id_at(name, 0).entry_id == last.entry_id - 2
+        with pytest.raises(NotFoundError):
+            admin.peek(name, "nobody")

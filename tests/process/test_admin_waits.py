@@ -87,6 +87,15 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "terminate": lambda admin: admin.terminate("events"),
     "last_message_id": lambda admin: admin.last_message_id("events"),
     "subscriptions": lambda admin: admin.subscriptions("events"),
+    "message_id_at": lambda admin: admin.message_id_at("events", 0),
+    "message": lambda admin: admin.message("events", 0, 0),
+    "peek": lambda admin: admin.peek("events", "s"),
+    "classic_properties": lambda admin: admin.classic_properties("events"),
+    "set_classic_properties": lambda admin: admin.set_classic_properties("events", {}),
+    "grant_on_topics": lambda admin: admin.grant_on_topics([]),
+    "revoke_on_topics": lambda admin: admin.revoke_on_topics([]),
+    "namespace_properties": lambda admin: admin.namespace_properties("public/default"),
+    "set_namespace_properties": lambda admin: admin.set_namespace_properties("public/default", {}),
     "close": lambda admin: admin.close(),
 }
 

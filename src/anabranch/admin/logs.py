@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from anabranch.admin import lane_reports, stats
+from anabranch.admin import lane_reports, stats, stored_messages
 from anabranch.admin.models.topics import InternalStats, MessageIdBody, TopicStats
 from anabranch.admin.noted_lanes import noted_lanes
 from anabranch.admin.stats import WHOLE_STATS, StatsRequest
+from anabranch.admin.stored_messages import EntryBody
 from anabranch.broker.broker import Broker
 from anabranch.broker.cluster.remote_calls import Port
 from anabranch.broker.serving.consumer import ServedConsumer
@@ -133,6 +134,32 @@ class Logs:
     async def seek_to_time(self, place: Place, subscription: str, timestamp_ms: int) -> None:
         found = await self._subscription(place, subscription)
         await found.seek(found.log.extent.ordinal_at_time(timestamp_ms))
+
+    async def entry(self, place: Place, ledger: int, entry: int) -> EntryBody:
+        """One stored entry; NotFoundError if there is none."""
+        log = await self._log(place)
+        with log.use.call():
+            return await stored_messages.entry_at(log, Position(ledger, entry))
+
+    async def pending_entry(self, place: Place, subscription: str, number: int) -> EntryBody:
+        """One entry of a backlog by its place there, from 1 on; NotFoundError behind the end."""
+        log, found = await self._subscribed(place, subscription)
+        with log.use.call():
+            return await stored_messages.pending_entry(log, found, number)
+
+    async def counted_entry(self, place: Place, number: int, *, from_end: bool) -> EntryBody:
+        """One entry by its number, from 1 on, from the first or from the last one; NotFoundError."""
+        log = await self._log(place)
+        with log.use.call():
+            return await stored_messages.counted_entry(log, number, from_end=from_end)
+
+    async def id_at_time(self, place: Place, timestamp_ms: int) -> MessageIdBody:
+        """The id of the first message from a time on, else that of the last message."""
+        log = await self._log(place)
+        ordinal = log.log.extent.ordinal_at_time(timestamp_ms)
+        if ordinal >= log.log.extent.next_ordinal:
+            return _last_id(log)
+        return stats.message_id(log.log.extent.position_of(ordinal), log.partition)
 
     async def expire(self, place: Place, subscription: str, before_ms: int) -> None:
         """Acknowledge the messages that were published before that time."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from anabranch.admin.calls import Call, route
 from anabranch.admin.models.namespaces import AuthPolicies
+from anabranch.admin.models.tenants import TopicPermissions
 from anabranch.errors import InvalidConfigurationError, NotFoundError, TopicNotFoundError
 from anabranch.metadata.records import NamespaceRecord
 from anabranch.model.names import Domain, TopicName, validate_subscription
@@ -17,6 +19,7 @@ from anabranch.model.policies.of_topics import topic_key, topic_policies, withou
 from anabranch.rights import grants
 from anabranch.rights.callers import ROLE_CHARACTERS_MAX, is_role
 from anabranch.rights.grants import ACTIONS, NamespaceGrants, RoleActions
+from anabranch.rights.needs import Right, on_topic
 
 Policies = dict[str, Any]
 
@@ -104,6 +107,47 @@ async def _revoke_on_topic(call: Call, domain: Domain) -> None:
     name, role = call.topic(domain), call.part("role")
     await _change(call, lambda policies: grants.with_topic_role(policies, name, role, None))
     call.note_change(f"revoked all of {role!r}")
+
+
+async def grant_on_topics(call: Call) -> None:
+    """Grant actions on several topics; nothing is granted unless the caller may grant all of it."""
+    given = await _on_topics(call)
+    for one, name in given:
+        _role(one.role)
+        check_actions(one.actions)
+        if not call.broker.config.grants_on_missing_topics and not await topic_exists(call, name):
+            raise TopicNotFoundError(f"{name} does not exist; create it before you grant rights on it")
+    for one, name in given:
+        actions = check_actions(one.actions)
+        await _change_on_topic(call, name, partial(grants.with_topic_role, role=one.role, actions=actions))
+    call.note_change(
+        "; ".join(f"granted {one.role!r} {_words(one.actions)} on {name}" for one, name in given)
+    )
+
+
+async def revoke_on_topics(call: Call) -> None:
+    """End all grants of roles on several topics."""
+    given = await _on_topics(call)
+    for one, name in given:
+        await _change_on_topic(call, name, partial(grants.with_topic_role, role=one.role, actions=None))
+    call.note_change("; ".join(f"revoked all of {one.role!r} on {name}" for one, name in given))
+
+
+async def _on_topics(call: Call) -> list[tuple[TopicPermissions, TopicName]]:
+    """The changes of the body with their topics, after the rights of the caller were checked."""
+    body = await call.body(list[TopicPermissions]) or []
+    given = [(one, TopicName.parse(one.topic)) for one in body]
+    needs = [on_topic(Right.TENANT_ADMIN, name) for _, name in given]
+    if (asking := call.broker.authorizer.admit(call.caller, needs)) is not None:
+        await asking
+    return given
+
+
+async def _change_on_topic(call: Call, name: TopicName, change: Callable[..., Policies]) -> None:
+    await call.topics.namespaces.update_namespace(
+        name.namespace_name,
+        lambda record: msgspec.structs.replace(record, policies=change(record.policies, name)),
+    )
 
 
 async def topic_exists(call: Call, name: TopicName) -> bool:
@@ -204,7 +248,21 @@ NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}/permissions"
 CLASSIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}/permissions"
 SCALABLE = "/admin/v2/scalable/{tenant}/{namespace}/{topic}/permissions"
 
+ALL_NAMESPACES = "/admin/v2/namespaces"
+
 ROUTES = [
+    route(
+        "POST",
+        ALL_NAMESPACES + "/grantPermissionsOnTopics",
+        grant_on_topics,
+        body=list[TopicPermissions],
+    ),
+    route(
+        "POST",
+        ALL_NAMESPACES + "/revokePermissionsOnTopics",
+        revoke_on_topics,
+        body=list[TopicPermissions],
+    ),
     route("GET", NAMESPACE, show_namespace),
     route("GET", NAMESPACE + "/subscription", show_subscriptions),
     route("POST", NAMESPACE + "/subscription/{subscription}", reserve_subscription, body=list[str]),

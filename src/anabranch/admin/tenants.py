@@ -1,4 +1,4 @@
-"""Clusters, tenants and namespaces, and the policies of namespaces."""
+"""Tenants and namespaces, and the policies of namespaces."""
 
 from __future__ import annotations
 
@@ -8,33 +8,16 @@ from typing import Any
 import msgspec
 
 from anabranch.admin.calls import Call, route
-from anabranch.admin.models.brokers import ClusterData
 from anabranch.admin.models.namespaces import NamespacePolicies
 from anabranch.admin.models.tenants import TenantInfo
 from anabranch.admin.permissions import check_auth_policies
 from anabranch.admin.quotas import check_new_namespace
 from anabranch.admin.topics import delete_topic, list_topics
-from anabranch.errors import InvalidConfigurationError, MetadataError, NotFoundError, TopicNotFoundError
+from anabranch.errors import InvalidConfigurationError, MetadataError, TopicNotFoundError
 from anabranch.metadata.records import NamespaceRecord, TenantRecord
 from anabranch.model.names import validate_entity
 from anabranch.model.policies.table import check_policies
 from anabranch.rights.grants import grants_of
-
-
-async def list_clusters(call: Call) -> list[str]:
-    return [call.broker.config.cluster]
-
-
-async def get_cluster(call: Call) -> ClusterData:
-    if call.part("cluster") != call.broker.config.cluster:
-        raise NotFoundError(f"there is no cluster {call.part('cluster')!r}")
-    me = call.broker.record
-    return ClusterData(
-        broker_service_url=me.url or None,
-        broker_service_url_tls=me.url_tls or None,
-        service_url=me.http_url or None,
-        service_url_tls=me.http_url_tls or None,
-    )
 
 
 async def list_tenants(call: Call) -> list[str]:
@@ -122,14 +105,11 @@ async def delete_namespace(call: Call) -> None:
     await call.topics.delete_namespace(namespace)
 
 
-CLUSTERS = "/admin/v2/clusters"
 TENANTS = "/admin/v2/tenants"
 NAMESPACES = "/admin/v2/namespaces/{tenant}"
 NAMESPACE = NAMESPACES + "/{namespace}"
 
 ROUTES = [
-    route("GET", CLUSTERS, list_clusters),
-    route("GET", CLUSTERS + "/{cluster}", get_cluster),
     route("GET", TENANTS, list_tenants),
     route("GET", TENANTS + "/{tenant}", get_tenant),
     route("PUT", TENANTS + "/{tenant}", create_tenant, body=TenantInfo),

@@ -82,6 +82,8 @@ async def delete(call: Call) -> None:
 
 async def delete_topic(call: Call, name: TopicName, *, force: bool) -> None:
     """Delete a topic with all partitions; ConflictError while it is in use, unless forced."""
+    if await call.broker.classic.is_migrated(name) and await call.topics.find(name.topic) is not None:
+        raise PreconditionFailedError(f"{name} continues as {name.topic}; delete that topic")
     count = await call.broker.classic.partitions(name)
     if count is None:
         raise TopicNotFoundError(f"{name} does not exist")

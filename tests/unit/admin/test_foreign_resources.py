@@ -65,6 +65,11 @@ FIXED_PARTS = {
     "timestamp": "1",
     "seconds": "1",
     "lane": "1",
+    "ledger": "0",
+    "entry": "0",
+    "position": "1",
+    "key": "colour",
+    "value": "red",
     "policy": "retention",
     "role": "someone",
 }

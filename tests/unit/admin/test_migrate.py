@@ -182,6 +182,16 @@ async def test_a_migrated_topic_is_not_made_again_by_old_clients_once_retention_
     assert admin.broker.logs.get(TopicName.parse(f"{NAME}-partition-0")) is None
 
 
+def test_the_classic_name_of_a_migrated_topic_cannot_be_deleted(admin: Admin) -> None:
+    assert admin("PUT", CLASSIC).status == 204
+    assert admin("POST", f"{SCALABLE}/migrate").status == 204
+    for path in (CLASSIC, f"{CLASSIC}?force=true"):
+        refused = admin("DELETE", path)
+        assert (refused.status, str(TOPIC) in refused.json["reason"]) == (412, True)
+    assert admin("GET", f"{SCALABLE}/segments/0/stats").status == 200, "its messages are still there"
+    assert admin("DELETE", SCALABLE).status == 204
+
+
 def test_a_migrated_topic_that_was_deleted_can_be_made_again(admin: Admin) -> None:
     assert admin("PUT", CLASSIC).status == 204
     assert admin("POST", f"{SCALABLE}/migrate").status == 204

@@ -171,3 +171,54 @@ async def test_the_audit_log_has_calls_refusals_and_changed_rights(admin: Admin,
     first, *_, last = brokers.audit.events
     assert first.reason == "granted 'app' produce"
     assert last.reason == "'app' was not granted consume"
+
+
+async def test_rights_on_several_topics_are_changed_at_once(admin: Admin, brokers: Brokers) -> None:
+    await grant(brokers, "shop/prod")
+    await grant(brokers, "bank/prod")
+    names = ["persistent://shop/prod/a", "topic://shop/prod/b"]
+    for path in ("/admin/v2/persistent/shop/prod/a", "/admin/v2/scalable/shop/prod/b"):
+        assert (await ask(admin, "PUT", path)).status == 204
+    body: list[dict[str, object]] = [
+        {"topic": name, "role": "app", "actions": ["produce", "consume"]} for name in names
+    ]
+    path = "/admin/v2/namespaces/{}PermissionsOnTopics"
+    assert (await ask(admin, "POST", path.format("grant"), body)).status == 204
+    shown = (await ask(admin, "GET", "/admin/v2/persistent/shop/prod/a/permissions")).json
+    assert shown == {"app": ["consume", "produce"]}
+    for wrong, status in (
+        ({"topic": "persistent://bank/prod/a", "role": "app", "actions": []}, 403),
+        ({"topic": "persistent://shop/prod/none", "role": "app", "actions": []}, 404),
+        ({"topic": names[0], "role": "app", "actions": ["fly"]}, 412),
+        ({"topic": names[0], "role": "app\n", "actions": []}, 412),
+    ):
+        more = [{"topic": names[1], "role": "other", "actions": ["produce"]}, wrong]
+        assert (await ask(admin, "POST", path.format("grant"), more)).status == status
+    shown = (await ask(admin, "GET", "/admin/v2/scalable/shop/prod/b/permissions")).json
+    assert shown == {"app": ["consume", "produce"]}, "nothing of a refused call is granted"
+    foreign = [{"topic": "persistent://bank/prod/a", "role": "app"}]
+    assert (await ask(admin, "POST", path.format("revoke"), foreign)).status == 403
+    revoked = [{"topic": name, "role": "app"} for name in names]
+    assert (await ask(admin, "POST", path.format("revoke"), revoked)).status == 204
+    assert (await ask(admin, "GET", "/admin/v2/scalable/shop/prod/b/permissions")).json == {}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["app"],
+        {"namespace_auth": {"app": "produce"}},
+        {"namespace_auth": {"app": ["fly"]}},
+        {"namespace_auth": {"": ["produce"]}},
+        {"destination_auth": {"persistent://bank/prod/a": {"app": ["produce"]}}},
+        {"destination_auth": {"nowhere://": {}}},
+        {"subscription_auth_roles": {"billing": "app"}},
+    ],
+)
+async def test_a_namespace_with_malformed_grants_is_not_made(
+    admin: Admin, brokers: Brokers, given: object
+) -> None:
+    await grant(brokers, "shop/prod")
+    path = "/admin/v2/namespaces/shop/new"
+    assert (await ask(admin, "PUT", path, {"auth_policies": given})).status == 412
+    assert (await ask(admin, "GET", path)).status == 404

@@ -58,6 +58,11 @@ PARTS = {
     "timestamp": "0",
     "seconds": "1",
     "lane": "1",
+    "ledger": "0",
+    "entry": "0",
+    "position": "1",
+    "key": "colour",
+    "value": "red",
 }
 CONNECTING = [role for role in ROLES if may(role, [{"proven"}], SPOTS[0], with_subscription=False)]
 UNLIKE_BARRIERS = 10**6

@@ -5,6 +5,7 @@ The blocking client and the asynchronous one send the same requests. This module
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
+from anabranch.admin.models.topics import StoredMessage
 from anabranch.errors import (
     AnabranchError,
     AuthenticationError,
@@ -120,6 +122,32 @@ def change(method: str, path: str, *, query: Query = (), body: object = None) ->
 def ask(method: str, path: str, kind: type[T], *, query: Query = (), body: object = None) -> AdminRequest[T]:
     """Change something; the answer is a JSON value of this type."""
     return AdminRequest(method, path, _json(kind), _parameters(query), body)
+
+
+def read_message(path: str, query: Query = ()) -> AdminRequest[StoredMessage]:
+    """Read one stored message with its metadata."""
+    return AdminRequest("GET", path, _message, _parameters(query))
+
+
+def _message(answer: HttpAnswer) -> StoredMessage:
+    shown = {
+        name.removeprefix("x-pulsar-"): value
+        for name, value in answer.headers.items()
+        if name.startswith("x-pulsar-")
+    }
+    key = shown.get("partition-key")
+    if key is not None and shown.get("partition-key-b64-encoded") == "true":
+        key = base64.b64decode(key).decode(errors="backslashreplace")
+    batch = shown.get("num-batch-message")
+    return StoredMessage(
+        message_id=shown.get("message-id", ""),
+        payload=answer.body,
+        properties=json.loads(shown.get("property", "{}")),
+        key=key,
+        producer_name=shown.get("producer-name", ""),
+        publish_time=shown.get("publish-time", ""),
+        batch_size=None if batch is None else int(batch),
+    )
 
 
 def _parameters(query: Query) -> tuple[tuple[str, str], ...]:

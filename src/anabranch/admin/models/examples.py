@@ -18,7 +18,14 @@ from anabranch.admin.models.scalable import (
     SegmentInfo,
     SegmentStats,
 )
-from anabranch.admin.models.tenants import DispatchRate, PublishRate, TenantInfo, TenantLimits, TenantUsage
+from anabranch.admin.models.tenants import (
+    DispatchRate,
+    PublishRate,
+    TenantInfo,
+    TenantLimits,
+    TenantUsage,
+    TopicPermissions,
+)
 from anabranch.admin.models.topics import (
     ConsumerStats,
     CursorPosition,
@@ -49,6 +56,7 @@ EXAMPLES: Final[dict[type, Any]] = {
         TenantInfo(admin_roles=["alice"], allowed_clusters=["standalone"]),
         TenantLimits(max_topics=1000, publish_rate=PublishRate(publish_throttling_rate_in_msg=10_000)),
         TenantUsage(connections=3, namespaces=1, topics=12, producers=2, consumers=4),
+        TopicPermissions(topic="persistent://public/default/orders", role="shop", actions=["produce"]),
         PublishRate(publish_throttling_rate_in_msg=10_000),
         DispatchRate(dispatch_throttling_rate_in_msg=50_000),
         MessageIdBody(ledger_id=7, entry_id=42),

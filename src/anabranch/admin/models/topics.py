@@ -200,3 +200,17 @@ class BacklogAnalysis(Body, frozen=True, kw_only=True):
     aborted: bool = False
     first_position: str = ""
     last_position: str = ""
+
+
+class StoredMessage(Body, frozen=True, kw_only=True):
+    """One stored entry of a classic topic; that of a batch has the whole batch as its payload."""
+
+    message_id: str
+    """`ledger:entry`."""
+    payload: bytes
+    properties: dict[str, str] = {}
+    key: str | None = None
+    producer_name: str = ""
+    publish_time: str = ""
+    batch_size: int | None = None
+    """The number of messages in a batch; None for a single message."""

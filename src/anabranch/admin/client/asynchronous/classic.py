@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from anabranch.admin.client.async_http import AsyncHttpClient
-from anabranch.admin.client.requests import TopicLike, ask, change, classic_path, get, path_of
+from anabranch.admin.client.requests import TopicLike, ask, change, classic_path, get, path_of, read_message
 from anabranch.admin.models.topics import (
     InternalStats,
     MessageIdBody,
     PartitionedMetadata,
     PartitionedTopicStats,
+    StoredMessage,
     TopicStats,
 )
+from anabranch.errors import NotFoundError
 from anabranch.model.names import parse_namespace
 
 
@@ -103,6 +105,56 @@ class AsyncClassicMethods(AsyncHttpClient):
     async def last_message_id(self, topic: TopicLike, *, timeout: float | None = None) -> MessageIdBody:
         """The id of the last message; entry -1 if there is none."""
         return await self.send(get(classic_path(topic, "lastMessageId"), MessageIdBody), timeout)
+
+    async def message_id_at(
+        self, topic: TopicLike, timestamp_ms: int, *, timeout: float | None = None
+    ) -> MessageIdBody:
+        """The id of the first message published at or after a time, else that of the last message."""
+        return await self.send(
+            get(classic_path(topic, "messageid", str(timestamp_ms)), MessageIdBody), timeout
+        )
+
+    async def message(
+        self, topic: TopicLike, ledger_id: int, entry_id: int, *, timeout: float | None = None
+    ) -> StoredMessage:
+        """The stored message with an id; NotFoundError if there is none."""
+        path = classic_path(topic, "ledger", str(ledger_id), "entry", str(entry_id))
+        return await self.send(read_message(path), timeout)
+
+    async def peek(
+        self, topic: TopicLike, subscription: str, count: int = 1, *, timeout: float | None = None
+    ) -> list[StoredMessage]:
+        """The first messages of the backlog of a subscription, which stay there.
+
+        >>> await admin.create_subscription("persistent://public/default/events", "audit")
+        >>> await admin.peek("events", "audit")
+        []
+        """
+        found: list[StoredMessage] = []
+        for number in range(1, count + 1):
+            path = classic_path(topic, "subscription", subscription, "position", str(number))
+            try:
+                found.append(await self.send(read_message(path), timeout))
+            except NotFoundError:
+                if number == 1 and subscription not in await self.subscriptions(topic, timeout=timeout):
+                    raise
+                break
+        return found
+
+    async def classic_properties(self, topic: TopicLike, *, timeout: float | None = None) -> dict[str, str]:
+        """The properties of a classic topic."""
+        return await self.send(get(classic_path(topic, "properties"), dict[str, str]), timeout)
+
+    async def set_classic_properties(
+        self, topic: TopicLike, properties: Mapping[str, str], *, timeout: float | None = None
+    ) -> None:
+        """Change these properties of a classic topic; the others stay.
+
+        >>> await admin.set_classic_properties("events", {"team": "sales"})
+        >>> await admin.classic_properties("events")
+        {'team': 'sales'}
+        """
+        await self.send(change("PUT", classic_path(topic, "properties"), body=dict(properties)), timeout)
 
     async def subscriptions(self, topic: TopicLike, *, timeout: float | None = None) -> list[str]:
         """The names of the subscriptions of a classic topic."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from anabranch.admin.client.async_http import AsyncHttpClient
@@ -89,6 +89,22 @@ class AsyncNamespaceMethods(AsyncHttpClient):
     ) -> None:
         """Delete a namespace; ConflictError while it has topics, unless forced."""
         await self.send(change("DELETE", namespace_path(namespace), query={"force": force}), timeout)
+
+    async def namespace_properties(self, namespace: str, *, timeout: float | None = None) -> dict[str, str]:
+        """The properties of a namespace."""
+        return await self.send(get(namespace_path(namespace, "properties"), dict[str, str]), timeout)
+
+    async def set_namespace_properties(
+        self, namespace: str, properties: Mapping[str, str], *, timeout: float | None = None
+    ) -> None:
+        """Change these properties of a namespace; the others stay.
+
+        >>> await admin.set_namespace_properties("public/default", {"team": "sales"})
+        >>> await admin.namespace_properties("public/default")
+        {'team': 'sales'}
+        """
+        path = namespace_path(namespace, "properties")
+        await self.send(change("PUT", path, body=dict(properties)), timeout)
 
     async def policy(self, of: TopicLike, name: str, *, timeout: float | None = None) -> Any:
         """One policy of a `tenant/namespace`, or of a topic with its scheme; None if it is not set.

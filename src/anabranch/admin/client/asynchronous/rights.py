@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from anabranch.admin.client.async_http import AsyncHttpClient
-from anabranch.admin.client.requests import TopicLike, change, get, namespace_path, permissions_path
+from anabranch.admin.client.requests import TopicLike, change, get, namespace_path, path_of, permissions_path
+from anabranch.admin.models.tenants import TopicPermissions
 
 Permissions = dict[str, list[str]]
 """The actions of each role."""
@@ -32,6 +33,22 @@ class AsyncRightMethods(AsyncHttpClient):
     async def revoke(self, on: TopicLike, role: str, *, timeout: float | None = None) -> None:
         """End all grants of a role on a namespace or on a topic."""
         await self.send(change("DELETE", permissions_path(on, role)), timeout)
+
+    async def grant_on_topics(
+        self, grants: Iterable[TopicPermissions], *, timeout: float | None = None
+    ) -> None:
+        """Grant actions on several topics at once; all of them or none."""
+        await self.send(
+            change("POST", path_of("namespaces", "grantPermissionsOnTopics"), body=list(grants)), timeout
+        )
+
+    async def revoke_on_topics(
+        self, grants: Iterable[TopicPermissions], *, timeout: float | None = None
+    ) -> None:
+        """End all grants of roles on several topics."""
+        await self.send(
+            change("POST", path_of("namespaces", "revokePermissionsOnTopics"), body=list(grants)), timeout
+        )
 
     async def subscription_roles(self, namespace: str, *, timeout: float | None = None) -> Permissions:
         """The roles for which subscriptions of a namespace are reserved."""

@@ -7,14 +7,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from anabranch.admin.client.http_client import HttpClient
-from anabranch.admin.client.requests import TopicLike, ask, change, classic_path, get, path_of
+from anabranch.admin.client.requests import TopicLike, ask, change, classic_path, get, path_of, read_message
 from anabranch.admin.models.topics import (
     InternalStats,
     MessageIdBody,
     PartitionedMetadata,
     PartitionedTopicStats,
+    StoredMessage,
     TopicStats,
 )
+from anabranch.errors import NotFoundError
 from anabranch.model.names import parse_namespace
 
 
@@ -101,6 +103,54 @@ class ClassicMethods(HttpClient):
     def last_message_id(self, topic: TopicLike, *, timeout: float | None = None) -> MessageIdBody:
         """The id of the last message; entry -1 if there is none."""
         return self.send(get(classic_path(topic, "lastMessageId"), MessageIdBody), timeout)
+
+    def message_id_at(
+        self, topic: TopicLike, timestamp_ms: int, *, timeout: float | None = None
+    ) -> MessageIdBody:
+        """The id of the first message published at or after a time, else that of the last message."""
+        return self.send(get(classic_path(topic, "messageid", str(timestamp_ms)), MessageIdBody), timeout)
+
+    def message(
+        self, topic: TopicLike, ledger_id: int, entry_id: int, *, timeout: float | None = None
+    ) -> StoredMessage:
+        """The stored message with an id; NotFoundError if there is none."""
+        path = classic_path(topic, "ledger", str(ledger_id), "entry", str(entry_id))
+        return self.send(read_message(path), timeout)
+
+    def peek(
+        self, topic: TopicLike, subscription: str, count: int = 1, *, timeout: float | None = None
+    ) -> list[StoredMessage]:
+        """The first messages of the backlog of a subscription, which stay there.
+
+        >>> admin.create_subscription("persistent://public/default/events", "audit")
+        >>> admin.peek("events", "audit")
+        []
+        """
+        found: list[StoredMessage] = []
+        for number in range(1, count + 1):
+            path = classic_path(topic, "subscription", subscription, "position", str(number))
+            try:
+                found.append(self.send(read_message(path), timeout))
+            except NotFoundError:
+                if number == 1 and subscription not in self.subscriptions(topic, timeout=timeout):
+                    raise
+                break
+        return found
+
+    def classic_properties(self, topic: TopicLike, *, timeout: float | None = None) -> dict[str, str]:
+        """The properties of a classic topic."""
+        return self.send(get(classic_path(topic, "properties"), dict[str, str]), timeout)
+
+    def set_classic_properties(
+        self, topic: TopicLike, properties: Mapping[str, str], *, timeout: float | None = None
+    ) -> None:
+        """Change these properties of a classic topic; the others stay.
+
+        >>> admin.set_classic_properties("events", {"team": "sales"})
+        >>> admin.classic_properties("events")
+        {'team': 'sales'}
+        """
+        self.send(change("PUT", classic_path(topic, "properties"), body=dict(properties)), timeout)
 
     def subscriptions(self, topic: TopicLike, *, timeout: float | None = None) -> list[str]:
         """The names of the subscriptions of a classic topic."""

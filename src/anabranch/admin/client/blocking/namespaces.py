@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from anabranch.admin.client.http_client import HttpClient
@@ -85,6 +85,22 @@ class NamespaceMethods(HttpClient):
     def delete_namespace(self, namespace: str, *, force: bool = False, timeout: float | None = None) -> None:
         """Delete a namespace; ConflictError while it has topics, unless forced."""
         self.send(change("DELETE", namespace_path(namespace), query={"force": force}), timeout)
+
+    def namespace_properties(self, namespace: str, *, timeout: float | None = None) -> dict[str, str]:
+        """The properties of a namespace."""
+        return self.send(get(namespace_path(namespace, "properties"), dict[str, str]), timeout)
+
+    def set_namespace_properties(
+        self, namespace: str, properties: Mapping[str, str], *, timeout: float | None = None
+    ) -> None:
+        """Change these properties of a namespace; the others stay.
+
+        >>> admin.set_namespace_properties("public/default", {"team": "sales"})
+        >>> admin.namespace_properties("public/default")
+        {'team': 'sales'}
+        """
+        path = namespace_path(namespace, "properties")
+        self.send(change("PUT", path, body=dict(properties)), timeout)
 
     def policy(self, of: TopicLike, name: str, *, timeout: float | None = None) -> Any:
         """One policy of a `tenant/namespace`, or of a topic with its scheme; None if it is not set.

@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from anabranch.admin.client.http_client import HttpClient
-from anabranch.admin.client.requests import TopicLike, change, get, namespace_path, permissions_path
+from anabranch.admin.client.requests import TopicLike, change, get, namespace_path, path_of, permissions_path
+from anabranch.admin.models.tenants import TopicPermissions
 
 Permissions = dict[str, list[str]]
 """The actions of each role."""
@@ -34,6 +35,18 @@ class RightMethods(HttpClient):
     def revoke(self, on: TopicLike, role: str, *, timeout: float | None = None) -> None:
         """End all grants of a role on a namespace or on a topic."""
         self.send(change("DELETE", permissions_path(on, role)), timeout)
+
+    def grant_on_topics(self, grants: Iterable[TopicPermissions], *, timeout: float | None = None) -> None:
+        """Grant actions on several topics at once; all of them or none."""
+        self.send(
+            change("POST", path_of("namespaces", "grantPermissionsOnTopics"), body=list(grants)), timeout
+        )
+
+    def revoke_on_topics(self, grants: Iterable[TopicPermissions], *, timeout: float | None = None) -> None:
+        """End all grants of roles on several topics."""
+        self.send(
+            change("POST", path_of("namespaces", "revokePermissionsOnTopics"), body=list(grants)), timeout
+        )
 
     def subscription_roles(self, namespace: str, *, timeout: float | None = None) -> Permissions:
         """The roles for which subscriptions of a namespace are reserved."""
