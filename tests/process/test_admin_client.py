@@ -8,6 +8,7 @@ import contextlib
 import doctest
 import inspect
 import io
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -130,3 +131,11 @@ def test_stored_messages_are_read_by_id_and_peeked(broker: BrokerProcess) -> Non
         assert admin.message_id_at(name, 0).entry_id == last.entry_id - 2
         with pytest.raises(NotFoundError):
             admin.peek(name, "nobody")
+
+
+def test_the_snippets_of_the_guide_run(broker: BrokerProcess, capsys: pytest.CaptureFixture[str]) -> None:
+    guide = (Path(__file__).parents[2] / "docs/admin.md").read_text()
+    snippets = re.findall(r"```python\n(.*?)```", guide, re.S)
+    for snippet in snippets:
+        exec(compile(snippet.replace("http://127.0.0.1:8080", broker.http_url), "docs/admin.md", "exec"), {})
+    assert capsys.readouterr().out == "3 0\n0\n"
