@@ -67,7 +67,7 @@ fuzz: $(STAMP)  ## Fuzz decoders, a live broker, recovery and REST bodies; FAST=
 slow: $(STAMP)  ## A canary beside CLIENTS=n slow clients of each kind: silent, half a frame, never reading...
 	$(BIN)/python -m tests.slow.run --clients $(CLIENTS)
 
-interop: $(STAMP)  ## The official Python, Go and Java clients against our broker, and Spark on Pulsar; FAST=1: one Pulsar
+interop: $(STAMP)  ## The official Python, Go and Java clients against our broker, and Spark on Pulsar; FAST=1: the short form
 	$(if $(FAST),INTEROP_FAST=1 PULSAR_VERSIONS=5.0.0-M1) $(BIN)/python -m pytest tests/interop
 
 bench: $(STAMP)  ## Measure beside the official client; writes build/bench.json

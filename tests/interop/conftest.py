@@ -9,12 +9,13 @@ import pytest
 
 from anabranch.testing.process import BrokerProcess
 from tests.interop.building import java_classpath
+from tests.interop.features import FAST, FORMS
 from tests.spark.conftest import spark
 
 __all__ = ["spark"]
 
 
-@pytest.fixture(params=[1, 2], ids=["one-process", "two-workers"])
+@pytest.fixture(params=[1] if FAST else [1, 2], ids=FORMS.get)
 def broker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path / "data", {"workers": request.param}) as process:
         yield process

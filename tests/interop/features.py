@@ -18,10 +18,9 @@ from anabranch.testing.process import BrokerProcess
 FAST = bool(os.environ.get("INTEROP_FAST"))
 WORKERS = [2] if FAST else [1, 2]
 """The short form runs each feature on two workers only."""
+FORMS = {1: "one-process", 2: "two-workers"}
 
-each_form = pytest.fixture(
-    scope="module", params=WORKERS, ids=[{1: "one-process", 2: "two-workers"}[count] for count in WORKERS]
-)
+each_form = pytest.fixture(scope="module", params=WORKERS, ids=FORMS.get)
 """Makes a fixture of a module, whose parameter is the number of workers."""
 
 _numbers = count(1)

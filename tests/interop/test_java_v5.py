@@ -28,6 +28,7 @@ from anabranch.admin.models.body import plain
 from anabranch.model.names import TopicName
 from anabranch.testing.process import BrokerProcess
 from tests.interop.building import JVM
+from tests.interop.features import FORMS, WORKERS
 
 # The first run downloads some 60 MB.
 pytestmark = pytest.mark.timeout(900)
@@ -109,7 +110,7 @@ class Role:
 Start = Callable[[str, object], Role]
 
 
-@pytest.fixture(params=[1, 2], ids=["one-process", "two-workers"])
+@pytest.fixture(params=WORKERS, ids=FORMS.get)
 def broker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[BrokerProcess]:
     """M1 cannot announce that a consumer leaves for good: its share is free after the grace period."""
     settings = {"consumer_grace_s": 1, "workers": request.param, "scalableTopicAutoScaleEnabled": "false"}
