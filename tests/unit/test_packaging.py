@@ -59,6 +59,7 @@ def test_the_wheel_has_the_files_that_run_and_none_for_developers(wheel: zipfile
         "protocol/pb/pulsar.proto",
         "spark/pipelines/log4j2.properties",
         "testing/plugin.py",
+        "testing/local_broker.py",
     ):
         assert f"anabranch/{name}" in names
     unwanted = ("anabranch/bench/", "anabranch/testing/simulation/", "anabranch/testing/judges/", "tests/")
