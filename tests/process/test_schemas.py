@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from pathlib import Path
 
@@ -25,8 +26,14 @@ def peak_bytes(pid: int) -> int:
     return int(peak) * 1024
 
 
+def schema_of(name: str, size_bytes: int) -> pb.Schema:
+    field = {"name": name, "type": "int", "default": 0}
+    record = {"type": "record", "name": "Order", "fields": [field], "doc": "." * size_bytes}
+    return pb.Schema(name="", type=pb.Schema.Json, schema_data=json.dumps(record).encode())
+
+
 def large(number: int) -> pb.Schema:
-    return pb.Schema(name="", type=pb.Schema.Json, schema_data=b"%02d" % number * (MEGABYTE // 2))
+    return schema_of(f"f{number}", MEGABYTE - 1000)
 
 
 async def test_large_schemas_do_not_hold_up_other_metadata(make_broker: MakeBroker) -> None:
@@ -44,7 +51,7 @@ async def test_large_schemas_do_not_hold_up_other_metadata(make_broker: MakeBrok
         while not done.is_set():
             number += 1
             began_s = time.monotonic()
-            schema = pb.Schema(name="", type=pb.Schema.Json, schema_data=b"%d" % number)
+            schema = schema_of(f"f{number}", 0)
             await client.request(pb.CommandGetOrCreateSchema(request_id=0, topic=OTHER, schema=schema))
             waits_s.append(time.monotonic() - began_s)
             await asyncio.sleep(0.01)

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from anabranch import errors
 from anabranch.errors import AnabranchError, InvalidConfigurationError, TopicNotFoundError
+from anabranch.schemas.schema_errors import InvalidSchemaError
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +26,8 @@ class PreconditionFailedError(AnabranchError):
 # The first match decides, so narrower classes come before their bases.
 _STATUSES: tuple[tuple[type[AnabranchError], int], ...] = (
     (MalformedBodyError, 400),
+    (InvalidSchemaError, 422),
+    (errors.IncompatibleSchemaError, 409),
     (TopicNotFoundError, 404),
     (errors.SegmentNotFoundError, 404),
     (errors.SubscriptionNotFoundError, 404),

@@ -18,6 +18,7 @@ from anabranch.metadata.records import NamespaceRecord, TenantRecord
 from anabranch.model.names import validate_entity
 from anabranch.model.policies.table import check_policies
 from anabranch.rights.grants import grants_of
+from anabranch.schemas.policies import check_schema_policies
 
 
 async def list_tenants(call: Call) -> list[str]:
@@ -69,6 +70,7 @@ async def create_namespace(call: Call) -> None:
     validate_entity("namespace", call.part("namespace"))
     policies = check_policies(await call.body(dict[str, Any]) or {})
     check_auth_policies(call.namespace(), policies)
+    check_schema_policies(policies)
     await check_new_namespace(call)
     await call.topics.namespaces.create_namespace(call.namespace(), NamespaceRecord(policies=policies))
     if roles := sorted(grants_of(call.namespace(), policies).roles):

@@ -91,14 +91,14 @@ class Broker:
         self.records = TopicStore(environment.store)
         self.authorizer = Authorizer(self.records.namespaces, config)
         self._message_bytes_max = config.max_message_bytes
+        self.schemas = SchemaRegistry(self.records.schemas, config.schema_policy())
         self.stores = Stores(environment.storage_of, self._store_failed)
         self.clock, self.timings, self.gate = environment.clock, environment.timings, environment.gate
         self._endpoint, self.url, self.http_url = endpoint, endpoint.url, endpoint.http_url
         self._servers: Sequence[Listener] = ()
         self._tasks = TaskRegistry()
         self._unwatch: Callable[[], None] = lambda: None
-        drains = DrainEvents()
-        context = _log_context(config, environment, self._tasks, self.limits)
+        drains, context = DrainEvents(), _log_context(config, environment, self._tasks, self.limits)
         self.logs = ServedLogs(self.stores, context, drains.report)
         self.classic = ClassicTopics(
             self.logs, self.records, self.clock, self.directory.served, auto_create=config.auto_create_topics
@@ -157,7 +157,7 @@ class Broker:
             logs=self.logs,
             classic=self.classic,
             controllers=self.controllers,
-            schemas=SchemaRegistry(self.records.schemas),
+            schemas=self.schemas,
             directory=self.directory,
             lease=lease,
             secret=self.secret,

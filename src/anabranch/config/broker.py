@@ -16,6 +16,7 @@ from anabranch.config.doors import DoorsConfig
 from anabranch.config.fields import OFF, check_choice, check_value, port_setting, setting
 from anabranch.config.lanes import KEYED_DISPATCH, LaneConfig
 from anabranch.config.quotas import QuotaConfig
+from anabranch.config.schemas import SchemaConfig
 from anabranch.config.tls import TlsConfig
 from anabranch.errors import InvalidConfigurationError
 from anabranch.model.policy import AutoScalePolicy, check_policy
@@ -27,7 +28,13 @@ DAMAGED_ENTRIES = ("stop", "skip")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig(
-    TlsConfig, DoorsConfig, AuthenticationConfig, AuthorizationConfig, QuotaConfig, LaneConfig
+    TlsConfig,
+    DoorsConfig,
+    AuthenticationConfig,
+    AuthorizationConfig,
+    QuotaConfig,
+    SchemaConfig,
+    LaneConfig,
 ):
     """All settings of one broker process."""
 
@@ -205,6 +212,7 @@ class BrokerConfig(
         check_choice("log_level", self.log_level.lower(), LOG_LEVELS)
         check_choice("damaged_entries", self.damaged_entries, DAMAGED_ENTRIES)
         check_choice("keyed_dispatch", self.keyed_dispatch, KEYED_DISPATCH)
+        self.schema_policy()
         if self.authorization and not self.authentication:
             raise InvalidConfigurationError(
                 "authorization needs proven roles: set authentication = true too, or authorization = false"

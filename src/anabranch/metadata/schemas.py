@@ -8,8 +8,9 @@ the next topic of the name.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 
@@ -39,20 +40,35 @@ class SchemaVersionRecord(Record, frozen=True, kw_only=True, rename="camel"):
     type: int
     digest: str
     size_bytes: int
+    meaning: str = ""
+    """Equal for schemas of the same meaning; empty in records of earlier versions of Anabranch."""
+    deleted: bool = False
+    """Whether this is no schema: the versions before it do not count any more, but can still be read."""
 
 
 class SchemaIndexRecord(Record, frozen=True, kw_only=True, rename="camel"):
     incarnation: int
     versions: tuple[SchemaVersionRecord, ...] = ()
+    policies: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    """The topic's own policies about schemas, by their names in admin calls; deleted with the topic."""
 
-    def number_of(self, entry: SchemaVersionRecord) -> int | None:
-        for number, known in enumerate(self.versions):
-            if known.digest == entry.digest:
+    @property
+    def living(self) -> range:
+        """The numbers of the versions since the last deletion."""
+        first = len(self.versions)
+        while first and not self.versions[first - 1].deleted:
+            first -= 1
+        return range(first, len(self.versions))
+
+    def number_of(self, digest: str, meaning: str) -> int | None:
+        for number in self.living:
+            known = self.versions[number]
+            if known.digest == digest or (meaning and known.meaning == meaning):
                 return number
         return None
 
 
-Check = Callable[[SchemaIndexRecord, SchemaVersionRecord], None]
+Check = Callable[[SchemaIndexRecord, SchemaVersionRecord], Awaitable[None]]
 
 
 class SchemaStore(RecordStore):
@@ -69,16 +85,18 @@ class SchemaStore(RecordStore):
         stored = await self.store.get(path)
         return None if stored is None else msgspec.msgpack.decode(stored.value, type=StoredSchema)
 
-    async def add(self, topic: TopicName, schema: StoredSchema, check: Check) -> int:
+    async def add(self, topic: TopicName, schema: StoredSchema, meaning: str, check: Check) -> int:
         """The number of a schema, which is stored if it is new; `check` raises if it may not be."""
         encoded = msgspec.msgpack.encode(schema)
-        entry = SchemaVersionRecord(type=schema.type, digest=_digest(schema), size_bytes=len(encoded))
+        entry = SchemaVersionRecord(
+            type=schema.type, digest=digest(schema), size_bytes=len(encoded), meaning=meaning
+        )
         for _ in range(ATTEMPTS):
             found, version = await self._load(topic)
             index = found or SchemaIndexRecord(incarnation=await self.store.increment(INCARNATIONS))
-            if (number := index.number_of(entry)) is not None:
+            if (number := index.number_of(entry.digest, meaning)) is not None:
                 return number
-            check(index, entry)
+            await check(index, entry)
             with suppress(VersionConflictError):
                 path = _version_path(topic, index.incarnation, entry.digest)
                 await self.store.put(path, encoded, expected=ABSENT)
@@ -87,7 +105,38 @@ class SchemaStore(RecordStore):
                 if found is None:
                     await self._delete_versions(topic, index.incarnation)
                 return len(index.versions)
-        raise MetadataError(f"the schemas of {topic} changed {ATTEMPTS} times in a row; try again")
+        raise _contended(topic)
+
+    async def set_policy(self, topic: TopicName, name: str, value: object) -> None:
+        """Store a policy of the topic's own, or remove it if the value is None."""
+        for _ in range(ATTEMPTS):
+            found, version = await self._load(topic)
+            index = found or SchemaIndexRecord(incarnation=await self.store.increment(INCARNATIONS))
+            policies = {other: kept for other, kept in index.policies.items() if other != name}
+            if value is not None:
+                policies[name] = value
+            if await self._replace_index(topic, msgspec.structs.replace(index, policies=policies), version):
+                return
+        raise _contended(topic)
+
+    async def retire(self, topic: TopicName, *, forget: bool = False) -> int | None:
+        """Begin anew without a schema, under higher numbers; None if the topic has no schema now.
+
+        With `forget`, the definitions of the earlier versions are deleted too.
+        """
+        for _ in range(ATTEMPTS):
+            found, version = await self._load(topic)
+            if found is None or not (found.living or (forget and found.versions)):
+                return None
+            # Paths of a new incarnation lead to none of the earlier definitions.
+            incarnation = await self.store.increment(INCARNATIONS) if forget else found.incarnation
+            mark = SchemaVersionRecord(type=0, digest="", size_bytes=0, deleted=True)
+            longer = msgspec.structs.replace(found, incarnation=incarnation, versions=(*found.versions, mark))
+            if await self._replace_index(topic, longer, version):
+                if forget:
+                    await self._delete_versions(topic, incarnation)
+                return len(found.versions)
+        raise _contended(topic)
 
     async def delete(self, topic: TopicName) -> None:
         """Delete all schemas of a topic."""
@@ -98,7 +147,7 @@ class SchemaStore(RecordStore):
             with suppress(VersionConflictError):
                 await self.delete_record(_index_path(topic), version)
                 return await self._delete_versions(topic, found.incarnation + 1)
-        raise MetadataError(f"the schemas of {topic} changed {ATTEMPTS} times in a row; try again")
+        raise _contended(topic)
 
     async def _load(self, topic: TopicName) -> tuple[SchemaIndexRecord | None, int]:
         stored = await self.store.get(_index_path(topic))
@@ -114,9 +163,9 @@ class SchemaStore(RecordStore):
         incarnation = await self.store.increment(INCARNATIONS)
         entries = []
         for schema in msgspec.json.decode(value, type=list[StoredSchema]):
-            encoded, digest = msgspec.msgpack.encode(schema), _digest(schema)
-            await self.store.put(_version_path(topic, incarnation, digest), encoded)
-            entries.append(SchemaVersionRecord(type=schema.type, digest=digest, size_bytes=len(encoded)))
+            encoded, key = msgspec.msgpack.encode(schema), digest(schema)
+            await self.store.put(_version_path(topic, incarnation, key), encoded)
+            entries.append(SchemaVersionRecord(type=schema.type, digest=key, size_bytes=len(encoded)))
         index = SchemaIndexRecord(incarnation=incarnation, versions=tuple(entries))
         await self._replace_index(topic, index, version)
 
@@ -134,8 +183,14 @@ class SchemaStore(RecordStore):
                 await self.delete_record(f"{_index_path(topic)}/{part}")
 
 
-def _digest(schema: StoredSchema) -> str:
-    return hashlib.sha256(b"%d:" % schema.type + schema.data).hexdigest()
+def _contended(topic: TopicName) -> MetadataError:
+    return MetadataError(f"the schemas of {topic} changed {ATTEMPTS} times in a row; try again")
+
+
+def digest(schema: StoredSchema) -> str:
+    """The digest of a schema's type and definition; some properties of a key-value schema belong to it."""
+    kinds = [schema.properties.get(f"{half}.schema.type", "") for half in ("key", "value")]
+    return hashlib.sha256(b"%d:" % schema.type + schema.data + "".join(kinds).encode()).hexdigest()
 
 
 def _index_path(topic: TopicName) -> str:

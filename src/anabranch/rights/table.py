@@ -19,6 +19,7 @@ from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.rights.cluster_calls import CLUSTER_CALLS
 from anabranch.rights.lines import AUTHENTICATED, OPEN, OWN, PEER, SUPERUSER, TableLine
 from anabranch.rights.needs import Need, Right, on_topic
+from anabranch.rights.schema_calls import SCHEMA_CALLS
 from anabranch.rights.topic_calls import TOPIC_CALLS
 
 
@@ -96,5 +97,5 @@ COMMANDS: Final[dict[type[Message], TableLine]] = {
 }
 """Every command that a client may send."""
 
-CALLS: Final[dict[tuple[str, str], TableLine]] = {**CLUSTER_CALLS, **TOPIC_CALLS}
+CALLS: Final[dict[tuple[str, str], TableLine]] = {**CLUSTER_CALLS, **TOPIC_CALLS, **SCHEMA_CALLS}
 """Every admin call: its method and the template of its path."""

@@ -63,6 +63,7 @@ FIXED_PARTS = {
     "descriptor": "0000-ffff-0",
     "count": "1",
     "timestamp": "1",
+    "version": "0",
     "seconds": "1",
     "lane": "1",
     "ledger": "0",
@@ -83,7 +84,7 @@ async def _resources(brokers: Brokers) -> None:
     await grant(brokers, "bank/prod")
     root = await connect_as(brokers, "root")
     classic = "persistent://shop/prod/orders"
-    schema = pb.Schema(name="orders", schema_data=b"{}", type=pb.Schema.Json)
+    schema = pb.Schema(name="orders", schema_data=b'"int"', type=pb.Schema.Json)
     await root.producer(classic, producer_name="secret-producer", schema=schema)
     await root.subscribe(classic, "subs", name="secret-consumer")
     await brokers[0].controllers.create_topic(TopicName.parse("topic://shop/prod/clicks"), 2)

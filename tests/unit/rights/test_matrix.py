@@ -56,6 +56,7 @@ PARTS = {
     "role": "friend",
     "count": "1",
     "timestamp": "0",
+    "version": "0",
     "seconds": "1",
     "lane": "1",
     "ledger": "0",

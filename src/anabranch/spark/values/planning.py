@@ -26,13 +26,14 @@ from pyspark.sql.types import (
 
 from anabranch.client.net.schemas import TopicSchema
 from anabranch.errors import InvalidConfigurationError
+from anabranch.schemas.protobuf import MessageType
 from anabranch.spark.values.avro_rows import AvroRows
 from anabranch.spark.values.avro_types import avro_schema, spark_type
 from anabranch.spark.values.decoder import ValueDecoder
 from anabranch.spark.values.formats import RowFormat
 from anabranch.spark.values.json_rows import JsonRows
 from anabranch.spark.values.primitive_rows import PrimitiveRows
-from anabranch.spark.values.protobuf_rows import MessageType, ProtobufRows, spark_type_of
+from anabranch.spark.values.protobuf_rows import ProtobufRows, spark_type_of
 from anabranch.spark.values.value_types import check_value_type
 from anabranch.spark.values.wanted import ValueOptions
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from base64 import b64decode
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.message import DecodeError
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -29,6 +26,7 @@ from pyspark.sql.types import (
 )
 
 from anabranch.errors import InvalidConfigurationError
+from anabranch.schemas.protobuf import MessageType
 from anabranch.spark.values.formats import Getter, Path
 
 _TIMESTAMP = "google.protobuf.Timestamp"
@@ -44,46 +42,6 @@ _TYPES: dict[int, DataType] = {
     FieldDescriptor.CPPTYPE_BOOL: BooleanType(),
     FieldDescriptor.CPPTYPE_ENUM: StringType(),
 }
-
-
-class MessageType(NamedTuple):
-    """A message type: the serialised FileDescriptorSet that defines it, and its full name."""
-
-    files: bytes
-    name: str
-
-    @classmethod
-    def registered(cls, definition: bytes) -> MessageType:
-        """Read the definition of Pulsar's native protobuf schema."""
-        try:
-            found = json.loads(definition)
-            return cls(b64decode(found["fileDescriptorSet"]), found["rootMessageTypeName"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise InvalidConfigurationError(
-                f"the registered protobuf schema cannot be read: {error}"
-            ) from error
-
-    def descriptor(self) -> Descriptor:
-        pool = descriptor_pool.DescriptorPool()
-        try:
-            waiting = list(descriptor_pb2.FileDescriptorSet.FromString(self.files).file)
-            added: set[str] = set()
-            # A file comes after the files that it imports.
-            while waiting:
-                ready = [file for file in waiting if added.issuperset(file.dependency)]
-                if not ready:
-                    raise InvalidConfigurationError(
-                        f"the descriptor set lacks {waiting[0].dependency[0]}; make it with --include_imports"
-                    )
-                for file in ready:
-                    pool.Add(file)
-                    added.add(file.name)
-                waiting = [file for file in waiting if file.name not in added]
-            return pool.FindMessageTypeByName(self.name)
-        except (DecodeError, KeyError, TypeError) as error:
-            raise InvalidConfigurationError(
-                f"the descriptor set does not define the message {self.name}: {error}"
-            ) from error
 
 
 class ProtobufRows:

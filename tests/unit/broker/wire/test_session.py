@@ -105,8 +105,8 @@ def test_the_hash_of_topic_names_is_the_upstream_one() -> None:
 
 async def test_schemas_are_numbered_and_shared_by_all_producers_of_a_topic(brokers: Brokers) -> None:
     client = await brokers.connect()
-    text = pb.Schema(name="", schema_data=b"{}", type=pb.Schema.Json)
-    newer = pb.Schema(name="", schema_data=b'{"a":1}', type=pb.Schema.Json)
+    text = pb.Schema(name="", schema_data=b'"int"', type=pb.Schema.Json)
+    newer = pb.Schema(name="", schema_data=b'{"type":"int","a":1}', type=pb.Schema.Json)
     first = await client.producer(producer_id=1, schema=text)
     second = await client.producer(producer_id=2, schema=newer)
     third = await client.producer(producer_id=3, schema=text)
@@ -115,11 +115,11 @@ async def test_schemas_are_numbered_and_shared_by_all_producers_of_a_topic(broke
     other = pb.Schema(name="", schema_data=b"", type=pb.Schema.String)
     assert error_of(await client.producer(producer_id=4, schema=other)) == pb.IncompatibleSchema
     latest = await client.request(pb.CommandGetSchema(request_id=0, topic=TOPIC))
-    assert latest.schema.schema_data == b'{"a":1}'
+    assert latest.schema.schema_data == b'{"type":"int","a":1}'
     old = await client.request(
         pb.CommandGetSchema(request_id=0, topic=TOPIC, schema_version=first.schema_version)
     )
-    assert old.schema.schema_data == b"{}"
+    assert old.schema.schema_data == b'"int"'
     await brokers.restart()
     client = await brokers.connect()
     again = await client.request(pb.CommandGetOrCreateSchema(request_id=0, topic=TOPIC, schema=newer))

@@ -15,8 +15,9 @@ from google.protobuf import message_factory, timestamp_pb2
 from pyspark.sql.pandas.types import to_arrow_type
 
 from anabranch.errors import InvalidConfigurationError
+from anabranch.schemas.protobuf import MessageType
 from anabranch.spark.values.decoder import ValueDecoder
-from anabranch.spark.values.protobuf_rows import MessageType, ProtobufRows, spark_type_of
+from anabranch.spark.values.protobuf_rows import ProtobufRows, spark_type_of
 
 F = d.FieldDescriptorProto
 

@@ -148,7 +148,7 @@ async def get_or_create(connection: ServerConnection, command: pb.CommandGetOrCr
     services = connection.services
     if not name.is_segment and await services.classic.partitions(name) is None:
         await services.records.load(name.topic)
-    version = await services.schemas.register(name, command.schema, services.clock.wall_ms())
+    version = await services.schemas.admit_producer(name, command.schema, services.clock.wall_ms())
     connection.send(
         pb.CommandGetOrCreateSchemaResponse(request_id=command.request_id, schema_version=version)
     )

@@ -66,11 +66,18 @@ async def _subscribe_to(
     if name.segment is not None and command.durable:
         admission = _admit_by_roster(connection, segment, command) or await _admit(connection, name, command)
     if command.HasField("schema"):
-        await services.schemas.register(name, command.schema, services.clock.wall_ms())
+        now_ms = services.clock.wall_ms()
+        await services.schemas.admit_consumer(name, command.schema, now_ms, idle=_is_idle(segment))
     consumer = _make_consumer(connection, command, metadata, admission)
     await services.quotas.admit_consumer(name, command.subscription, consumer)
     with services.quotas.attaching(consumer):
         await _open_consumer(connection, command, segment, consumer, admission)
+
+
+def _is_idle(segment: ServedLog) -> bool:
+    """Whether nothing was written yet, and no producer is about to: a consumer may choose the schema."""
+    extent = segment.log.extent
+    return segment.producers.idle and extent.first_ordinal == extent.next_ordinal
 
 
 async def _open_consumer(

@@ -1,0 +1,1 @@
+"""Definitions of schemas (pure), for brokers, clients and Spark: reading them, and which fit together."""
