@@ -85,6 +85,11 @@ def dotted(node: ast.expr) -> str:
     return "?"
 
 
+def imports_type(node: ast.ImportFrom) -> bool:
+    """Whether only the type UUID is imported, which is a value like others; its makers are not."""
+    return node.module == "uuid" and [alias.name for alias in node.names] == ["UUID"]
+
+
 def faults(tree: ast.AST) -> list[tuple[int, str]]:
     found: list[tuple[int, str]] = []
     for node in ast.walk(tree):
@@ -95,7 +100,7 @@ def faults(tree: ast.AST) -> list[tuple[int, str]]:
                 if alias.name.split(".")[0] in BANNED_MODULES
             ]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            if node.module.split(".")[0] in BANNED_MODULES:
+            if node.module.split(".")[0] in BANNED_MODULES and not imports_type(node):
                 found.append((node.lineno, f"from {node.module} import"))
         elif isinstance(node, ast.Call):
             name = dotted(node.func)

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from anabranch.errors import AnabranchError
     from anabranch.model.checkpoint import Checkpoint
     from anabranch.model.ids import MessageId
+    from anabranch.schemas.schema_errors import SchemaError
 
 __version__ = "0.1.0"
 
@@ -71,6 +72,7 @@ _HOME = {
     "QueueConsumer": "anabranch.client.blocking",
     "RunStatistics": "anabranch.client.consume.run_options",
     "Schema": "anabranch.client.schema",
+    "SchemaError": "anabranch.schemas.schema_errors",
     "StreamConsumer": "anabranch.client.blocking",
     "TopicsConsumer": "anabranch.client.blocking",
 }
@@ -102,6 +104,7 @@ __all__ = [
     "QueueConsumer",
     "RunStatistics",
     "Schema",
+    "SchemaError",
     "StreamConsumer",
     "TopicsConsumer",
 ]

@@ -89,7 +89,7 @@ def received(broker: BrokerProcess, count: int) -> list[tuple[str, Any]]:
         while len(found) < count:
             messages = consumer.receive_many(100, timeout=20)
             assert messages, f"only {found} came"
-            found += [(str(message.key), json.loads(message.value)) for message in messages]
+            found += [(str(message.key), json.loads(message.data)) for message in messages]
         assert not consumer.receive_many(1, timeout=0.5), "more came than expected"
     return sorted(found, key=lambda pair: (pair[1]["minute"], pair[0]))
 

@@ -337,7 +337,7 @@ class Orders:
     def take(self, messages: list[Message[bytes]]) -> None:
         for message in messages:
             assert message.key is not None
-            self.seen[message.key].append(int(message.value))
+            self.seen[message.key].append(int(message.data))
         self.total += len(messages)
 
     def check(self, keys: int, per_key: int) -> None:

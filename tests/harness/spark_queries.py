@@ -62,7 +62,7 @@ def check_numbers(broker: BrokerProcess, topic: str, numbers: Iterable[int]) -> 
             )
             while messages := await consumer.receive_many(1000, timeout=2):
                 for message in messages:
-                    found[str(message.key)].append(int(message.value))
+                    found[str(message.key)].append(int(message.data))
         return found
 
     found = asyncio.run(receive())

@@ -42,7 +42,7 @@ def test_sends_of_one_thread_stay_in_order_however_they_are_made(client: anabran
     consumer = client.create_checkpoint_consumer("orders", start=anabranch.Checkpoint.earliest())
     values: list[int] = []
     while messages := consumer.receive_many(400, timeout=20 if len(values) < 1501 else 1):
-        values += [int(message.value) for message in messages]
+        values += [int(message.data) for message in messages]
     assert values == list(range(1501))
 
 
@@ -53,7 +53,7 @@ def test_a_thread_with_a_running_loop_may_block_as_notebooks_do(client: anabranc
         message = consumer.receive(timeout=20)
         consumer.acknowledge_cumulative(message)
         assert [each.value for each in consumer.receive_many(1, timeout=0.05)] == []
-        return message.value
+        return message.data
 
     assert asyncio.run(cell()) == b"one"
 
@@ -94,7 +94,7 @@ def test_many_threads_may_share_a_producer_and_a_consumer(client: anabranch.Clie
             while True:
                 message = consumer.receive(timeout=3)
                 with lock:
-                    seen[message.key].append(int(message.value))
+                    seen[message.key].append(int(message.data))
                 consumer.acknowledge(message)
         except ReceiveTimeoutError:
             pass
@@ -117,7 +117,7 @@ def test_a_checkpoint_counts_only_what_an_iteration_has_yielded(client: anabranc
     for stop in (1, 2, 77, 300, 301, 999, 1000):
         with client.create_checkpoint_consumer("orders", start=checkpoint) as consumer:
             for message in consumer:
-                read.append(int(message.value))
+                read.append(int(message.data))
                 if len(read) == stop:
                     break
             checkpoint = consumer.checkpoint()
@@ -132,7 +132,7 @@ def test_an_iteration_that_was_left_can_be_taken_up_again(client: anabranch.Clie
     consumer.acknowledge_cumulative(first[-1])
     second = consumer.receive(timeout=5)
     third = consumer.receive_many(1000, timeout=5)
-    assert [int(m.value) for m in (*first, second, *third)] == list(range(11 + len(third)))
+    assert [int(m.data) for m in (*first, second, *third)] == list(range(11 + len(third)))
     consumer.close()
     assert list(consumer) == []
     again = client.subscribe_stream("orders", "s")

@@ -191,7 +191,7 @@ def test_a_client_that_was_not_closed_completes_its_messages_when_python_ends(
         reader = client.create_checkpoint_consumer("orders", start=anabranch.Checkpoint.earliest())
         found: list[bytes] = []
         while len(found) < 6:
-            found += [message.value for message in reader.receive_many(10, timeout=PATIENCE_S)]
+            found += [message.data for message in reader.receive_many(10, timeout=PATIENCE_S)]
     assert sorted(found) == [b"%d" % number for number in range(6)]
 
 

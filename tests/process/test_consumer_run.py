@@ -67,7 +67,7 @@ class FlakyHandlers:
             if self._rng.random() < 0.05:
                 self.failures += 1
                 raise ValueError("at random")
-            self.handled[key].append(int(message.value))
+            self.handled[key].append(int(message.data))
             if all(len({*self.handled[f"key-{key}"]}) == PER_KEY for key in range(KEYS)):
                 self.done.set()
         finally:
@@ -130,7 +130,7 @@ def test_handlers_in_threads_keep_the_order_of_keys(make_broker: MakeBroker) -> 
     failed: set[int] = set()
 
     def handle(message: Message[bytes]) -> None:
-        number = int(message.value)
+        number = int(message.data)
         threads.add(threading.get_ident())
         time.sleep(0.005)
         if number % 50 == 7 and number not in failed:
@@ -175,7 +175,7 @@ async def test_a_parked_key_waits_at_the_broker_until_an_operator_releases_it(
     async def handle(message: Message[bytes]) -> None:
         if message.key == "key-0" and message.value == b"3" and not repaired.is_set():
             raise ValueError("broken")
-        handled[message.key].append(int(message.value))
+        handled[message.key].append(int(message.data))
 
     async with AsyncClient(broker.url) as client:
         producer = await client.create_producer(TOPIC, batching=Batching(max_messages=5))

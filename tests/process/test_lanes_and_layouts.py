@@ -37,7 +37,7 @@ class Shift:
             await self.working.wait()
             messages: list[Message[bytes]] = await self.consumer.receive_many(50, timeout=0.2)
             for message in messages:
-                number = int(message.value)
+                number = int(message.data)
                 seen = self.received[message.key or ""]
                 if number not in seen:
                     seen.append(number)

@@ -195,7 +195,7 @@ def read_all(client: anabranch.Client, name: str, kind: str, count: int) -> None
             messages = consumer.receive_many(1000, timeout=10)
             assert messages, f"{name}: only {taken} of {count} messages came"
             for message in messages:
-                by_key[message.key or ""].append(int(message.value))
+                by_key[message.key or ""].append(int(message.data))
             taken += len(messages)
             if isinstance(consumer, anabranch.StreamConsumer):
                 consumer.acknowledge_cumulative(messages[-1])

@@ -30,7 +30,7 @@ def read(client: anabranch.Client, count: int) -> list[tuple[str | None, int]]:
     found: list[tuple[str | None, int]] = []
     while len(found) < count:
         message = consumer.receive(timeout=20)
-        found.append((message.key, int(message.value)))
+        found.append((message.key, int(message.data)))
         consumer.acknowledge_cumulative(message)
     return found
 

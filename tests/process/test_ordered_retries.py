@@ -38,7 +38,7 @@ class FailingHandlers:
         self.handled: dict[str | None, dict[int, None]] = defaultdict(dict)
 
     async def __call__(self, message: Message[bytes]) -> None:
-        number = int(message.value)
+        number = int(message.data)
         if message.key == BAD and number == 3 and not self.repaired:
             raise ValueError("broken")
         mine = self.handled[message.key]

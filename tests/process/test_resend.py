@@ -45,7 +45,7 @@ async def stored(url: str, count: int) -> Counter[int]:
     async with AsyncClient(url) as client:
         consumer = await client.create_checkpoint_consumer(str(TOPIC), start=Checkpoint.earliest())
         while messages := await consumer.receive_many(1000, timeout=1.0 if found.total() >= count else 20.0):
-            found.update(int(message.value) for message in messages)
+            found.update(int(message.data) for message in messages)
         await consumer.close()
     return found
 

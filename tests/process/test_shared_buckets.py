@@ -59,7 +59,7 @@ class CommittedEffects:
         found = await consumer.receive_many(200, timeout=0.5)
         await consumer.commit()
         for message in found:
-            self.numbers[message.key or ""].append(int(message.value))
+            self.numbers[message.key or ""].append(int(message.data))
         return len(found)
 
 

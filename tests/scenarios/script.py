@@ -134,7 +134,7 @@ class Script:
             while not reader.leaving:
                 for message in await consumer.receive_many(100, timeout=0.1):
                     reader.last = message
-                    received = f"{message.key} {bytes(message.value).decode()!r}"
+                    received = f"{message.key} {bytes(message.data).decode()!r}"
                     self.trace.note(f"consumer {name} receives {received} from segment {message.id.segment}")
 
     async def _leave(self, name: str) -> None:

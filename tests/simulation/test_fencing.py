@@ -108,7 +108,7 @@ class Play:
         for message in self.received[name]:
             if message.id.segment == self.remote.id:
                 assert message.key is not None
-                found.setdefault(message.key, []).append(int(message.value))
+                found.setdefault(message.key, []).append(int(message.data))
         return found
 
     @property

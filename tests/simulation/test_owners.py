@@ -153,7 +153,7 @@ async def test_a_checkpoint_group_keeps_its_order_while_brokers_and_segments_com
             idle = 0 if messages else idle + 1
             for message in messages:
                 assert message.key is not None
-                seen[message.key].append(int(message.value))
+                seen[message.key].append(int(message.data))
         await client.close()
 
     async def change() -> None:

@@ -184,7 +184,7 @@ def test_a_query_and_a_checkpoint_consumer_hand_over_to_each_other(
         received: list[int] = []
         while len(received) < 31:
             some = consumer.receive_many(31 - len(received), timeout=30)
-            received += [int(message.value) for message in some]
+            received += [int(message.data) for message in some]
         reached = consumer.checkpoint()
     offsets = checkpoint_to_cut(broker.url, "handed", reached)
     last = StreamRun(spark, broker, tmp_path / "b", subscribe="handed", startingOffsets=json.dumps(offsets))

@@ -65,7 +65,7 @@ def consume(broker: BrokerProcess, name: str, count: int) -> dict[str, list[int]
                 messages = await consumer.receive_many(1000, timeout=20)
                 assert messages, f"only {taken} of {count} messages came"
                 for message in messages:
-                    found[str(message.key)].append(int(message.value))
+                    found[str(message.key)].append(int(message.data))
                 taken += len(messages)
             assert not await consumer.receive_many(1, timeout=0.3), "a message came twice"
         return found

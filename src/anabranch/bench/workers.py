@@ -61,7 +61,7 @@ async def _wait(broker: BrokerProcess, worker: int, how: signal.Signals) -> floa
         async def read() -> None:
             while len(waits) < len(futures) or time.monotonic() < ends:
                 for message in await consumer.receive_many(100, timeout=0.2):
-                    waits.append(time.monotonic() - float(message.value))
+                    waits.append(time.monotonic() - float(message.data))
                     await consumer.acknowledge_cumulative(message)
 
         reading = asyncio.create_task(read())

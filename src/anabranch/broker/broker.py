@@ -176,6 +176,7 @@ class Broker:
         await self.secret.load(self.records.store)
         self.authorizer.start()
         await self.quotas.book.start()
+        await self.schemas.start()
         most = self.config.max_message_bytes
         self._message_bytes_max = await largest_message_bytes(self.records.store, most)
         await self.directory.start()
@@ -210,6 +211,7 @@ class Broker:
         self.authorizer.stop()
         self._unwatch()
         self.quotas.book.stop()
+        self.schemas.stop()
         await self.directory.stop()
 
     def _store_failed(self, store: int, error: PersistenceError) -> None:

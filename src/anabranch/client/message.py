@@ -6,27 +6,27 @@ in an entry is only a claim until then. `Inbox` decides what becomes of an entry
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 import msgspec
 
 from anabranch.client.schema import Codec
+from anabranch.clock import moment
 from anabranch.errors import AnabranchError, CorruptDataError, DamagedEntriesError, UnsupportedFeatureError
 from anabranch.model.acks import bits_from_words, indexes_of
 from anabranch.model.ids import MessageId
 from anabranch.protocol.claims import MESSAGE_BYTES_MIN, countable_messages
 from anabranch.protocol.commands import Delivery
+from anabranch.protocol.compacted import spread_rows
 from anabranch.protocol.compression import UNCOMPRESSED_BYTES_MAX
 from anabranch.protocol.entries import Columns, decode_columns
 from anabranch.protocol.gaps import is_gap
 from anabranch.protocol.outer import read_outer
+from anabranch.schemas.schema_errors import SchemaError
 
 T_co = TypeVar("T_co", covariant=True)
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Source(Protocol):
@@ -50,6 +50,9 @@ class Source(Protocol):
 class Received:
     """One entry as it was delivered."""
 
+    decode: Callable[[bytes], Any]
+    """Decodes values; `WriterSchemas` replaces it if the schema of the writer decides."""
+
     __slots__ = (
         "_problem",
         "batch_size",
@@ -57,6 +60,7 @@ class Received:
         "content",
         "count",
         "data",
+        "decode",
         "finished",
         "first_number",
         "index",
@@ -72,7 +76,7 @@ class Received:
     )
 
     def __init__(self, source: Source, delivery: Delivery) -> None:
-        self.source = source
+        self.source, self.decode = source, source.schema.decode
         self.position = (delivery.ledger, delivery.entry)
         self.data = delivery.data
         self.redelivery_count = delivery.redelivery_count
@@ -156,32 +160,11 @@ class Received:
         if self.content is None:
             try:
                 content = decode_columns(self.data, UNCOMPRESSED_BYTES_MAX)
-                self.content = content if content.count == self.count else _spread(content, self.count)
+                self.content = content if content.count == self.count else spread_rows(content, self.count)
             except AnabranchError as error:
                 self._problem = error
                 raise
         return self.content
-
-
-def _spread(content: Columns, count: int) -> Columns:
-    """Columns with a row for each message the entry was stored with; compaction removed some of them."""
-    rows: dict[int, int] = {index: row for row, index in enumerate(content.batch_indexes)}
-    places = [rows.get(index) for index in range(count)]
-
-    def spread(column: list[Any], nothing: Any) -> list[Any]:
-        return [nothing if place is None else column[place] for place in places]
-
-    whole = replace(
-        content,
-        count=count,
-        values=spread(content.values, None),
-        batch_indexes=list(range(count)),
-        event_times=content.event_times and spread(content.event_times, 0),
-        properties=content.properties and spread(content.properties, {}),
-    )
-    whole.keys = spread(content.keys, None)
-    whole.sequence_ids = spread(content.sequence_ids, 0)
-    return whole
 
 
 class Message(msgspec.Struct, Generic[T_co], eq=False, gc=False):
@@ -193,11 +176,23 @@ class Message(msgspec.Struct, Generic[T_co], eq=False, gc=False):
     _retries: int = 0
 
     @property
-    def value(self) -> T_co:
-        """The value as the schema decodes it; None for a null value."""
+    def value(self) -> T_co | None:
+        """The value as the schema decodes it; None for a tombstone. SchemaError if it cannot be decoded."""
         entry = self._entry
         data = (entry.content or entry.columns()).values[self._index]
-        return cast(T_co, None if data is None else entry.source.schema.decode(data))
+        if data is None:
+            return None
+        try:
+            return cast(T_co, entry.decode(data))
+        except SchemaError as error:
+            raise SchemaError(f"{self}: {error}", self.topic, self.id) from error
+
+    def require_value(self) -> T_co:
+        """The value of a message that is no tombstone; SchemaError if it is one, or cannot be decoded."""
+        value = self.value
+        if value is None and (self._entry.content or self._entry.columns()).values[self._index] is None:
+            raise SchemaError(f"{self} is a tombstone: it has no value", self.topic, self.id)
+        return cast(T_co, value)
 
     @property
     def data(self) -> bytes:
@@ -236,14 +231,14 @@ class Message(msgspec.Struct, Generic[T_co], eq=False, gc=False):
     @property
     def publish_time(self) -> datetime:
         """When the producer sent the message, by its clock."""
-        return _moment(self._entry.publish_time_ms)
+        return moment(self._entry.publish_time_ms)
 
     @property
     def event_time(self) -> datetime | None:
         """The time the application gave the message."""
         found = self._entry.columns().event_times
         time_ms = 0 if found is None else found[self._index]
-        return _moment(time_ms) if time_ms else None
+        return moment(time_ms) if time_ms else None
 
     @property
     def sequence_id(self) -> int:
@@ -290,11 +285,3 @@ def ordering_key(message: Message[Any]) -> bytes | None:
     if content.ordering_keys is not None and content.ordering_keys[index] is not None:
         return content.ordering_keys[index]
     return content.keys[index]
-
-
-def _moment(time_ms: int) -> datetime:
-    """The instant, or the latest one that Python knows."""
-    try:
-        return _EPOCH + timedelta(milliseconds=time_ms)
-    except OverflowError:
-        return datetime.max.replace(tzinfo=UTC)

@@ -1,13 +1,22 @@
 """Schemas turn values into bytes and back; any object with `encode` and `decode` is a schema.
 
-A schema never sees messages, keys or the network.
+Those of `Schema` that have a definition are registered with the topic, and the broker checks that they fit
+together. A schema never sees messages, keys or the network. Packages that only some schemas need are imported
+when such a schema is made.
 """
 
 from __future__ import annotations
 
 import builtins
 import json
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from collections.abc import Callable
+from struct import Struct, error
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, overload
+
+from anabranch.schemas.schema_errors import SchemaError
+
+if TYPE_CHECKING:
+    from anabranch.schemas.definitions import Definition
 
 T = TypeVar("T")
 
@@ -33,7 +42,24 @@ class Codec(Protocol[T]):
 
 
 class Schema(Codec[T]):
-    """Ready-made codecs: `Schema.bytes()`, `Schema.string()`, `Schema.json()`."""
+    """Ready-made schemas, such as `Schema.json(Order)`, `Schema.avro(Order)` and `Schema.string()`.
+
+    Bytes that a schema cannot decode, and values that it cannot encode, raise SchemaError.
+    """
+
+    @property
+    def definition(self) -> Definition | None:
+        """The definition that the broker registers and compares; None for a schema that is not registered."""
+        return None
+
+    @property
+    def by_writer(self) -> bool:
+        """Whether values can only be decoded with the schema that wrote them."""
+        return False
+
+    def decoder(self, writer: Definition | None) -> Callable[[builtins.bytes], T]:
+        """The function that decodes what a writer wrote; None is a writer without a registered schema."""
+        return self.decode
 
     @staticmethod
     def bytes() -> Schema[builtins.bytes]:
@@ -46,9 +72,86 @@ class Schema(Codec[T]):
         return _STRING
 
     @staticmethod
-    def json() -> Schema[Any]:
-        """Values are those of the json module, stored as compact UTF-8 JSON."""
-        return _JSON
+    def bool() -> Schema[builtins.bool]:
+        """Values are True and False."""
+        return _Number("Bool", builtins.bool)
+
+    @staticmethod
+    def int8() -> Schema[int]:
+        """Values are whole numbers of 8 bits; `int16`, `int32` and `int64` take larger ones."""
+        return _Number("Int8", int)
+
+    @staticmethod
+    def int16() -> Schema[int]:
+        """Values are whole numbers of 16 bits."""
+        return _Number("Int16", int)
+
+    @staticmethod
+    def int32() -> Schema[int]:
+        """Values are whole numbers of 32 bits."""
+        return _Number("Int32", int)
+
+    @staticmethod
+    def int64() -> Schema[int]:
+        """Values are whole numbers of 64 bits."""
+        return _Number("Int64", int)
+
+    @staticmethod
+    def float32() -> Schema[float]:
+        """Values are numbers of 32 bits."""
+        return _Number("Float", float)
+
+    @staticmethod
+    def float64() -> Schema[float]:
+        """Values are numbers of 64 bits."""
+        return _Number("Double", float)
+
+    @overload
+    @staticmethod
+    def json() -> Schema[Any]: ...
+    @overload
+    @staticmethod
+    def json(kind: type[T]) -> Schema[T]: ...
+    @staticmethod
+    def json(kind: Any = None) -> Schema[Any]:
+        """Values of a dataclass, msgspec struct, typed dict or pydantic model, stored as JSON.
+
+        Without a type, values are those of the json module, and no schema is registered.
+        """
+        if kind is None:
+            return _ANY_JSON
+        from anabranch.client.typed_schemas import JsonSchema
+
+        return JsonSchema(kind)
+
+    @staticmethod
+    def avro(kind: type[T]) -> Schema[T]:
+        """Values of a dataclass, msgspec struct, typed dict or pydantic model, stored as Avro.
+
+        Values of other versions of the schema are read with the version that wrote them, and get this type's
+        defaults for fields that they lack. Needs the extra `avro`.
+        """
+        from anabranch.client.typed_schemas import AvroSchema
+
+        return AvroSchema(kind)
+
+    @staticmethod
+    def protobuf(kind: type[T]) -> Schema[T]:
+        """Values of a message class that protoc made; registered as Pulsar's native protobuf schema."""
+        from anabranch.client.typed_schemas import ProtobufSchema
+
+        return ProtobufSchema(kind)
+
+    @staticmethod
+    def auto_consume() -> Schema[Any]:
+        """For consumers: values decoded by the schema that each message was written with.
+
+        JSON and Avro become dicts, native protobuf becomes a message, primitives become Python's; messages
+        without a schema stay bytes.
+        """
+        from anabranch.client.typed_schemas import AutoConsume
+
+        return AutoConsume()
 
 
 class _Bytes(Schema[bytes]):
@@ -58,7 +161,7 @@ class _Bytes(Schema[bytes]):
         if not isinstance(value, bytes):
             raise TypeError(
                 f"a value of type {type(value).__name__} needs a schema: pass bytes, or give the producer "
-                "schema=Schema.string() or Schema.json()"
+                "schema=Schema.string(), or Schema.json() with the type of its values"
             )
         return value
 
@@ -66,24 +169,71 @@ class _Bytes(Schema[bytes]):
         return data
 
 
-class _String(Schema[str]):
+class _Registered(Schema[T]):
+    """A schema without a text of its own in the registry: its kind says all."""
+
+    _kind: str
+
+    @property
+    def definition(self) -> Definition:
+        from anabranch.schemas.definitions import Definition
+
+        return Definition(self._kind, b"", {})
+
+
+class _String(_Registered[str]):
+    _kind = "String"
+
     def encode(self, value: str) -> bytes:
         if not isinstance(value, str):
             raise TypeError(f"the string schema takes text, not {type(value).__name__}")
         return value.encode()
 
     def decode(self, data: bytes) -> str:
-        return data.decode()
+        try:
+            return data.decode()
+        except UnicodeDecodeError as wrong:
+            raise SchemaError(f"the value is not UTF-8: {wrong}") from wrong
 
 
-class _Json(Schema[Any]):
+class _Number(_Registered[T]):
+    """One number or truth value."""
+
+    def __init__(self, kind: str, type_: type[T]) -> None:
+        from anabranch.schemas.primitives import DECODERS, FORMS
+
+        self._kind, self._type = kind, type_
+        self._pack, self._unpack = Struct(FORMS[kind]).pack, DECODERS[kind]
+
+    def encode(self, value: T) -> bytes:
+        right: tuple[type, ...] = (float, int) if self._type is float else (self._type,)
+        if not isinstance(value, right) or (isinstance(value, bool) and self._type is not bool):
+            raise TypeError(
+                f"the schema {self._kind} takes {self._type.__name__}, not {type(value).__name__}"
+            )
+        try:
+            return self._pack(value)
+        except (error, OverflowError) as wrong:
+            raise SchemaError(f"{value!r} does not fit the schema {self._kind}: {wrong}") from wrong
+
+    def decode(self, data: bytes) -> T:
+        try:
+            return cast(T, self._unpack(data))
+        except (error, ValueError) as wrong:
+            raise SchemaError(f"the value is no {self._kind}: {wrong}") from wrong
+
+
+class _AnyJson(Schema[Any]):
     def encode(self, value: Any) -> bytes:
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
     def decode(self, data: bytes) -> Any:
-        return json.loads(data)
+        try:
+            return json.loads(data)
+        except (ValueError, RecursionError) as wrong:
+            raise SchemaError(f"the value is not JSON: {wrong}") from wrong
 
 
 BYTES = _Bytes()
 _STRING = _String()
-_JSON = _Json()
+_ANY_JSON = _AnyJson()

@@ -15,14 +15,14 @@ _INSIDE: Final = ("type", "items", "values", "fields")
 _NO_MEANING: Final = ("doc",)
 
 
-class AvroSchema(NamedTuple):
+class ParsedAvro(NamedTuple):
     """A parsed schema: its names are full ones, and a type that was defined before is its name."""
 
     root: Any
     named: Mapping[str, Any]
 
 
-def parse_avro(data: bytes | str) -> AvroSchema:
+def parse_avro(data: bytes | str) -> ParsedAvro:
     """Read an Avro schema in JSON; raises InvalidSchemaError."""
     fastavro = optional("fastavro", "Avro schemas", "avro")
     raw = _load(data)
@@ -34,7 +34,7 @@ def parse_avro(data: bytes | str) -> AvroSchema:
         # fastavro's errors have no common type, and a wrong form raises builtin ones.
         reason = str(error) or type(error).__name__
         raise InvalidSchemaError(f"the definition is no Avro schema: {reason}") from error
-    return AvroSchema(root, named)
+    return ParsedAvro(root, named)
 
 
 def text_of_avro(data: bytes) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from anabranch.schemas.avro import AvroSchema
+from anabranch.schemas.avro import ParsedAvro
 
 _PROMOTED: Final = {
     "long": {"int"},
@@ -16,7 +16,7 @@ _PROMOTED: Final = {
 """Type of the reader -> other types of the writer whose values it takes."""
 
 
-def unreadable(reader: AvroSchema, writer: AvroSchema) -> str | None:
+def unreadable(reader: ParsedAvro, writer: ParsedAvro) -> str | None:
     """Why the reader cannot read all that the writer writes; None if it can."""
     return _Resolution(reader, writer).why(reader.root, writer.root, "value")
 
@@ -24,7 +24,7 @@ def unreadable(reader: AvroSchema, writer: AvroSchema) -> str | None:
 class _Resolution:
     """Walks two schemas together; a pair of records that is met again inside itself is taken to fit."""
 
-    def __init__(self, reader: AvroSchema, writer: AvroSchema) -> None:
+    def __init__(self, reader: ParsedAvro, writer: ParsedAvro) -> None:
         self._reader, self._writer = reader.named, writer.named
         self._met: set[tuple[str, str]] = set()
 

@@ -122,7 +122,7 @@ def test_policies_of_namespaces_are_set_shown_and_removed(admin: Admin, name: st
     assert admin(verb, f"{NAMESPACE}/{name}", value).status == 204
     assert admin("GET", f"{NAMESPACE}/{name}").json == value
     assert admin("GET", NAMESPACE).json[field] == value
-    wrongs: tuple[object, ...] = ("SOME", 1, {})
+    wrongs: tuple[object, ...] = ("SOME", 1, ["x"])
     for wrong in wrongs:
         assert admin(verb, f"{NAMESPACE}/{name}", wrong).status == 412
         body = {field: wrong}

@@ -20,7 +20,9 @@ from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.trouble import RoleTrouble
 from anabranch.client.options import Batching, PublishOptions
 from anabranch.client.produce.memory import Memory
+from anabranch.client.produce.preparing import Preparing
 from anabranch.client.produce.segment_producer import SegmentProducer
+from anabranch.client.schema import Schema
 from anabranch.errors import NotConnectedError
 from anabranch.model.layout import Segment
 from anabranch.model.ranges import FULL
@@ -176,6 +178,7 @@ class FakeHome:
         self.failures: list[Outgoing] = []
         self.sequence = -1
         self.role = RoleTrouble(lambda: "topic", is_refused_role)
+        self.preparing = Preparing(Schema.bytes(), self.clock)
 
     def check_loop(self) -> None:
         """Tests have one loop."""

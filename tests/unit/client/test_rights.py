@@ -35,7 +35,7 @@ async def test_each_role_needs_no_more_than_its_own_right(brokers: Brokers) -> N
         while messages := await queue.receive_many(100, timeout=1.0):
             taken += messages
         for received in (await drain(stream), taken):
-            assert {int(message.value) for message in received} == set(range(40))
+            assert {int(message.data) for message in received} == set(range(40))
         with pytest.raises(AuthorizationError, match="needs the right to consume"):
             await app.subscribe_stream(TOPIC, "billing")
         with pytest.raises(AuthorizationError, match="needs the right to produce"):

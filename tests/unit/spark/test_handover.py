@@ -53,7 +53,7 @@ async def receive(client: AsyncClient, start: Checkpoint, count: int) -> tuple[l
     consumer: AsyncCheckpointConsumer[bytes] = await client.create_checkpoint_consumer(TOPIC, start=start)
     found: list[int] = []
     while len(found) < count:
-        found += [int(m.value) for m in await consumer.receive_many(count - len(found), timeout=5)]
+        found += [int(m.data) for m in await consumer.receive_many(count - len(found), timeout=5)]
     reached = consumer.checkpoint()
     await consumer.close()
     return found, reached

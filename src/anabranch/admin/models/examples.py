@@ -18,6 +18,13 @@ from anabranch.admin.models.scalable import (
     SegmentInfo,
     SegmentStats,
 )
+from anabranch.admin.models.schemas import (
+    AllSchemas,
+    PostedSchema,
+    SchemaCompatibility,
+    SchemaInfo,
+    SchemaVersion,
+)
 from anabranch.admin.models.tenants import (
     DispatchRate,
     PublishRate,
@@ -44,6 +51,7 @@ from anabranch.admin.models.topics import (
 _URL: Final = "http://127.0.0.1:8080"
 _BROKER: Final = "pulsar://127.0.0.1:6650"
 _SEGMENT: Final = SegmentInfo(segment_id=0, hash_range=HashRangeBody(start=0, end=0xFFFF))
+_SCHEMA: Final = SchemaInfo(version=0, type="STRING", timestamp=1767322800000, data="")
 
 EXAMPLES: Final[dict[type, Any]] = {
     type(example): example
@@ -53,6 +61,11 @@ EXAMPLES: Final[dict[type, Any]] = {
         BrokerInfo(id=0, service_url=_BROKER, web_service_url=_URL, stores=[0]),
         LeaderBroker(broker_id="127.0.0.1:8080", service_url=_URL),
         LookupAnswer(broker_url=_BROKER, http_url=_URL, native_url=_BROKER, broker_id="127.0.0.1:8080"),
+        PostedSchema(type="AVRO", schema='{"type":"record","name":"Order","fields":[]}'),
+        _SCHEMA,
+        AllSchemas(get_schema_responses=[_SCHEMA]),
+        SchemaVersion(version=0),
+        SchemaCompatibility(compatibility=True, schema_compatibility_strategy="FULL"),
         TenantInfo(admin_roles=["alice"], allowed_clusters=["standalone"]),
         TenantLimits(max_topics=1000, publish_rate=PublishRate(publish_throttling_rate_in_msg=10_000)),
         TenantUsage(connections=3, namespaces=1, topics=12, producers=2, consumers=4),

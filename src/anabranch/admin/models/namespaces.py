@@ -80,3 +80,4 @@ class NamespacePolicies(Body, frozen=True, kw_only=True, rename=None, omit_defau
     schema_compatibility_strategy: str | None = None
     schema_validation_enforced: bool | None = None
     is_allow_auto_update_schema: bool | None = None
+    schema_auto_update_compatibility_strategy: str | None = None

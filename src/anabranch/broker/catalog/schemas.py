@@ -7,6 +7,7 @@ namespace and of the broker decide which schemas producers may add and with whic
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from struct import Struct
 
 from anabranch.aio import KeyedLocks
@@ -14,6 +15,7 @@ from anabranch.errors import IncompatibleSchemaError
 from anabranch.metadata import records
 from anabranch.metadata.records import NamespaceRecord
 from anabranch.metadata.schemas import (
+    SCHEMAS,
     SchemaIndexRecord,
     SchemaStore,
     SchemaVersionRecord,
@@ -50,6 +52,23 @@ class SchemaRegistry:
         self._cached: OrderedDict[str, StoredSchema] = OrderedDict()
         self._cached_bytes = 0
         self._loading = KeyedLocks()
+        self.exist = True
+        """False if no topic of the cluster has a schema, so that producers without one open at once."""
+        self._unwatch: Callable[[], None] = lambda: None
+
+    async def start(self) -> None:
+        """Find out whether any topic has a schema, and notice the first one."""
+        store, self.exist = self._schemas.store, False
+
+        def noticed(path: str) -> None:
+            self.exist = True
+
+        self._unwatch = store.watch(SCHEMAS, noticed)
+        if await store.children(SCHEMAS):
+            self.exist = True
+
+    def stop(self) -> None:
+        self._unwatch()
 
     async def get(self, topic: TopicName, version: bytes | None) -> tuple[StoredSchema, bytes] | None:
         """The schema of a version, the newest by default, with its version; None when there is none."""

@@ -15,6 +15,7 @@ from typing import Generic, Self, TypeVar
 from anabranch.client.consume.bad_entries import BadEntryRecord
 from anabranch.client.consume.pausing import PausableConsumer
 from anabranch.client.consume.segment_consumer import SegmentConsumer
+from anabranch.client.consume.writer_schemas import WriterSchemas
 from anabranch.client.decide.refused_roles import is_refused_role
 from anabranch.client.message import Message, Received
 from anabranch.client.net.connection_pool import ConnectionPool
@@ -50,6 +51,7 @@ class Inbox(PausableConsumer, Generic[T]):
         super().__init__(pool)
         self.loop = asyncio.get_running_loop()
         self.schema = schema
+        self._writers = WriterSchemas.needed_by(self)
         self.name = name
         """The consumer's identity: registering under it within the grace time brings the same share."""
         self._grows = receiver_queue_size is None
@@ -153,6 +155,8 @@ class Inbox(PausableConsumer, Generic[T]):
         while self._line and self._failure is None and self._bad.to_raise is None:
             source = self._line.popleft()
             if not source.entries:
+                continue
+            if self._writers is not None and self._writers.waits(source):
                 continue
             entry, asked = source.take()
             self._asked |= asked

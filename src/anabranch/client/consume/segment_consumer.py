@@ -22,6 +22,7 @@ from anabranch.client.decide.reconnection import ReconnectEvent, ReconnectPhase
 from anabranch.client.net.closing import farewell
 from anabranch.client.net.connection import end_consumer
 from anabranch.client.net.reconnector import Reconnector, SegmentOwner
+from anabranch.client.net.schemas import describe_schema
 from anabranch.errors import (
     AlreadyClosedError,
     AnabranchError,
@@ -149,6 +150,7 @@ class SegmentConsumer(SegmentBuffer):
         command = self.attachment.command(self._address, consumer_id, pool.next_id(), self.floor)
         if self.home.opened_in is not None:
             command.opened_in = self.home.opened_in
+        describe_schema(command, self.schema)
         connection.consumers[consumer_id] = self
         try:
             reply = await connection.request(command, pb.CommandSuccess, pool.operation_timeout_s)

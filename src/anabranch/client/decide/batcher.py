@@ -18,6 +18,7 @@ from anabranch.model.hashing import bucket_ranges
 from anabranch.protocol.batches import MessageBatch, build_single
 from anabranch.protocol.compression import Compression
 from anabranch.protocol.entries import decode_columns
+from anabranch.protocol.schema_stamps import with_schema_version
 
 MESSAGE_OVERHEAD_BYTES = 24
 """About the size of a message's header inside a batch; the limits need no more precision."""
@@ -58,6 +59,8 @@ class Outgoing:
     rows: list[Row] = field(default_factory=list)
     extras: dict[int, Extras] | None = None
     entry: bytes = b""
+    schema_version: bytes = b""
+    """The version of the schema of its values; empty without one."""
     batched: bool = True
     """Whether the entry is a batch, also of one message."""
     count: int = 0
@@ -91,6 +94,8 @@ class Outgoing:
             self._build_batch(producer_name, now_ms, compression)
         else:
             self._build_single(first or Extras(), producer_name, now_ms, compression)
+        if self.schema_version:
+            self.entry = with_schema_version(self.entry, self.schema_version)
         self.size = len(self.entry)
         self.rows = []
         self.extras = None

@@ -73,7 +73,7 @@ class BrokerConnection:
             pb.CommandPartitionedTopicMetadataResponse: self._answer_or_refusal,
             pb.CommandGetLastMessageIdResponse: self._answer,
             pb.CommandGetTopicsOfNamespaceResponse: self._answer,
-            pb.CommandGetSchemaResponse: self._answer,
+            **dict.fromkeys((pb.CommandGetSchemaResponse, pb.CommandGetOrCreateSchemaResponse), self._answer),
             pb.CommandAckResponse: self._answer_or_refusal,
             pb.CommandScalableTopicSubscribeResponse: self._answer_or_refusal,
             pb.CommandError: self._error,

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from anabranch.client.decide.batcher import Extras
 from anabranch.client.options import Seconds, seconds, text_pairs, wall_ms
+from anabranch.client.produce.producer_schema import ProducerSchema
 from anabranch.client.schema import BYTES, Codec
 from anabranch.clock import Clock
 from anabranch.errors import InvalidConfigurationError
@@ -29,6 +30,7 @@ class Preparing(Generic[T]):
 
     def __init__(self, schema: Codec[T], clock: Clock) -> None:
         self.encode = schema.encode
+        self.schema = ProducerSchema(schema)
         self.plain = bytes if cast(Any, schema) is BYTES else None
         """The type of values that need no encoding; None if all values need it."""
         self._clock = clock

@@ -81,11 +81,11 @@ class Publisher(Generic[T]):
 
     async def open(self) -> None:
         """Look the topic up; with a name of the caller's, or exclusive access, register with all segments."""
-        exclusive = self.options.access_mode != "shared"
-        deadline = Deadline(self.pool.operation_timeout_s)
+        exclusive, deadline = self.options.access_mode != "shared", Deadline(self.pool.operation_timeout_s)
         try:
             layout = await self._watch.open(self.tasks, deadline.left_s)
             self.check_open()
+            await self.preparing.schema.register(self.pool, layout, deadline)
             self.routes = SegmentRoutes(self, layout, eager=exclusive)
             if self.options.name is not None or exclusive:
                 await self._claim(deadline)

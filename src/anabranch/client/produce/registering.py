@@ -75,6 +75,7 @@ class ProducerRegistration:
             self._topic_epoch = reply.topic_epoch
         self.producer_id = producer_id
         self.connection = connection
+        self._home.preparing.schema.registered(reply)
         return reply
 
     def _command(self) -> pb.CommandProducer:
@@ -93,6 +94,7 @@ class ProducerRegistration:
             metadata=pairs(properties),
             wants_credit=True,
         )
+        home.preparing.schema.describe(command)
         if self._topic_epoch is not None:
             command.topic_epoch = self._topic_epoch
         if options.initial_subscription is not None:

@@ -98,6 +98,7 @@ class SegmentSender:
             now_ms, follows = home.clock.wall_ms(), False
             for batch in taken:
                 slot = batch.rows[0][3]
+                batch.schema_version = home.preparing.schema.version
                 try:
                     batch.build(home.name, now_ms, home.compression, home.options.batching is not False)
                 except Exception as error:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from io import BytesIO
 from typing import Any
 
 import pyarrow as pa
 
+from anabranch.schemas.codecs import avro_reader
 from anabranch.spark.values.formats import Getter, Path
 
 _PLAIN = ("time-millis", "time-micros", "uuid", "duration", "timestamp-nanos", "local-timestamp-nanos")
@@ -20,23 +20,14 @@ class AvroRows:
 
     def __init__(self, writer: bytes, reader: bytes) -> None:
         """Take two schemas as JSON; raises any error when one of them cannot be read."""
-        # Imported late: only queries with Avro values need the package.
-        import fastavro
-
-        self._writer = fastavro.parse_schema(without_plain_types(json.loads(writer)))
-        same = writer == reader
-        wanted = None if same else with_defaults(without_plain_types(json.loads(reader)))
-        self._reader = None if wanted is None else fastavro.parse_schema(wanted)
-        self._read = fastavro.schemaless_reader
+        wanted = None if writer == reader else with_defaults(without_plain_types(json.loads(reader)))
+        self._decode = avro_reader(
+            json.dumps(without_plain_types(json.loads(writer))).encode(),
+            None if wanted is None else json.dumps(wanted).encode(),
+        )
 
     def rows(self, values: Sequence[bytes]) -> list[Any]:
-        found = []
-        for value in values:
-            stream = BytesIO(value)
-            found.append(self._read(stream, self._writer, self._reader))
-            if stream.tell() != len(value):
-                raise ValueError(f"the record ends {len(value) - stream.tell()} bytes before its value")
-        return found
+        return list(map(self._decode, values))
 
     def getters(self, kind: Any, path: Path) -> Sequence[Getter]:
         return [_field(field.name) for field in kind]

@@ -208,7 +208,7 @@ class Readers:
                 await think(consumer, rng, self._shape.stuck, self._counts)
                 with suppress(OperationTimeoutError):
                     await consumer.acknowledge(finished)
-                    acknowledged += (bytes(message.value).decode() for message in finished)
+                    acknowledged += (bytes(message.data).decode() for message in finished)
                 await self._confirm(KEYED, consumer, acknowledged, rng)
 
     async def _open_checkpoint(
@@ -283,7 +283,7 @@ class Readers:
         received, missing = self._received[kind], self.missing[kind]
         uids = []
         for message in messages:
-            uid = bytes(message.value).decode()
+            uid = bytes(message.data).decode()
             id_ = message.id
             place = (id_.segment, id_.ledger, id_.entry, id_.batch_index)
             self._history.receive(kind, Delivered(uid, message.key or "", place, consumer))

@@ -205,7 +205,7 @@ async def test_members_of_a_group_that_open_at_once_find_their_shares_at_its_end
     assert brokers.loop.time() - began < 5
     await brokers.publish(20, 1, first=1)
     found = [message for member in members for message in await drain(member)]
-    assert sorted(message.value for message in found) == [b"1"] * 20
+    assert sorted(message.data for message in found) == [b"1"] * 20
     for client in clients:
         await client.close()
 

@@ -62,7 +62,7 @@ class CommittingMember:
             await self.restart()
             return False
         for message in pending:
-            self._ledger.effects[message.key or ""].append(int(message.value))
+            self._ledger.effects[message.key or ""].append(int(message.data))
         self._ledger.checkpoint = Checkpoint.merge([self._ledger.checkpoint, checkpoint])
         return True
 
@@ -186,7 +186,7 @@ async def test_a_member_that_starts_at_the_end_goes_on_where_the_group_is(broker
         found: list[bytes] = []
         for _ in range(10):
             for member in (first, second):
-                found += [message.value for message in await member.receive_many(100, timeout=0.2)]
+                found += [message.data for message in await member.receive_many(100, timeout=0.2)]
                 await member.commit()
         assert sorted(found) == [b"1"] * 30 + [b"2"] * 30
 
@@ -208,7 +208,7 @@ async def test_a_bucket_checkpoint_is_restored_without_a_group(brokers: Brokers)
         alone = await client.create_checkpoint_consumer(TOPIC, start=ledger.checkpoint)
         while messages := await alone.receive_many(100, timeout=1):
             for message in messages:
-                ledger.effects[message.key or ""].append(int(message.value))
+                ledger.effects[message.key or ""].append(int(message.data))
         ledger.check(30, 20)
 
 

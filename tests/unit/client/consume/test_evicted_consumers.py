@@ -169,7 +169,7 @@ async def test_a_consumer_that_is_moved_keeps_the_messages_it_holds(brokers: Bro
         else:
             with pytest.raises(ConsumerBusyError, match="not confirmed"):
                 await consumer.flush_acks()
-        rest = [int(message.value) for message in await drain(consumer)]
+        rest = [int(message.data) for message in await drain(consumer)]
         assert rest == list(range(4 if moved else 0, 10))
 
 

@@ -83,7 +83,7 @@ async def test_all_ways_to_receive_share_one_order() -> None:
         if len(rest) == 6:
             break
     messages = [first, *some, *rest]
-    assert [int(message.value) for message in messages] == list(range(10))
+    assert [int(message.data) for message in messages] == list(range(10))
     assert numbers(messages) == list(range(1, 11))
 
 

@@ -28,11 +28,11 @@ async def drain(consumer: AsyncQueueConsumer[bytes], timeout: float = 0.5) -> li
 
 
 def numbers(messages: list[Message[bytes]]) -> list[int]:
-    return [int(message.value) for message in messages]
+    return [int(message.data) for message in messages]
 
 
 def of_key(messages: list[Message[bytes]], key: int) -> list[int]:
-    return [int(message.value) for message in messages if message.key == f"key-{key}"]
+    return [int(message.data) for message in messages if message.key == f"key-{key}"]
 
 
 OPTIONS: dict[str, Any] = {"initial_position": "earliest", "order": "key"}
@@ -87,7 +87,7 @@ async def test_refused_messages_of_a_key_come_again_in_their_order(brokers: Brok
         await consumer.negative_acknowledge(messages[4], delay=1)
         await consumer.negative_acknowledge(messages[1], delay=2)
         again = await drain(consumer, timeout=3)
-        assert [(int(m.value), m.redelivery_count) for m in again] == [(1, 1), (2, 1), (4, 1)]
+        assert [(int(m.data), m.redelivery_count) for m in again] == [(1, 1), (2, 1), (4, 1)]
 
 
 async def test_a_lost_connection_keeps_refused_messages_and_their_order(brokers: Brokers) -> None:
@@ -99,7 +99,7 @@ async def test_a_lost_connection_keeps_refused_messages_and_their_order(brokers:
         brokers.kill()
         await brokers.start()
         found = await drain(consumer, timeout=12)
-        key = int(first.value) % 2
+        key = int(first.data) % 2
         assert of_key(found, key) == list(range(key, 20, 2))
         assert of_key(found, 1 - key) == list(range(1 - key, 20, 2))
 
@@ -120,9 +120,9 @@ async def test_consumers_share_a_topic_and_hand_over_after_acknowledgement(broke
             for consumer in (a, b):
                 messages = await consumer.receive_many(100, timeout=0.5)
                 for message in messages:
-                    handled[int(message.value) % 4].append(int(message.value))
+                    handled[int(message.data) % 4].append(int(message.data))
                 await consumer.acknowledge(messages)
-        refused = int(held[0].value)
+        refused = int(held[0].data)
         expected = {key: list(range(40 + key, 80, 4)) for key in range(4)}
         expected[refused % 4].insert(0, refused)
         assert dict(handled) == expected, "the refused message goes to the next reader, before later ones"
@@ -137,7 +137,7 @@ async def test_a_dead_letter_lets_its_key_continue_and_carries_its_origin(broker
         )
         for attempt in range(3):
             message = await consumer.receive(timeout=5)
-            assert (int(message.value), message.redelivery_count) == (0, attempt)
+            assert (int(message.data), message.redelivery_count) == (0, attempt)
             with pytest.raises(ValueError, match="oops"):
                 async with consumer.processing(message):
                     raise ValueError("oops")
@@ -163,7 +163,7 @@ async def test_a_parked_key_waits_and_a_blocked_one_tries_for_ever(brokers: Brok
         async def handle(message: Message[bytes]) -> None:
             if message.value == b"0":
                 raise ValueError("never")
-            done.append(int(message.value))
+            done.append(int(message.data))
 
         statistics = await consumer.run(handle, stop=20)
         assert done == [1, 3, 5, 7, 9]

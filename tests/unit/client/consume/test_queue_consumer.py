@@ -26,7 +26,7 @@ async def drain(consumer: AsyncQueueConsumer[bytes], timeout: float = 1.0) -> li
 
 
 def numbers(messages: list[Message[bytes]]) -> list[int]:
-    return sorted(int(message.value) for message in messages)
+    return sorted(int(message.data) for message in messages)
 
 
 async def test_sealed_and_active_segments_are_read(brokers: Brokers) -> None:
@@ -52,7 +52,7 @@ async def test_acknowledged_messages_never_come_again_and_the_others_do(brokers:
     async with brokers.client() as client:
         consumer = await client.subscribe_queue(TOPIC, "q", initial_position="earliest")
         messages = await drain(consumer)
-        done = [message for message in messages if int(message.value) % 3]
+        done = [message for message in messages if int(message.data) % 3]
         await consumer.acknowledge(done[0])
         await consumer.acknowledge(done[1].id)
         await consumer.acknowledge(MessageId.from_bytes(done[2].id.to_bytes()))
@@ -118,7 +118,7 @@ async def test_processing_acknowledges_on_success_and_gives_back_on_failure(brok
         assert (await consumer.receive(timeout=5)).value == two.value
         await consumer.close()
         again = await client.subscribe_queue(TOPIC, "q")
-        assert numbers(await drain(again)) == [int(two.value)]
+        assert numbers(await drain(again)) == [int(two.data)]
 
 
 async def test_a_message_that_is_not_processed_in_time_comes_again(brokers: Brokers) -> None:
@@ -183,7 +183,7 @@ async def test_one_consumer_gets_each_message_once_through_kills_and_splits(
                 if rng.random() < 0.05:
                     await consumer.negative_acknowledge(message)
                 else:
-                    done.append(int(message.value))
+                    done.append(int(message.data))
                     await consumer.acknowledge(message)
 
     consuming = asyncio.ensure_future(consume())

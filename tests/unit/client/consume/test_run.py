@@ -33,7 +33,7 @@ class Handlers:
         self.fail_once: set[int] = set()
 
     async def __call__(self, message: Message[bytes]) -> None:
-        key, number = message.key, int(message.value)
+        key, number = message.key, int(message.data)
         assert key not in self.running, "two handlers of a key run at once"
         self.running.add(key)
         self.most = max(self.most, len(self.running))
@@ -122,7 +122,7 @@ async def test_closing_lets_handlers_finish_and_acknowledges_them(brokers: Broke
             await consumer.close()
             assert (await running).handled == 8
             again = await subscribe(TOPIC, subscribe.__name__)
-            left = [int(message.value) for message in await again.receive_many(100, timeout=1)]
+            left = [int(message.data) for message in await again.receive_many(100, timeout=1)]
             assert {*left, *handlers.done} == {*range(40)}
             if subscribe == client.subscribe_queue:
                 assert not {*left} & {*handlers.done}, "each handled message is acknowledged"
@@ -146,7 +146,7 @@ async def test_a_handler_that_hangs_is_cancelled_and_tried_again(brokers: Broker
     attempts: list[int] = []
 
     async def handle(message: Message[bytes]) -> None:
-        attempts.append(int(message.value))
+        attempts.append(int(message.data))
         if attempts.count(2) == 1 and message.value == b"2":
             await asyncio.sleep(1000)
 
@@ -162,7 +162,7 @@ async def test_a_handler_that_cancels_itself_loses_nothing(brokers: Brokers) -> 
     attempts: list[int] = []
 
     async def handle(message: Message[bytes]) -> None:
-        attempts.append(int(message.value))
+        attempts.append(int(message.data))
         if attempts == [0, 1]:
             raise asyncio.CancelledError
 
@@ -197,7 +197,7 @@ async def test_a_stuck_key_bounds_the_messages_that_a_run_takes(brokers: Brokers
 
     async def handle(message: Message[bytes]) -> None:
         await stuck.wait()
-        handled.append(int(message.value))
+        handled.append(int(message.data))
 
     async with brokers.client() as client:
         consumer = await client.subscribe_queue(TOPIC, "q", initial_position="earliest", order="key")
@@ -247,7 +247,7 @@ async def test_a_client_that_dies_leaves_unfinished_messages_to_the_next(brokers
     async def handle(message: Message[bytes]) -> None:
         if message.key == "key-3":
             await asyncio.sleep(1000)
-        handled.append(int(message.value))
+        handled.append(int(message.data))
 
     for kind in ("stream", "queue"):
         handled.clear()
@@ -314,7 +314,7 @@ async def test_a_handler_that_cancels_its_task_has_failed(brokers: Brokers) -> N
     attempts: list[int] = []
 
     async def handle(message: Message[bytes]) -> None:
-        attempts.append(int(message.value))
+        attempts.append(int(message.data))
         if attempts == [0, 1]:
             task = asyncio.current_task()
             assert task is not None
@@ -335,7 +335,7 @@ async def test_an_exception_that_is_no_error_ends_the_run_and_loses_nothing(brok
         pass
 
     async def handle(message: Message[bytes]) -> None:
-        attempts.append(int(message.value))
+        attempts.append(int(message.data))
         if attempts == [0, 1]:
             raise StopNowError
 
@@ -378,4 +378,4 @@ async def test_a_cancelled_run_waits_for_its_handlers_once(brokers: Brokers) -> 
             await run
         assert brokers.loop.time() < 10
         again = await consumer.receive_many(10, timeout=1)
-        assert [int(message.value) for message in again] == [0, 1, 2, 3]
+        assert [int(message.data) for message in again] == [0, 1, 2, 3]

@@ -28,7 +28,7 @@ class Churn:
         self.done = asyncio.Event()
 
     async def __call__(self, message: Message[bytes]) -> None:
-        key, number = message.key, int(message.value)
+        key, number = message.key, int(message.data)
         if key in self.running:
             self.faults.append(f"{key}: {number} runs beside {self.running[key]}")
         self.running[key] = number

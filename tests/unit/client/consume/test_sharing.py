@@ -47,7 +47,7 @@ def check(seen: Sequence[Message[bytes]], rounds: int) -> None:
     by_key: dict[str, list[int]] = defaultdict(list)
     for message in seen:
         assert message.key is not None
-        by_key[message.key].append(int(message.value))
+        by_key[message.key].append(int(message.data))
     assert sorted(by_key) == sorted(KEYS)
     for key, numbers in by_key.items():
         assert numbers == list(range(rounds)), f"{key}: {numbers}"

@@ -281,7 +281,7 @@ async def test_a_cancelled_receive_loses_no_message(brokers: Brokers) -> None:
                 [task for task in waiting if not task.done()], return_when=asyncio.FIRST_COMPLETED
             )
             got += [task.result() for task in done]
-        assert sorted(message.value for message in got) == [b"0", b"1"]
+        assert sorted(message.data for message in got) == [b"0", b"1"]
         for task in waiting:
             task.cancel()
 

@@ -24,7 +24,7 @@ class Firsts:
     def take(self, messages: list[Message[bytes]]) -> None:
         for message in messages:
             assert message.key is not None
-            number, due = int(message.value), self.next[message.key]
+            number, due = int(message.data), self.next[message.key]
             assert number <= due, f"{message.key}: {number} came before {due}"
             self.next[message.key] += number == due
 

@@ -26,7 +26,7 @@ async def take(consumer: AsyncTopicsConsumer[bytes], kind: str, timeout: float =
     found: dict[str, list[int]] = {}
     while messages := await consumer.receive_many(7, timeout=timeout):
         for message in messages:
-            found.setdefault(message.topic, []).append(int(message.value))
+            found.setdefault(message.topic, []).append(int(message.data))
         if kind == "queue":
             await consumer.acknowledge(messages)
         else:

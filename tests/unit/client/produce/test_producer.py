@@ -137,7 +137,7 @@ async def test_an_entry_damaged_on_its_way_is_sent_again(
         for number in range(20):
             await producer.enqueue(b"%d" % number, key="k")
         await producer.flush()
-        assert [int(m.value) for m in await stored_messages(client, 20)] == list(range(20))
+        assert [int(m.data) for m in await stored_messages(client, 20)] == list(range(20))
     assert damaged
 
 

@@ -43,7 +43,7 @@ async def begin(brokers: Brokers, client: AsyncClient) -> TopicController:
 
 async def check_once(client: AsyncClient, numbers: set[int]) -> None:
     """Check that exactly these messages are stored, each once."""
-    found = Counter(int(message.value) for message in await stored_messages(client, len(numbers)))
+    found = Counter(int(message.data) for message in await stored_messages(client, len(numbers)))
     assert found == Counter(numbers)
 
 

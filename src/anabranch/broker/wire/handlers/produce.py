@@ -55,7 +55,9 @@ async def _open_on(connection: ServerConnection, command: pb.CommandProducer, se
         # Clients of Pulsar know this code for a producer without encryption.
         raise MetadataError(f"{name} takes only encrypted messages; give the producer an encryption key")
     schema = command.schema if command.HasField("schema") else None
-    schema_version = await services.schemas.admit_producer(name, schema, services.clock.wall_ms())
+    schema_version = b""
+    if schema is not None or services.schemas.exist:
+        schema_version = await services.schemas.admit_producer(name, schema, services.clock.wall_ms())
     if command.initial_subscription_name:
         subscription = validate_subscription(command.initial_subscription_name)
         await _subscribe_first(services, segment, subscription)

@@ -77,7 +77,7 @@ async def _subscribe_to(
 def _is_idle(segment: ServedLog) -> bool:
     """Whether nothing was written yet, and no producer is about to: a consumer may choose the schema."""
     extent = segment.log.extent
-    return segment.producers.idle and extent.first_ordinal == extent.next_ordinal
+    return not segment.producers.attached and extent.first_ordinal == extent.next_ordinal
 
 
 async def _open_consumer(
