@@ -181,6 +181,21 @@ def test_a_subscription_of_a_scalable_topic_is_made_moved_and_deleted(run: Run) 
     assert run("subscription", "delete", "orders", "q", "--yes")[1].startswith("deleted subscription q")
 
 
+def test_a_policy_is_set_shown_and_removed(run: Run) -> None:
+    run("topic", "create", "persistent://public/default/t")
+    for owner in ("public/default", "persistent://public/default/t"):
+        value = '{"retentionTimeInMinutes": 60, "retentionSizeInMB": 100}'
+        assert run("policy", "set", owner, "retention", value)[1] == f"set retention of {owner}\n"
+        assert json.loads(run("policy", "show", owner, "retention", "--json")[1])["retention"] == json.loads(
+            value
+        )
+        assert run("policy", "remove", owner, "retention")[0] == 0
+        assert run("policy", "show", owner, "retention")[1] == "retention: not set\n"
+    assert run("policy", "set", "public/default", "noSuchPolicy", "1")[0] == 1
+    assert "not valid JSON" in run("policy", "set", "public/default", "retention", "{")[2]
+    assert "name the policy" in run("policy", "show", "persistent://public/default/t")[2]
+
+
 def test_a_namespace_shows_its_policies(run: Run) -> None:
     assert run("namespace", "create", "public/shop")[0] == 0
     assert "public/shop" in json.loads(run("namespace", "list", "--json")[1])

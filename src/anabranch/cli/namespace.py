@@ -8,11 +8,10 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from anabranch.admin.client import AdminClient
+from anabranch.admin.models.body import plain
 from anabranch.cli.answers import confirmed, tell
 from anabranch.cli.options import ADMIN, AdminOptions, Namespace, Yes, command_group
 from anabranch.cli.role import role_of
-from anabranch.model.names import parse_namespace
 
 app = command_group("namespace", "Create, list, show and delete namespaces.", help_epilogue="")
 
@@ -42,15 +41,10 @@ def create(namespace: Namespace, /, *, at: AdminOptions = ADMIN) -> int:
 def show(namespace: Namespace, /, *, at: AdminOptions = ADMIN) -> int:
     """Show the policies of a namespace that are set."""
     with role_of(at, os.environ).open_admin() as admin:
-        found = policies(admin, namespace)
+        whole: dict[str, Any] = plain(admin.namespace_policies(namespace))
+    found = {name: value for name, value in whole.items() if value not in (None, {}, [])}
     lines = [f"{name}: {json.dumps(value)}" for name, value in found.items()]
     return tell(found, *lines or [f"{namespace} has no policies"], as_json=at.as_json)
-
-
-def policies(admin: AdminClient, namespace: str) -> dict[str, Any]:
-    """Return the policies of a namespace, without those that are not set."""
-    path = "/".join(("/admin/v2/namespaces", *parse_namespace(namespace)))
-    return {name: value for name, value in admin.call("GET", path).items() if value not in (None, {}, [])}
 
 
 @app.command
