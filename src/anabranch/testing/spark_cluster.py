@@ -12,7 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 300.0
+"""A busy machine takes more than a minute for the start of a JVM."""
 STOP_TIMEOUT_S = 10.0
 REGISTERED = "Successfully registered with master"
 """In the log of a worker, once the master knows it."""
