@@ -171,6 +171,7 @@ def subscription_stats(subscription: Subscription, wanted: StatsRequest = WHOLE_
         type=kind_name(subscription.kind) if consumers else "",
         active_consumer_name=consumers[0].name if consumers else "",
         last_acked_timestamp=subscription.last_acked_ms,
+        last_consumed_timestamp=max((consumer.last_sent_ms for consumer in consumers), default=0),
         entries_fetched=counters.entries_fetched,
         read_errors=subscription.source.errors,
         damaged_entries=counters.damaged_entries,

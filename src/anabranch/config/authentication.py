@@ -143,4 +143,7 @@ class AuthenticationConfig:
     audit_log_files: int = setting(
         10, "How many full files of the audit log are kept for each process.", low=1, high=1000
     )
-    audit_successes: bool = setting(False, "Whether the audit log also has a line for each accepted client.")
+    audit_successes: bool = setting(
+        False,
+        "Whether the audit log also has a line for each accepted client and each admin call that reads.",
+    )

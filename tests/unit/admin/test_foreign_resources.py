@@ -70,6 +70,7 @@ FIXED_PARTS = {
     "entry": "0",
     "position": "1",
     "key": "colour",
+    "name": "maxMessageSize",
     "value": "red",
     "policy": "retention",
     "role": "someone",

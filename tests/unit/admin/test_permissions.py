@@ -173,6 +173,15 @@ async def test_the_audit_log_has_calls_refusals_and_changed_rights(admin: Admin,
     assert last.reason == "'app' was not granted consume"
 
 
+@pytest.mark.brokers(**RIGHTS, audit_successes=True)
+async def test_calls_that_read_are_noted_if_the_log_has_successes(admin: Admin, brokers: Brokers) -> None:
+    await grant(brokers, "shop/prod")
+    await ask(admin, "GET", PERMISSIONS)
+    await ask(admin, "GET", "/admin/v2/brokers/health")
+    noted = [(one.action, one.outcome) for one in brokers.audit.events if one.action.startswith("GET")]
+    assert noted == [(f"GET {PERMISSIONS}", "allowed")]
+
+
 async def test_rights_on_several_topics_are_changed_at_once(admin: Admin, brokers: Brokers) -> None:
     await grant(brokers, "shop/prod")
     await grant(brokers, "bank/prod")

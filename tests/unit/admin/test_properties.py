@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from anabranch.admin.configuration import HIDDEN, shown_settings
 from tests.harness.admin import CLASSIC, Admin
 
 NAMESPACE = "/admin/v2/namespaces/public/default"
@@ -49,3 +52,17 @@ def test_there_is_one_cluster_that_describes_itself(admin: Admin) -> None:
     assert admin("POST", f"{CLUSTERS}/standalone", {"serviceUrl": "http://evil:8080"}).status == 405
     assert admin("DELETE", f"{CLUSTERS}/standalone").status == 412
     assert admin("DELETE", f"{CLUSTERS}/west").status == admin("POST", f"{CLUSTERS}/west").status == 404
+
+
+def test_settings_are_shown_without_secrets_and_not_changed(admin: Admin) -> None:
+    path = "/admin/v2/brokers/configuration"
+    assert (admin("GET", path).json, admin("GET", f"{path}/values").json) == ([], {})
+    shown = admin("GET", f"{path}/runtime").json
+    assert shown["clusterName"] == "standalone"
+    assert all(isinstance(value, str) for value in shown.values())
+    refused = admin("POST", f"{path}/clusterName/other")
+    assert (refused.status, "start them again" in refused.json["reason"]) == (412, True)
+    assert admin("POST", f"{path}/nonsense/1").status == admin("DELETE", f"{path}/clusterName").status == 412
+    secret = replace(admin.broker.config, token_secret_key="data:;base64,c2VjcmV0")
+    assert "c2VjcmV0" not in str(shown_settings(secret))
+    assert shown_settings(secret)["tokenSecretKey"] == HIDDEN

@@ -63,6 +63,7 @@ PARTS = {
     "entry": "0",
     "position": "1",
     "key": "colour",
+    "name": "maxMessageSize",
     "value": "red",
 }
 CONNECTING = [role for role in ROLES if may(role, [{"proven"}], SPOTS[0], with_subscription=False)]
