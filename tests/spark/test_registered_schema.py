@@ -19,7 +19,9 @@ TOPIC = "persistent://public/default/typed"
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path / "data") as process:
+    # The optional fields of the official client have no default, so only this strategy adds one.
+    settings = {"schema_compatibility_strategy": "ALWAYS_COMPATIBLE"}
+    with BrokerProcess(tmp_path / "data", settings) as process:
         yield process
         close_sessions()
 
