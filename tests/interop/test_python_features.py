@@ -157,7 +157,7 @@ def order(**fields: Any) -> Any:
 @pytest.mark.parametrize("schema", [AvroSchema, JsonSchema])
 def test_a_schema_grows_by_a_field_with_a_default(client: Any, schema: Any) -> None:
     topic, before = new_topic("schema"), order(name=String())
-    after = order(name=String(), colour=String(default="red"))
+    after = order(name=String(), colour=String(default="red", required_default=True))
     consumer = client.subscribe(topic, "s", schema=schema(before))
     client.create_producer(topic, schema=schema(before)).send(before(name="a"))
     client.create_producer(topic, schema=schema(after)).send(after(name="b", colour="blue"))
