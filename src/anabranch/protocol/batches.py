@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from struct import Struct
 from typing import Final
 
-from anabranch.protocol.compression import Compression, compress
+from anabranch.protocol.compression import Compression, packed
 from anabranch.protocol.frames import build_entry
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.varints import MORE, SHORT, encode_varint
@@ -150,11 +150,8 @@ class MessageBatch:
         """
         payload = b"".join(self._parts)
         uncompressed_size = 0
-        if compression:
-            packed = compress(compression, payload)
-            if len(packed) < len(payload):
-                uncompressed_size = len(payload)
-                payload = packed
+        if (smaller := packed(compression, payload)) is not None:
+            uncompressed_size, payload = len(payload), smaller
         key, ordering_key = self._first
         sequence = encode_varint(self.highest_sequence_id)
         name = producer_name.encode()
@@ -209,11 +206,9 @@ def build_single(
         metadata.deliver_at_time = deliver_at_ms
     if slot is not None:
         metadata.slot = slot
-    if compression:
-        packed = compress(compression, value)
-        if len(packed) < len(value):
-            metadata.compression = pb.CompressionType.ValueType(compression)
-            value = packed
+    if (smaller := packed(compression, value)) is not None:
+        metadata.compression = pb.CompressionType.ValueType(compression)
+        value = smaller
     return build_entry(metadata.SerializeToString(), value)
 
 

@@ -50,6 +50,27 @@ _ZSTD_WINDOW_BYTES_MAX: Final = 8 * 2**20
 """Window that RFC 8878 asks every decoder to support; larger windows are refused."""
 
 
+_TRIAL_BYTES: Final = 4 * 2**10
+_TRIED_BYTES_MIN: Final = 16 * _TRIAL_BYTES
+"""Payloads of this size and more are compressed on trial first; for smaller ones a trial costs too much."""
+
+
+def packed(kind: Compression, payload: bytes) -> bytes | None:
+    """The compressed payload; None when compressing is not worth the work of both ends.
+
+    A large payload of which a part in the middle shrinks by less than a tenth stays as it is.
+    """
+    if not kind:
+        return None
+    if len(payload) >= _TRIED_BYTES_MIN:
+        middle = len(payload) // 2
+        trial = compress(kind, payload[middle : middle + _TRIAL_BYTES])
+        if len(trial) * 10 > _TRIAL_BYTES * 9:
+            return None
+    found = compress(kind, payload)
+    return found if len(found) < len(payload) else None
+
+
 def compress(kind: Compression, data: bytes) -> bytes:
     """`data` in the form other Pulsar clients read."""
     if kind == Compression.LZ4:

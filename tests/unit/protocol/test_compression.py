@@ -8,7 +8,7 @@ import cramjam
 import pytest
 
 from anabranch.errors import CompressionError
-from anabranch.protocol.compression import UNCOMPRESSED_BYTES_MAX, Compression, compress, decompress
+from anabranch.protocol.compression import UNCOMPRESSED_BYTES_MAX, Compression, compress, decompress, packed
 
 LIMIT = 5 * 2**20
 CODECS = [Compression.LZ4, Compression.ZLIB, Compression.ZSTD, Compression.SNAPPY]
@@ -20,6 +20,28 @@ NOISE = random.Random(1).randbytes(10_000)
 @pytest.mark.parametrize("data", [b"", b"x", TEXT, NOISE])
 def test_compressed_bytes_come_back(kind: Compression, data: bytes) -> None:
     assert decompress(kind, compress(kind, data), len(data), LIMIT) == data
+
+
+@pytest.mark.parametrize("kind", CODECS)
+def test_a_large_payload_that_hardly_shrinks_is_left_as_it_is(kind: Compression) -> None:
+    rng = random.Random(2)
+    # Headers and random values: every codec would save a little, and cost both ends more than that.
+    rows = b"".join(b"\0\0\0\x10\x12\x09key-%05d" % n + rng.randbytes(300) for n in range(1000))
+    assert len(compress(kind, rows)) < len(rows)
+    assert packed(kind, rows) is None
+    text = TEXT * 20
+    assert packed(kind, text) == compress(kind, text)
+
+
+@pytest.mark.parametrize("kind", CODECS)
+def test_a_small_payload_is_compressed_if_it_shrinks_at_all(kind: Compression) -> None:
+    mixed = NOISE + TEXT
+    assert packed(kind, mixed) == compress(kind, mixed)
+    assert packed(kind, NOISE) is None
+
+
+def test_without_a_codec_nothing_is_compressed() -> None:
+    assert packed(Compression.NONE, TEXT) is None
 
 
 @pytest.mark.parametrize("kind", CODECS)
