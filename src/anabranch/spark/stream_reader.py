@@ -26,9 +26,9 @@ from pyspark.sql.streaming.datasource import (
 from anabranch.errors import InvalidConfigurationError, TopicNotFoundError
 from anabranch.spark.decide.lag import newest_ends
 from anabranch.spark.decide.offsets import Cut, Start, TopicCut, decode, encode
-from anabranch.spark.decide.planner import CHAINED_BYTES, Pace, advance
+from anabranch.spark.decide.planner import CHAINED_BYTES, Pace, advance, counts_between
 from anabranch.spark.decide.slices import forget_gone, restart_recreated, slices_between
-from anabranch.spark.decide.starts import resolve
+from anabranch.spark.decide.starts import earliest, resolve
 from anabranch.spark.decide.topology import Limit, Sizes, Topology
 from anabranch.spark.mirroring import CutMirror
 from anabranch.spark.options import SourceOptions
@@ -75,7 +75,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._moved_at = time.monotonic()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return the request where to start; the first micro-batch resolves it and reads nothing."""
+        """Return the request where to start; the first micro-batch resolves it."""
         return encode(self.source.options.starting or Start("latest"))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -110,12 +110,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         topologies = self._current()
         offset = decode(start)
         if isinstance(offset, Start):
-            reader = self.source.service.reader()
-            pinned = {
-                topic: self.source.cut_of(reader, offset, topic, topology, "earliest")
-                for topic, topology in topologies.items()
-            }
-            return encode(Cut(pinned))
+            return encode(self._first_end(offset, topologies, limit))
         known = self._known_topics(offset, topologies)
         new = [topic for topic in topologies if topic not in known.topics]
         if new:
@@ -126,16 +121,34 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         if restarted is not known:
             # As at the first start, a batch without rows stores the positions.
             return encode(restarted)
-        cleaned = forget_gone(known, topologies, self.source.lost)
-        free = isinstance(limit, ReadAllAvailable)
-        if not free and self._should_wait(cleaned, topologies):
-            return start
-        pace = self._pace(cleaned, topologies, free)
-        end = self._pacer.next_cut(self.source.service.reader(), cleaned, topologies, pace)
-        if end is cleaned:
+        end = self._advanced(forget_gone(known, topologies, self.source.lost), topologies, limit)
+        if end is None:
             return start if known is offset else encode(known)
+        return encode(end)
+
+    def _first_end(self, start: Start, topologies: Mapping[str, Topology], limit: ReadLimit) -> Cut:
+        """Return the end of the first batch, which only has rows if it starts at the earliest messages.
+
+        With a subscription it has none: retention has to wait at the start before a task reads there.
+        """
+        reader, cut_of = self.source.service.reader(), self.source.cut_of
+        cut = Cut({name: cut_of(reader, start, name, view, "earliest") for name, view in topologies.items()})
+        if start.at != "earliest" or start.times is not None or self.source.options.subscription is not None:
+            return cut
+        end = self._advanced(cut, topologies, limit)
+        return cut if end is None else replace(end, from_earliest=True)
+
+    def _advanced(self, cut: Cut, topologies: Mapping[str, Topology], limit: ReadLimit) -> Cut | None:
+        """Return the end of a batch from `cut` on; None when there is nothing to read yet."""
+        free = isinstance(limit, ReadAllAvailable)
+        if not free and self._should_wait(cut, topologies):
+            return None
+        pace = self._pace(cut, topologies, free)
+        end = self._pacer.next_cut(self.source.service.reader(), cut, topologies, pace)
+        if end is cut:
+            return None
         self._moved_at = time.monotonic()
-        return encode(end if free else self._settled(end, topologies))
+        return end if free else self._settled(end, topologies)
 
     def _pace(self, cut: Cut, topologies: Mapping[str, Topology], free: bool) -> Pace:
         """Return what decides how far the next micro-batch goes; `free` disregards the limits."""
@@ -153,12 +166,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         before, after = decode(start), decode(end)
         assert isinstance(after, Cut), "Spark stores only offsets that latestOffset returned"
-        if isinstance(before, Start):
+        if isinstance(before, Start) and not after.from_earliest:
             return []
         source, options = self.source, self.source.options
         reader = source.service.reader()
-        topics = sorted(set(before.topics) & set(after.topics))
-        topologies = self._covering(reader, topics, after)
+        begun = after.topics if isinstance(before, Start) else before.topics
+        topologies = self._covering(reader, sorted(set(begun) & set(after.topics)), after)
+        if isinstance(before, Start):
+            before = earliest({topic: topologies[topic] for topic in after.topics if topic in topologies})
         after = Cut({topic: cut for topic, cut in after.topics.items() if topic in topologies})
         slices = slices_between(before, after, topologies, source.lost)
         if options.ordering != "none":
@@ -247,7 +262,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         if time.monotonic() - self._moved_at >= options.max_delay_s:
             return False
         end = advance(cut, topologies, Pace(Limit(rows=options.min_rows), chained_bytes=inf))
-        return _rows_between(cut, end, topologies) < options.min_rows
+        return sum(counts_between(cut, end, topologies).values()) < options.min_rows
 
     def _settled(self, cut: Cut, topologies: Mapping[str, Topology]) -> Cut:
         """Return the cut with positions that lie behind their ledgers on Pulsar moved to the next ledger.
@@ -282,11 +297,3 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 def _reaches(topology: Topology, cut: TopicCut) -> bool:
     tails = topology.tails
     return all(id_ in tails and position <= tails[id_].next for id_, position in cut.positions.items())
-
-
-def _rows_between(start: Cut, end: Cut, topologies: Mapping[str, Topology]) -> int:
-    return sum(
-        topologies[topic].tails[id_].rows(start.topics[topic].positions.get(id_, 0), position)
-        for topic, cut in end.topics.items()
-        for id_, position in cut.positions.items()
-    )

@@ -6,6 +6,8 @@ import json
 import pickle
 from typing import Any
 
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
 from anabranch.spark.decide.topology import Topology
 from anabranch.spark.options import read_source_options
 from anabranch.spark.source import source_schema
@@ -59,6 +61,11 @@ def read(reader: Any, partitions: Any) -> list[int]:
 
 def numbers(lo: int, hi: int) -> list[tuple[str | bytes | None, bytes | None]]:
     return [(f"key-{n % 11}", str(n).encode()) for n in range(lo, hi)]
+
+
+def pinned_at_earliest(reader: StreamReader) -> dict[str, Any]:
+    """The cut at the earliest messages, as a first micro-batch without rows stores it."""
+    return through_text(reader.latestOffset({"v": 1, "starting": {}}, ReadAllAvailable()))
 
 
 def drain(

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from anabranch.spark.pipelines.cut_batches import BatchCuts, is_done, same_cut
+from anabranch.spark.pipelines.cut_batches import EARLIEST, BatchCuts, is_done, same_cut
 from anabranch.spark.pipelines.failures import PipelineError
+from tests.spark.files import FileTopic
+from tests.unit.spark.readers import drain, numbers, stream_of
 
 
 def cut(position: int, epoch: int = 0) -> dict[str, Any]:
@@ -19,6 +24,17 @@ def test_a_batch_is_new_behind_the_cut_and_done_at_it() -> None:
     assert is_done(cut(0), BatchCuts(None, cut(0)), "it")
     assert not is_done(cut(0), BatchCuts(cut(0), cut(9)), "it")
     assert is_done(cut(9), BatchCuts(cut(0), cut(9)), "it")
+
+
+def test_the_first_batch_of_a_pipeline_stores_its_start_and_has_no_rows(tmp_path: Path) -> None:
+    topic = FileTopic(tmp_path, "orders").create()
+    topic.send(numbers(0, 9))
+    reader = stream_of(topic, startingOffsets=json.dumps(EARLIEST))
+    asked = reader.initialOffset()
+    start = reader.latestOffset(asked, ReadAllAvailable())
+    assert list(reader.partitions(asked, start)) == []
+    assert same_cut(start, cut(0))
+    assert drain(reader, start)[0] == list(range(9))
 
 
 def test_the_epoch_of_a_cut_does_not_matter() -> None:

@@ -9,7 +9,15 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from anabranch.errors import DataLossError, InvalidConfigurationError
 from tests.spark.files import FileTopic
-from tests.unit.spark.readers import batch_of, drain, numbers, read, stream_of, through_text
+from tests.unit.spark.readers import (
+    batch_of,
+    drain,
+    numbers,
+    pinned_at_earliest,
+    read,
+    stream_of,
+    through_text,
+)
 
 ALL = ReadAllAvailable()
 
@@ -89,7 +97,7 @@ def test_a_log_that_lost_its_end_is_an_error_and_goes_on_there_if_allowed(topic:
 def test_a_batch_that_is_repeated_on_a_new_topic_is_an_error(topic: FileTopic) -> None:
     topic.send(numbers(0, 100))
     reader = stream_of(topic, startingOffsets="earliest", maxOffsetsPerTrigger="40")
-    start = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    start = pinned_at_earliest(reader)
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
     topic.create_again()
     topic.send(numbers(0, 100))
@@ -125,7 +133,7 @@ def test_a_segment_pruned_before_it_was_read_is_a_loss_that_names_its_place(topi
     topic.send(numbers(0, 98))
     reader = stream_of(topic, startingOffsets="earliest", maxOffsetsPerTrigger="40")
     limit = reader.getDefaultReadLimit()
-    start = reader.latestOffset(reader.latestOffset(reader.initialOffset(), limit), limit)
+    start = reader.latestOffset(reader.initialOffset(), limit)
     topic.split(0)
     topic.send(numbers(100, 150))
     topic.forget(0)

@@ -19,7 +19,16 @@ from anabranch.spark.options import read_source_options
 from anabranch.spark.source_reader import BatchReader
 from anabranch.spark.stream_reader import StreamReader
 from tests.spark.files import FileReader, FileService, FileTopic
-from tests.unit.spark.readers import SCHEMA, batch_of, drain, numbers, read, stream_of, through_text
+from tests.unit.spark.readers import (
+    SCHEMA,
+    batch_of,
+    drain,
+    numbers,
+    pinned_at_earliest,
+    read,
+    stream_of,
+    through_text,
+)
 
 
 class ListingStreamReader(StreamReader):
@@ -67,7 +76,7 @@ def test_a_planned_batch_of_a_topic_that_vanished_is_a_loss(tmp_path: Path) -> N
     for name in ("orders-a", "orders-b"):
         FileTopic(tmp_path, name).create().send(numbers(0, 5))
     reader = reading(tmp_path, subscribePattern="orders-.*", failOnDataLoss="false")
-    start = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    start = pinned_at_earliest(reader)
     end = reader.latestOffset(start, ReadAllAvailable())
     (tmp_path / "orders-a").rename(tmp_path / "gone")
     restarted = reading(tmp_path, subscribePattern="orders-.*", failOnDataLoss="false")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from anabranch.errors import InvalidConfigurationError
@@ -42,6 +42,8 @@ class Cut:
     """The next positions to read, by topic name."""
 
     topics: Mapping[str, TopicCut] = field(default_factory=dict)
+    from_earliest: bool = False
+    """Whether the first micro-batch ends here and reads from the earliest messages on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class Start:
 
     Spark asks for the initial offset more than once and never stores it, so "latest" must not be resolved
     there. The first micro-batch resolves it and reads nothing, which stores the positions in the offset log.
+    "earliest" means the same whenever it is resolved, so that its first micro-batch has rows.
     """
 
     at: Symbol | Cut
@@ -63,7 +66,8 @@ Offset = Start | Cut
 def encode(offset: Offset) -> dict[str, Any]:
     """Return the JSON value of an offset; equal offsets give equal text, because Spark compares the text."""
     if isinstance(offset, Cut):
-        return {"v": VERSION, "topics": _encode_topics(offset)}
+        value: dict[str, Any] = {"v": VERSION, "topics": _encode_topics(offset)}
+        return {**value, "from": "earliest"} if offset.from_earliest else value
     at = offset.at
     value = {"v": VERSION, "starting": at if isinstance(at, str) else _encode_topics(at)}
     return value if offset.times is None else {**value, "times": encode_times(offset.times)}
@@ -77,7 +81,7 @@ def decode(value: Mapping[str, Any]) -> Offset:
             'the form is {"v": 1, "topics": {"name": {"segs": {"0": 17}}}}'
         )
     if "topics" in value:
-        return _decode_topics(value["topics"])
+        return replace(_decode_topics(value["topics"]), from_earliest=value.get("from") == "earliest")
     starting = value.get("starting")
     times = decode_times(value["times"]) if "times" in value else None
     for symbol in SYMBOLS:

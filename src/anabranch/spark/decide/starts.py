@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from anabranch.errors import InvalidConfigurationError
 from anabranch.spark.decide.moments import Strategy
-from anabranch.spark.decide.offsets import Symbol, TopicCut
+from anabranch.spark.decide.offsets import Cut, Symbol, TopicCut
 from anabranch.spark.decide.topology import Topology, uncovered
 
 
@@ -21,6 +21,15 @@ def resolve(at: Symbol | TopicCut, topology: Topology, topic: str) -> TopicCut:
         # finds it finished and reads the children from their start as soon as a layout shows them.
         return topology.cut({s.id: topology.tails[s.id].next for s in layout.active})
     return cut_from({id_: tail.first for id_, tail in topology.tails.items()}, topology)
+
+
+def earliest(topologies: Mapping[str, Topology]) -> Cut:
+    """Return the start of a first micro-batch that reads from the earliest messages on.
+
+    It names no logs: if a topic was created again before Spark repeats the batch, its messages are lost.
+    """
+    cuts = {name: resolve("earliest", topology, name) for name, topology in topologies.items()}
+    return Cut({name: TopicCut(cut.positions) for name, cut in cuts.items()})
 
 
 def resolve_time(

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from anabranch.errors import DataLossError, InvalidConfigurationError
 from anabranch.spark.decide.lake import LakeCommit, LakeFile, plan_joins
-from anabranch.spark.pipelines.cut_batches import CutJson, batch_cuts, is_done
+from anabranch.spark.pipelines.cut_batches import EARLIEST, CutJson, batch_cuts, is_done
 from anabranch.spark.pipelines.failures import PipelineError
 from anabranch.spark.pipelines.lake_log import HOME, NOTHING, LakeLog
 from anabranch.spark.pipelines.places import TopicPlace, place_of
@@ -76,7 +76,7 @@ def archive(
         options={
             **place.options,
             **EVERYTHING,
-            "startingOffsets": log.lake.cut or "earliest",
+            "startingOffsets": log.lake.cut or EARLIEST,
             "maxOffsetsPerTrigger": given.rows_per_commit,
             "ordering": "none",
         },

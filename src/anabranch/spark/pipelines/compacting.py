@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from anabranch.errors import InvalidConfigurationError
 from anabranch.spark.decide.lake import LakeCommit, LakeFile
 from anabranch.spark.pipelines.archiving import COLUMNS, EVERYTHING, open_lake
-from anabranch.spark.pipelines.cut_batches import CutJson, batch_cuts, is_done
+from anabranch.spark.pipelines.cut_batches import EARLIEST, CutJson, batch_cuts, is_done
 from anabranch.spark.pipelines.lake_log import HOME, NOTHING, LakeLog
 from anabranch.spark.pipelines.places import FORMAT, TopicPlace, default_state, identity, place_of
 from anabranch.spark.pipelines.progress import Show, Summary, run_stream, showing
@@ -104,7 +104,7 @@ def _stream(spark: Any, place: TopicPlace, given: CompactOptions, cut: CutJson |
     options = {
         **place.options,
         **EVERYTHING,
-        "startingOffsets": cut or "earliest",
+        "startingOffsets": cut or EARLIEST,
         "maxOffsetsPerTrigger": given.rows_per_commit,
         "ordering": "none",
     }

@@ -17,6 +17,9 @@ from anabranch.spark.pipelines.files import Files
 
 CutJson = Mapping[str, Any]
 
+EARLIEST: CutJson = {"v": 1, "topics": {}}
+"""The earliest messages, resolved to a cut and stored by a first micro-batch that has no rows."""
+
 
 class BatchCuts(NamedTuple):
     """The cuts of one micro-batch, as JSON."""
