@@ -109,7 +109,9 @@ class ToyTopic:
                 ranges = run.ranges_for(piece)
                 assert piece.lo >= self.firsts[piece.segment], "a trimmed message cannot be read"
                 for key, number in self.logs[piece.segment][piece.lo : piece.hi]:
-                    if ranges is None or any(segment_hash(key_hash(key)) in part for part in ranges):
+                    raw, hashes = key_hash(key), piece.bucket_hashes
+                    inside = ranges is None or any(segment_hash(raw) in part for part in ranges)
+                    if inside and (hashes is None or raw & 0xFFFF in hashes):
                         rows.append((key, number))
         return rows
 

@@ -9,6 +9,7 @@ from google.protobuf.message import DecodeError
 from mmh3 import hash as _murmur
 
 from anabranch.errors import RemoteProtocolError
+from anabranch.model.ranges import LAST_SLOT, HashRange
 from anabranch.protocol.frames import metadata_span
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
@@ -87,6 +88,24 @@ def read_outer(entry: bytes) -> Outer:
             publish_time,
         ),
     )
+
+
+def stamped_hashes(metadata: pb.MessageMetadata) -> HashRange | None:
+    """The bucket hashes that a producer stamped on its entry; None without a stamp that makes sense."""
+    if not metadata.HasField("entry_hash_min") or not metadata.HasField("entry_hash_max"):
+        return None
+    low, high = metadata.entry_hash_min, metadata.entry_hash_max
+    return HashRange(low, high) if 0 <= low <= high <= LAST_SLOT else None
+
+
+def head_without(entry: bytes, wanted: HashRange) -> bytes | None:
+    """The entry up to its payload, if its stamp shows that no message has a wanted bucket hash; else None."""
+    try:
+        start, end = metadata_span(entry)
+        hashes = stamped_hashes(_parse_metadata(entry[start:end]))
+    except (RemoteProtocolError, DecodeError):
+        return None
+    return None if hashes is None or hashes.overlaps(wanted) else entry[:end]
 
 
 def read_slot(entry: bytes) -> int | None:

@@ -13,6 +13,9 @@ SETTLE: Final = "anabranch.settle"
 START_INDEX: Final = "anabranch.start_index"
 """In a reader's SUBSCRIBE: start at the entry that holds the message with this index."""
 
+BUCKET_HASHES: Final = "anabranch.bucket_hashes"
+"""In a reader's SUBSCRIBE: lowest and highest bucket hash; entries with other hashes lack their payload."""
+
 MANAGED: Final = "__pulsar.v5.managed"
 """Pulsar's property of clients that follow a classic topic when it becomes a scalable one."""
 

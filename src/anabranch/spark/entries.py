@@ -9,9 +9,11 @@ from struct import Struct
 from typing import NamedTuple
 
 from anabranch.errors import CorruptDataError, UnsupportedFeatureError
+from anabranch.model.ranges import HashRange
 from anabranch.protocol.claims import TIME_MS_MAX, fault_in_count
 from anabranch.protocol.compression import decompress
 from anabranch.protocol.entries import checked_metadata
+from anabranch.protocol.outer import stamped_hashes
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.varints import encode_varint
 from anabranch.spark.message_headers import KEY
@@ -31,6 +33,8 @@ class Payload(NamedTuple):
     """Numbers messages that have no sequence id of their own, from the first one on."""
     consecutive: bool = False
     """Whether all messages are numbered so, although they have ids of their own."""
+    bucket_hashes: HashRange | None = None
+    """Lowest and highest bucket hash of the messages, as the producer stamped them."""
 
 
 def open_entry(entry: bytes, limit: int) -> Payload:
@@ -57,7 +61,8 @@ def open_entry(entry: bytes, limit: int) -> Payload:
         inner, count = _as_batch(metadata, bytes(data)), 1
     # An entry whose outer metadata was written again has old ids inside.
     ids = metadata.sequence_id, metadata.highest_sequence_id - metadata.sequence_id == count - 1
-    return Payload(inner, count, published, metadata.producer_name, metadata.schema_version, *ids)
+    name, version = metadata.producer_name, metadata.schema_version
+    return Payload(inner, count, published, name, version, *ids, stamped_hashes(metadata))
 
 
 def _as_batch(metadata: pb.MessageMetadata, value: bytes) -> bytes:

@@ -18,13 +18,15 @@ from typing import Any, TypeVar
 
 from anabranch.aio import new_event_loop
 from anabranch.client.bulk import BulkClient
-from anabranch.client.consume.segment_reader import SegmentReader
+from anabranch.client.consume.segment_reader import RawEntry, SegmentReader
 from anabranch.client.consume.segment_tails import SegmentTails
 from anabranch.client.net.layout_watch import TopicLayout
 from anabranch.client.net.schemas import TopicSchema
 from anabranch.client.produce.futures import BulkFuture
 from anabranch.client.produce.producer import AsyncProducer
 from anabranch.errors import TopicNotFoundError
+from anabranch.model.ranges import HashRange
+from anabranch.protocol.outer import head_without
 from anabranch.spark.credentials import SparkCredentials
 from anabranch.spark.cursor_mirrors import CursorMirrors
 from anabranch.spark.decide.offsets import TopicCut
@@ -166,7 +168,7 @@ class LiveReader:
                 if found is None:
                     return
                 number, entries = found
-                yield number, [StoredEntry(e.first_index, e.message_count, e.data) for e in entries]
+                yield number, [_stored(entry, slices[number].bucket_hashes) for entry in entries]
         finally:
             self._session.leave(ahead.close())
 
@@ -244,7 +246,12 @@ class LiveReader:
         if segment is None:
             return None
         name = layout.segment_topic(segment)
-        return self._session.client.read_segment(name, part.lo, part.hi, part.log)
+        return self._session.client.read_segment(name, part.lo, part.hi, part.log, part.bucket_hashes)
+
+
+def _stored(entry: RawEntry, wanted: HashRange | None) -> StoredEntry:
+    elsewhere = wanted is not None and head_without(entry.data, wanted) is not None
+    return StoredEntry(entry.first_index, entry.message_count, entry.data, elsewhere=elsewhere)
 
 
 class LiveWriter:

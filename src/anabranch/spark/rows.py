@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from base64 import b64decode
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,11 +10,12 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from anabranch.errors import AnabranchError, CorruptDataError
-from anabranch.model.ranges import HashRange
+from anabranch.model.ranges import FULL, HashRange
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.spark.columns import Flags, Numbers, Words, binary_column, hash_column, hash_spans
+from anabranch.spark.columns import Flags, Numbers, Words, binary_column
 from anabranch.spark.decide.topology import Slice
 from anabranch.spark.entries import Payload
+from anabranch.spark.owners import decoded_key, in_ranges, key_hashes
 from anabranch.spark.spans import Spans, find_spans
 
 if TYPE_CHECKING:
@@ -49,6 +49,25 @@ class _Piece(NamedTuple):
     def take(self) -> int:
         """Number of messages of the entry in the slice."""
         return min(self.part.hi - self.first, self.payload.count) - self.skip
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no key hash has to be known."""
+        wanted, stamped = self.part.bucket_hashes, self.payload.bucket_hashes
+        inside = (
+            stamped is not None and wanted is not None and stamped.start in wanted and stamped.end in wanted
+        )
+        return self.keep is None and (wanted is None or inside)
+
+    def owns(self, hashes: Words) -> Flags:
+        """Return which messages belong to the slice and the ranges, by their key hashes."""
+        owned = np.ones(len(hashes), np.bool_)
+        if self.keep is not None:
+            owned &= in_ranges(hashes >> np.uint32(16), self.part.range, self.keep)
+        if self.part.bucket_hashes is not None:
+            stamped = self.payload.bucket_hashes or FULL
+            owned &= in_ranges(hashes & np.uint32(0xFFFF), stamped, (self.part.bucket_hashes,))
+        return owned
 
 
 def arrow_schema(schema: Any) -> Any:
@@ -141,13 +160,13 @@ class _Rows:
             skip = self._of_entry([piece.skip for piece in pieces])
             within = self._within_entry()
             wanted &= (within >= skip) & (within < skip + self._of_entry([p.take for p in pieces]))
-        if any(piece.keep is not None for piece in pieces):
+        if not all(piece.is_whole for piece in pieces):
             # One call for all rows: a call per entry would be slow when each entry holds one row.
-            slots = _key_hashes(spans) >> np.uint32(16)
+            hashes = key_hashes(spans)
             for piece, first in zip(pieces, self._firsts.tolist(), strict=True):
-                if piece.keep is not None:
+                if not piece.is_whole:
                     rows = slice(first, first + piece.payload.count)
-                    wanted[rows] &= _in_ranges(slots[rows], piece.part.range, piece.keep)
+                    wanted[rows] &= piece.owns(hashes[rows])
         self.all = bool(wanted.all())
         self._picked = wanted if self.all else np.flatnonzero(wanted)
         self.count = len(self._picked)
@@ -195,37 +214,6 @@ class _Rows:
         return self.pick(self._of_entry([piece.payload.publish_time_ms for piece in self._pieces]))
 
 
-def _in_ranges(slots: Words, whole: HashRange, keep: tuple[HashRange, ...]) -> Flags:
-    """Return whether each message has its slot in one of the ranges.
-
-    A message without a key, or one that another rule put into the segment, may have a slot outside the
-    segment. The nearest slot inside counts then, because each message belongs to exactly one run.
-    """
-    slots = slots.clip(whole.start, whole.end)
-    kept = np.zeros(len(slots), np.bool_)
-    for part in keep:
-        kept |= (slots >= part.start) & (slots <= part.end)
-    return kept
-
-
-def _key_hashes(spans: Spans) -> Words:
-    starts, ends = spans.key_starts, spans.key_ends
-    hashes = hash_spans(spans.data, starts, ends - starts)
-    encoded = np.flatnonzero(spans.encoded_key)
-    if len(encoded):
-        decoded = [_decoded(spans.raw[starts[row] : ends[row]]) for row in encoded.tolist()]
-        hashes[encoded] = hash_column(pa.array(decoded, pa.binary()))
-    hashes[spans.no_key] = 0
-    return hashes
-
-
-def _decoded(text: bytes) -> bytes:
-    try:
-        return b64decode(text, validate=True)
-    except ValueError:
-        return text
-
-
 def _keys(rows: _Rows) -> Any:
     spans = rows.spans
     column = binary_column(
@@ -236,7 +224,7 @@ def _keys(rows: _Rows) -> Any:
         return column
     keys = column.to_pylist()
     for row in np.flatnonzero(encoded).tolist():
-        keys[row] = None if keys[row] is None else _decoded(keys[row])
+        keys[row] = None if keys[row] is None else decoded_key(keys[row])
     return pa.array(keys, pa.binary())
 
 
@@ -257,7 +245,7 @@ def _event_times(rows: _Rows) -> Any:
 
 
 def _hashes(rows: _Rows) -> Any:
-    hashes = rows.pick(_key_hashes(rows.spans))
+    hashes = rows.pick(key_hashes(rows.spans))
     return pa.array(hashes.view(np.int32), pa.int32(), mask=rows.pick(rows.spans.no_key))
 
 

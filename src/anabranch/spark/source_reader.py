@@ -20,7 +20,13 @@ from anabranch.errors import (
     TopicNotFoundError,
 )
 from anabranch.model.ranges import HashRange
-from anabranch.spark.decide.partitions import Partition, PartitionLimits, plan_by_position, plan_in_key_order
+from anabranch.spark.decide.partitions import (
+    Partition,
+    PartitionLimits,
+    plan_by_position,
+    plan_in_key_order,
+    tasks_for,
+)
 from anabranch.spark.decide.slices import slices_of_range
 from anabranch.spark.decide.topology import Sizes, Slice, Topology
 from anabranch.spark.entries import open_entry
@@ -87,7 +93,8 @@ class SourceReader(TopicViews):
     def plan_in_key_order(self, slices: Sequence[Slice]) -> list[PlannedPartition]:
         options = self.options
         most = options.max_partitions or PARTITIONS_MAX
-        planned = plan_in_key_order(slices, most, options.buckets, options.min_partitions or 1)
+        fewest = options.min_partitions or tasks_for(sum(s.rows for s in slices), options.max_partitions)
+        planned = plan_in_key_order(slices, most, options.buckets, fewest)
         return [PlannedPartition(runs) for runs in planned]
 
     def plan_by_position(
@@ -175,8 +182,8 @@ class BadEntryReport:
     def add_to(
         self, builder: RowBuilder, entry: StoredEntry, part: Slice, keep: tuple[HashRange, ...] | None
     ) -> None:
-        """Open an entry and add it to the rows, unless it is bad and skipped, or the end of a slice."""
-        if not entry.positions:
+        """Open an entry and add it to the rows, unless it is bad and skipped, or has none for this task."""
+        if not entry.positions or entry.elsewhere:
             return
         try:
             payload = open_entry(entry.data, PAYLOAD_BYTES_MAX)

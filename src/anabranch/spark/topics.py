@@ -28,6 +28,8 @@ class StoredEntry(NamedTuple):
     data: bytes
     complete: bool | None = None
     """Whether no message is missing before the entry; None where the positions tell."""
+    elsewhere: bool = False
+    """Whether all messages belong to other slices of the same positions; the data is not complete then."""
 
 
 class TopicReader(Protocol):

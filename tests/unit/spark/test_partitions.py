@@ -1,7 +1,13 @@
 from __future__ import annotations
 
 from anabranch.model.ranges import FULL, HashRange
-from anabranch.spark.decide.partitions import KeyedRun, PartitionLimits, plan_by_position, plan_in_key_order
+from anabranch.spark.decide.partitions import (
+    KeyedRun,
+    PartitionLimits,
+    plan_by_position,
+    plan_in_key_order,
+    tasks_for,
+)
 from anabranch.spark.decide.topology import Sizes, Slice
 
 LOW, HIGH = FULL.halves()
@@ -48,16 +54,39 @@ def test_many_runs_are_packed_into_few_tasks_of_like_size() -> None:
     assert sum(loads) == sum(s.rows for s in slices)
 
 
-def test_buckets_cut_a_run_by_hash() -> None:
-    planned = plan_in_key_order([part(0, FULL)], max_partitions=4, buckets=4)
+def test_a_run_of_one_slice_is_cut_by_bucket_hashes() -> None:
+    planned = plan_in_key_order([part(1, LOW)], max_partitions=4, buckets=4)
+    slices = [s for runs in planned for run in runs for s in run.slices]
+    assert slices == [part(1, LOW)._replace(bucket_hashes=r) for r in FULL.parts(4)]
+    assert all(run.ranges_for(run.slices[0]) is None for runs in planned for run in runs)
+
+
+def test_a_run_of_several_slices_or_of_a_shared_one_is_cut_by_slots() -> None:
+    old, young = part(0, FULL), part(1, LOW)
+    planned = plan_in_key_order([old, young], max_partitions=8, buckets=2)
+    found = {(run.slices, run.ranges) for runs in planned for run in runs}
+    below, above = ([(r,) for r in half.halves()] for half in (LOW, HIGH))
+    assert found == {*(((old, young), r) for r in below), *(((old,), r) for r in above)}
+
+
+def test_a_slice_of_pulsar_is_cut_by_slots_because_its_broker_does_not_filter() -> None:
+    planned = plan_in_key_order([part(0, FULL)._replace(estimate=100)], max_partitions=4, buckets=4)
     assert [run.ranges for runs in planned for run in runs] == [(r,) for r in FULL.parts(4)]
+
+
+def test_many_rows_of_one_segment_get_several_tasks() -> None:
+    assert [tasks_for(rows, None) for rows in (0, 100_000, 399_999, 400_000, 10**9)] == [1, 1, 1, 2, 2]
+    assert [tasks_for(10**9, most) for most in (1, 2, 3, 100)] == [1, 2, 3, 4]
+    assert tasks_for(600_000, 100) == 3
 
 
 def test_the_heaviest_runs_are_cut_until_there_are_enough_tasks() -> None:
     heavy, light = part(1, LOW, rows=900), part(2, HIGH, rows=100)
     planned = plan_in_key_order([heavy, light], max_partitions=32, min_partitions=4)
-    ranges = [run.ranges for runs in planned for run in runs]
-    assert sorted(ranges, key=str) == sorted([*((r,) for r in LOW.parts(3)), (HIGH,)], key=str)
+    slices = [s for runs in planned for run in runs for s in run.slices]
+    assert sorted(slices, key=str) == sorted(
+        [*(heavy._replace(bucket_hashes=r) for r in FULL.parts(3)), light], key=str
+    )
     assert len(plan_in_key_order([heavy, light], max_partitions=32, min_partitions=2)) == 2
 
 

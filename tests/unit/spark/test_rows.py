@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from anabranch.errors import InvalidConfigurationError
-from anabranch.model.ranges import FULL
+from anabranch.model.ranges import FULL, HashRange
 from anabranch.protocol.batches import MessageBatch
 from anabranch.protocol.frames import build_entry, metadata_span
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -110,6 +110,25 @@ def test_runs_share_the_messages_of_a_slice_without_remainder() -> None:
             seen.append(int(row["value"]))
             if row["keyHash"] is not None:
                 assert (row["keyHash"] & 0xFFFFFFFF) >> 16 in run
+    assert sorted(seen) == list(range(len(keys)))
+
+
+@pytest.mark.parametrize(
+    "stamp", [None, FULL, HashRange(0, 40_000), HashRange(20_000, 30_000), HashRange(7, 7)]
+)
+def test_bucket_hashes_share_the_messages_of_an_entry_without_remainder(stamp: HashRange | None) -> None:
+    # A stamp that is not true costs the order of its entry, and no message.
+    keys = [*(f"key-{n}" for n in range(50)), None, b"\xff\xfe"]
+    payload = entry(*({"value": str(n).encode(), "key": key} for n, key in enumerate(keys)))
+    payload = payload._replace(bucket_hashes=stamp)
+    seen: list[int] = []
+    for piece in FULL.parts(5):
+        builder = RowBuilder(schema_of("value", "keyHash"), "orders")
+        builder.add(payload, 0, Slice("orders", 0, FULL, 0, len(keys), bucket_hashes=piece), None)
+        for row in taken(builder):
+            seen.append(int(row["value"]))
+            if row["keyHash"] is not None and stamp in (None, FULL):
+                assert row["keyHash"] & 0xFFFF in piece
     assert sorted(seen) == list(range(len(keys)))
 
 

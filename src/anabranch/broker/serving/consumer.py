@@ -35,6 +35,8 @@ class ConsumerOptions:
     """The generation of the assignment that the member attaches with."""
     principal: str = ""
     """The role of the consumer; empty without authentication."""
+    bucket_hashes: HashRange | None = None
+    """The only messages that a bulk reader wants; None for all."""
 
 
 class ServedConsumer(Receiver):

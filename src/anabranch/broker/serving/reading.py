@@ -20,8 +20,10 @@ from anabranch.errors import ConsumerBusyError
 from anabranch.ledger.cursors import Cursor
 from anabranch.ledger.storage import Entry
 from anabranch.model.acks import words_from_bits
+from anabranch.model.ranges import HashRange
 from anabranch.protocol.claims import MESSAGE_BYTES_MIN, countable_messages, permits_for
 from anabranch.protocol.hot_frames import encode_delivery
+from anabranch.protocol.outer import head_without, read_outer
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 WRITE_BYTES = 256 * 2**10
@@ -136,6 +138,17 @@ class Reading(ABC):
         counters.bytes_out += size
 
 
+def _without_unwanted(entry: Entry, wanted: HashRange) -> Entry:
+    """The entry, without its payload if no message in it has a wanted bucket hash.
+
+    The reader counts by the claim of such an entry, so one that was stored with another count stays whole.
+    """
+    head = head_without(entry.data, wanted)
+    if head is None or read_outer(head).num_messages != entry.count:
+        return entry
+    return entry._replace(data=head)
+
+
 class OrderedReading(Reading):
     """Exclusive and Failover: one consumer gets all entries in order."""
 
@@ -183,6 +196,13 @@ class OrderedReading(Reading):
         if consumer is self.active:
             self.rewind()
 
+    def _entries_for(self, consumer: ServedConsumer) -> Sequence[Entry] | None:
+        path, wanted = self.path, consumer.options.bucket_hashes
+        entries = path.source.read(self.next, min(consumer.permits, path.batch_entries))
+        if not entries or wanted is None:
+            return entries
+        return [_without_unwanted(entry, wanted) for entry in entries]
+
     def turn(self) -> bool:
         consumer = self.active
         if consumer is None or not consumer.ready:
@@ -190,7 +210,7 @@ class OrderedReading(Reading):
         path = self.path
         acks = path.cursor.acks
         self.next = acks.next_pending(self.next)
-        entries = path.source.read(self.next, min(consumer.permits, path.batch_entries))
+        entries = self._entries_for(consumer)
         if not entries:
             return False
         plain = entries[0].ordinal >= acks.top and not acks.parts

@@ -7,16 +7,26 @@ from anabranch.client.consume.segment_reader import SegmentReader
 from anabranch.client.consume.segment_tails import SegmentTails
 from anabranch.client.net.client_life import ClientLife
 from anabranch.client.net.topic_lists import list_classic_topics, list_scalable_topics
+from anabranch.model.ranges import HashRange
 
 
 class BulkReading(ClientLife):
     """Hands out readers of segments; the client closes them."""
 
     def read_segment(
-        self, segment_topic: str, start: int, stop: int, log_id: int | None = None
+        self,
+        segment_topic: str,
+        start: int,
+        stop: int,
+        log_id: int | None = None,
+        bucket_hashes: HashRange | None = None,
     ) -> SegmentReader:
-        """Whole entries of one segment by message index, for bulk readers; only of this log, if given."""
+        """Whole entries of one segment by message index, for bulk readers; only of this log, if given.
+
+        Entries whose messages all have bucket hashes outside of the given ones may lack their payload.
+        """
         reader = SegmentReader(self._connections(), segment_topic, start, stop, log_id)
+        reader.bucket_hashes = bucket_hashes
         self._readers[reader] = None
         return reader
 

@@ -24,11 +24,13 @@ from anabranch.errors import (
     UnsupportedFeatureError,
 )
 from anabranch.model.names import TopicName
-from anabranch.protocol.claims import permits_for
+from anabranch.model.ranges import HashRange
+from anabranch.protocol.claims import ENTRY_MESSAGES_MAX, permits_for
 from anabranch.protocol.commands import Delivery
+from anabranch.protocol.frames import metadata_span
 from anabranch.protocol.outer import read_outer
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.protocol.properties import START_INDEX
+from anabranch.protocol.properties import BUCKET_HASHES, START_INDEX
 
 E = TypeVar("E")
 
@@ -59,6 +61,8 @@ class RawSubscription:
         self._pool = pool
         self._topic = topic
         self._name = name
+        self.bucket_hashes: HashRange | None = None
+        """Entries without a message of these bucket hashes come without their payload; None for all."""
         self.connection: BrokerConnection | None = None
         self.consumer_id = 0
         self.log_id: int | None = None
@@ -85,6 +89,9 @@ class RawSubscription:
         if start_index is not None:
             command.metadata.add(key=START_INDEX, value=str(start_index))
             command.initialPosition = pb.CommandSubscribe.Earliest
+        if self.bucket_hashes is not None:
+            wanted = f"{self.bucket_hashes.start}-{self.bucket_hashes.end}"
+            command.metadata.add(key=BUCKET_HASHES, value=wanted)
         if start_id is not None:
             command.start_message_id.CopyFrom(start_id)
         connection.consumers[consumer_id] = self
@@ -251,7 +258,8 @@ class SegmentReader(EntryReader[RawEntry]):
         first = self._received
         if (ledger, number) != self._next_place:
             # It is the first entry, or entries before it were removed: only the entry says where it begins.
-            first = max(index - _claimed_messages(delivery.data) + 1, 0)
+            by_hashes = self.bucket_hashes is not None
+            first = max(index - _claimed_messages(delivery.data, by_hashes) + 1, 0)
         if first >= self._stop:
             # The store may have lost messages before the stop; none is left that could still arrive.
             self._stop_passed = True
@@ -273,10 +281,15 @@ class SegmentReader(EntryReader[RawEntry]):
         self._arrived.set()
 
 
-def _claimed_messages(entry: bytes) -> int:
-    """The messages that an entry claims; 1 if the claim cannot be true or cannot be read."""
+def _claimed_messages(entry: bytes, by_hashes: bool) -> int:
+    """The messages that an entry claims; 1 if the claim cannot be true or cannot be read.
+
+    A broker that leaves payloads out, `by_hashes`, leaves out only those of entries that claim the truth.
+    """
     try:
         claimed = read_outer(entry).num_messages
+        if by_hashes and metadata_span(entry)[1] == len(entry):
+            return min(max(claimed, 1), ENTRY_MESSAGES_MAX)
     except AnabranchError:
         return 1
     return permits_for(claimed, entry) if claimed > 0 else 1

@@ -14,7 +14,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from itertools import groupby, pairwise
 from math import ceil
 
-from anabranch.model.ranges import HashRange
+from anabranch.model.ranges import FULL, HashRange
 from anabranch.spark.decide.places import entry_borders
 from anabranch.spark.decide.topology import UNKNOWN_SIZES, Sizes, Slice
 
@@ -36,6 +36,17 @@ class KeyedRun:
         return tuple(part for part in self.ranges if part.overlaps(part_of.range))
 
 
+TASK_ROWS = 200_000
+"""From this many rows on a further task gains more than its start costs."""
+
+TASKS_MIN = 2
+"""Tasks of a large read unless the user sets a number: any machine has two cores."""
+
+BUCKETS_USUAL = 4
+"""Buckets of a new topic. Entries hold one bucket, so more tasks than buckets receive some entries twice."""
+
+PIECES_MAX = 1024
+
 Partition = tuple[KeyedRun, ...]
 """Runs that one Spark task reads one after the other."""
 
@@ -55,18 +66,19 @@ def plan_in_key_order(
 ) -> list[Partition]:
     """Return partitions of which no two hold the same key, with the messages of each key in order.
 
-    `buckets` cuts every run into so many hash ranges, for more tasks; `min_partitions` cuts the heaviest runs
-    until there are so many. Each piece reads all entries of its run, so a run that need not be cut is not. A
-    run with messages of a classic topic is never cut.
+    `buckets` cuts every run into so many pieces, for more tasks; `min_partitions` cuts the heaviest runs
+    until there are so many. A run of one slice is cut by bucket hashes, and brokers send each piece only
+    the entries that may belong to it. Pieces of other runs read all entries, so a run that need not be cut
+    is not. A run with messages of a classic topic is never cut.
     """
     runs: list[tuple[HashRange, list[Slice]]] = []
     for _, group in groupby(sorted(slices), key=lambda s: s.topic):
         runs += _runs_of_topic(_widened(list(group)))
     cuts = _cuts([(_weight(*run), _pieces_max(*run)) for run in runs], buckets, min_partitions)
     pieces = [
-        (_weight(piece, members), KeyedRun(tuple(members), (piece,)))
+        piece
         for (part, members), count in zip(runs, cuts, strict=True)
-        for piece in part.parts(count)
+        for piece in _pieces(part, members, count)
     ]
     return [tuple(_joined(group)) for group in _pack(pieces, max(max_partitions, min_partitions))]
 
@@ -75,9 +87,29 @@ def _weight(part: HashRange, members: Sequence[Slice]) -> float:
     return sum(s.rows * _share(part, s.range) for s in members)
 
 
+def tasks_for(rows: int, max_partitions: int | None) -> int:
+    """Return how many tasks so many rows get at least, even if they are in one segment."""
+    return max(1, min(max_partitions or TASKS_MIN, BUCKETS_USUAL, rows // TASK_ROWS))
+
+
 def _pieces_max(part: HashRange, members: Sequence[Slice]) -> int:
     """Return into how many pieces a run can be cut; a message of a classic topic may have any key."""
-    return part.width if all(s.routed for s in members) else 1
+    if not all(s.routed for s in members):
+        return 1
+    return PIECES_MAX if _is_one_slice(part, members) else part.width
+
+
+def _is_one_slice(part: HashRange, members: Sequence[Slice]) -> bool:
+    """Whether a run is one slice of our brokers that belongs to no other run."""
+    return len(members) == 1 and members[0].range == part and members[0].estimate is None
+
+
+def _pieces(part: HashRange, members: Sequence[Slice], count: int) -> list[tuple[float, KeyedRun]]:
+    """Return the pieces of a run with their weights."""
+    if count == 1 or not _is_one_slice(part, members):
+        return [(_weight(piece, members), KeyedRun(tuple(members), (piece,))) for piece in part.parts(count)]
+    slices = [members[0]._replace(bucket_hashes=piece) for piece in FULL.parts(count)]
+    return [(_weight(part, members) / count, KeyedRun((piece,), (part,))) for piece in slices]
 
 
 def _cuts(runs: Sequence[tuple[float, int]], buckets: int, fewest: int) -> list[int]:

@@ -143,6 +143,8 @@ class Slice(NamedTuple):
     """Estimated messages if positions are places on Pulsar; None if positions count messages."""
     log: int | None = None
     """Identity of the log; None if it is unknown."""
+    bucket_hashes: HashRange | None = None
+    """The only messages that belong to the slice, by the low half of their key hash; None for all."""
 
     @property
     def rows(self) -> int:

@@ -319,6 +319,16 @@ async def test_a_reader_can_start_at_a_message_index(brokers: Brokers) -> None:
     assert (first.index, second.index) == (3, 5)
 
 
+@pytest.mark.parametrize("hashes", ["", "5", "9-3", "0-65536", "a-b"])
+async def test_a_reader_that_asks_for_impossible_bucket_hashes_is_refused(
+    brokers: Brokers, hashes: str
+) -> None:
+    client = await filled(brokers)
+    asked = [pb.KeyValue(key="anabranch.bucket_hashes", value=hashes)]
+    refused = await client.subscribe(subscription="r", durable=False, metadata=asked)
+    assert error_of(refused) == pb.NotAllowedError
+
+
 async def test_a_reader_can_start_some_seconds_ago(brokers: Brokers) -> None:
     client = await filled(brokers, 3)
     await asyncio.sleep(100)

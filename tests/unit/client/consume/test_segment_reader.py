@@ -12,7 +12,9 @@ from anabranch.client.consume import segment_reader
 from anabranch.client.consume.segment_reader import RawEntry
 from anabranch.errors import AlreadyClosedError, TopicNotFoundError
 from anabranch.ledger.memory import MemoryLog
+from anabranch.model.ranges import FULL
 from anabranch.protocol.entries import decode_columns
+from anabranch.protocol.outer import head_without
 from anabranch.testing.lies import HIDDEN, VISIBLE
 from tests.harness.cluster import TOPIC, Brokers, read_all
 from tests.harness.lies import store
@@ -46,6 +48,45 @@ async def test_entries_hold_the_messages_asked_for_under_their_indexes(brokers: 
             assert wanted == {index: b"%d" % index for index in range(start, stop)}
             assert min(found) > start - 7
             assert max(found) < stop + 7
+
+
+async def publish_keys(brokers: Brokers, count: int) -> str:
+    """Publish keyed numbers to a segment of four buckets; returns the segment's name."""
+    async with brokers.client() as client:
+        producer = await client.create_producer(TOPIC, batching=Batching(max_messages=40))
+        await producer.send_many([b"%d" % n for n in range(count)], keys=[f"k{n}" for n in range(count)])
+        layout = await client.layout(TOPIC)
+        return layout.segment_topic(layout.layout.segment(0))
+
+
+async def test_readers_by_bucket_hashes_see_all_indexes_and_share_the_payloads(brokers: Brokers) -> None:
+    topic = await publish_keys(brokers, 2000)
+    async with brokers.client() as client:
+        whole = await read_all(client.read_segment(topic, 0, 2000))
+        found: dict[int, bytes] = {}
+        moved = 0
+        for part in FULL.parts(4):
+            entries = await read_all(client.read_segment(topic, 0, 2000, bucket_hashes=part))
+            assert [e[:5] for e in entries] == [e[:5] for e in whole]
+            mine = [e for e in entries if head_without(e.data, part) is None]
+            assert all(e.data in {one.data for one in whole} for e in mine)
+            found.update(values(mine))
+            moved += sum(len(e.data) for e in entries if e in mine)
+        assert found == values(whole)
+        assert moved == sum(len(e.data) for e in whole), "each payload went to one reader"
+
+
+async def test_a_reader_by_bucket_hashes_knows_where_an_entry_without_payload_begins(
+    brokers: Brokers,
+) -> None:
+    topic = await publish_keys(brokers, 400)
+    async with brokers.client() as client:
+        whole = await read_all(client.read_segment(topic, 0, 400))
+        for part in FULL.parts(4):
+            for entry in whole:
+                last = entry.first_index + entry.message_count
+                first, *_ = await client.read_segment(topic, last - 1, last, bucket_hashes=part).read()
+                assert first[:5] == entry[:5]
 
 
 async def test_an_empty_span_reads_nothing(brokers: Brokers) -> None:

@@ -18,9 +18,10 @@ from anabranch.controller.decide.admission import Admission, AttachRequest
 from anabranch.errors import AnabranchError, ConsumerBusyError, NotAllowedError, ServiceNotReadyError
 from anabranch.metadata.records import InitialPosition, SubscriptionKind
 from anabranch.model.names import TopicName, validate_client_name, validate_subscription
+from anabranch.model.ranges import LAST_SLOT, HashRange
 from anabranch.protocol.commands import NO_ID
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.protocol.properties import START_INDEX
+from anabranch.protocol.properties import BUCKET_HASHES, START_INDEX
 from anabranch.rights.names import is_foreign
 
 
@@ -138,6 +139,7 @@ def _make_consumer(
         member=admission.member,
         generation=admission.generation,
         principal=connection.caller.principal,
+        bucket_hashes=None if command.durable else _wanted_hashes(metadata),
     )
     return ServedConsumer(connection, command.consumer_id, command.consumer_name, options)
 
@@ -234,6 +236,17 @@ def _start(segment: ServedLog, command: pb.CommandSubscribe, metadata: Mapping[s
     if command.initialPosition == pb.CommandSubscribe.Earliest:
         return log.extent.first_ordinal
     return log.extent.next_ordinal
+
+
+def _wanted_hashes(metadata: Mapping[str, str]) -> HashRange | None:
+    """The bucket hashes that a bulk reader asks for; None for all."""
+    given = metadata.get(BUCKET_HASHES)
+    if given is None:
+        return None
+    low, _, high = given.partition("-")
+    if not (low.isdecimal() and high.isdecimal() and int(low) <= int(high) <= LAST_SLOT):
+        raise NotAllowedError(f"{BUCKET_HASHES} must be two ascending numbers below 65536, not {given!r}")
+    return HashRange(int(low), int(high))
 
 
 async def _detach_dead(segment: ServedLog, subscription: Subscription) -> None:
