@@ -36,7 +36,7 @@ from anabranch.spark.option_values import CREDENTIALS, Settings
 from anabranch.spark.segment_places import places_at, places_of
 from anabranch.spark.slices_ahead import SlicesAhead
 from anabranch.spark.topics import OutgoingRows, Sink, StoredEntry, TopicReader
-from anabranch.spark.worker_memory import exempt_modules
+from anabranch.spark.worker_memory import prepare_worker
 
 T = TypeVar("T")
 
@@ -114,7 +114,7 @@ def _session(service: LiveService) -> Session:
     key = (os.getpid(), threading.get_ident(), service)
     if key not in _sessions:
         _sessions[key] = Session(service)
-        exempt_modules()
+        prepare_worker()
     return _sessions[key]
 
 

@@ -1,18 +1,21 @@
 from __future__ import annotations
 
 import gc
+import platform
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
 from pyspark import TaskContext
 
 from anabranch.spark import worker_memory
-from anabranch.spark.worker_memory import exempt_modules
+from anabranch.spark.worker_memory import prepare_worker
 
 
 @pytest.fixture
 def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(worker_memory, "exempted", set())
+    monkeypatch.setattr(worker_memory, "prepared", set())
     gc.unfreeze()
     yield
     gc.unfreeze()
@@ -21,11 +24,11 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("collector")
 def test_a_process_that_runs_a_task_exempts_its_modules_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TaskContext, "get", lambda: object())
-    exempt_modules()
+    prepare_worker()
     frozen = gc.get_freeze_count()
     assert frozen > 10_000
     more = [[] for _ in range(100)]  # type: ignore[var-annotated]
-    exempt_modules()
+    prepare_worker()
     # Objects that were exempted may have been freed meanwhile.
     assert gc.get_freeze_count() <= frozen, f"{len(more)} later objects are exempted too"
 
@@ -33,5 +36,31 @@ def test_a_process_that_runs_a_task_exempts_its_modules_once(monkeypatch: pytest
 @pytest.mark.usefixtures("collector")
 def test_other_processes_keep_their_collector(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TaskContext, "get", lambda: None)
-    exempt_modules()
+    prepare_worker()
     assert gc.get_freeze_count() == 0
+
+
+FAULTS = """
+import resource
+from anabranch.spark.worker_memory import reuse_freed_memory
+
+reused = reuse_freed_memory() if {reuse} else True
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(50):
+    blocks = [bytes(2**20) for _ in range(4)]
+    del blocks
+print(reused, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def faults(*, reuse: bool) -> tuple[bool, int]:
+    script = FAULTS.format(reuse=reuse)
+    found = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+    reused, count = found.split()
+    return reused == "True", int(count)
+
+
+def test_a_worker_reuses_the_pages_of_freed_entries() -> None:
+    reused, few = faults(reuse=True)
+    assert reused is (platform.libc_ver()[0] == "glibc")
+    assert not reused or few * 3 < faults(reuse=False)[1]
