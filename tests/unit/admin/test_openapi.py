@@ -23,7 +23,8 @@ from anabranch.metadata.records import (
     SegmentRecord,
     TopicRecord,
 )
-from tests.harness.admin import Admin
+from anabranch.model.names import TopicName
+from tests.harness.admin import ORDERS, Admin
 
 FORMS = [one.form for one in server.ROUTES]
 
@@ -108,3 +109,15 @@ def test_a_record_with_everything_in_it_can_be_shown() -> None:
     shown = shown_record(record)
     assert msgspec.json.decode(msgspec.json.encode(shown)) == msgspec.json.decode(msgspec.json.encode(record))
     assert shown.segments[0].hash_range.end == 0xFFFF
+
+
+async def test_nothing_that_a_leader_tells_is_left_out(admin: Admin) -> None:
+    assert (await admin.ask("PUT", ORDERS)).status == 204
+    assert (await admin.ask("PUT", f"{ORDERS}/subscriptions/s")).status == 204
+    controller = await admin.broker.controllers.controller(TopicName.parse("topic://public/default/orders"))
+    for path, told in (("why", await controller.explain()), ("stats", await controller.stats())):
+        shown = (await admin.ask("GET", f"{ORDERS}/{path}")).json
+        assert told.keys() <= shown.keys()
+        for part in ("segments", "subscriptions"):
+            for name, figures in told.get(part, {}).items():  # type: ignore[attr-defined]
+                assert figures.keys() <= shown[part][name].keys(), (path, part)

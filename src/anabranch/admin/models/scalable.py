@@ -181,6 +181,7 @@ class ScaleDecision(Body, frozen=True, kw_only=True):
     count: int = 1
     first_ms: int = 0
     last_ms: int = 0
+    look_again_seconds: float | None = None
 
 
 class HotKey(Body, frozen=True, kw_only=True):
