@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -194,6 +195,24 @@ def test_a_policy_is_set_shown_and_removed(run: Run) -> None:
     assert run("policy", "set", "public/default", "noSuchPolicy", "1")[0] == 1
     assert "not valid JSON" in run("policy", "set", "public/default", "retention", "{")[2]
     assert "name the policy" in run("policy", "show", "persistent://public/default/t")[2]
+
+
+def test_a_schema_is_added_compared_shown_and_deleted(run: Run, tmp_path: Path) -> None:
+    run("topic", "create", "orders")
+    first, other = tmp_path / "first.avsc", tmp_path / "other.avsc"
+    record = {"type": "record", "name": "Order", "fields": [{"name": "amount", "type": "int"}]}
+    first.write_text(json.dumps(record))
+    changed = [*record["fields"], {"name": "customer", "type": "string"}]
+    other.write_text(json.dumps({**record, "fields": changed}))
+    add = ("schema", "add", "orders", "--type", "avro", "--file")
+    assert run(*add, str(first))[1] == "version 0 of the schema of topic://public/default/orders\n"
+    assert run("schema", "list", "orders")[1] == "version 0, AVRO\n"
+    assert json.loads(run("schema", "show", "orders", "--json")[1])["type"] == "AVRO"
+    code, text, _ = run("schema", "check", "orders", "--type", "avro", "--file", str(other))
+    assert (code, text.startswith("not compatible (FULL)")) == (1, True), text
+    assert run(*add, str(other))[0] == 1
+    assert run("schema", "delete", "orders", "--yes")[0] == 0
+    assert run("schema", "show", "orders")[0] == 1
 
 
 def test_a_namespace_shows_its_policies(run: Run) -> None:

@@ -35,6 +35,7 @@ _COMMANDS: Final = {
     "tenant": ("tenant:app", "create, list, show and delete tenants, and name their admins"),
     "namespace": ("namespace:app", "create, list, show and delete namespaces"),
     "policy": ("policy:app", "show, set and remove the policies of namespaces and topics"),
+    "schema": ("schema:app", "show, add and delete the registered schemas of topics"),
     "permissions": ("permissions:app", "show, grant and revoke the rights of roles"),
     "quotas": ("quotas:app", "show, set and remove the quotas of tenants and namespaces"),
     "brokers": ("brokers:brokers", "list the running brokers and the stores that each of them serves"),

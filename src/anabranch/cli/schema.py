@@ -1,0 +1,94 @@
+"""`anabranch schema ...`: the registered schemas of topics, over the admin API."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote
+
+from cyclopts import Parameter
+
+from anabranch.cli.answers import confirmed, tell
+from anabranch.cli.classic import topic_of
+from anabranch.cli.options import ADMIN, AdminOptions, Topic, Yes, command_group
+from anabranch.cli.role import role_of
+from anabranch.errors import InvalidConfigurationError
+from anabranch.model.names import TopicName
+
+app = command_group("schema", "Show, add and delete the registered schemas of topics.", help_epilogue="")
+
+Kind = Annotated[str, Parameter(name="--type", metavar="TYPE", help="AVRO, JSON, PROTOBUF, STRING...")]
+Definition = Annotated[str, Parameter(name="--file", metavar="FILE", help="the definition of the schema")]
+
+
+@app.command
+def show(
+    topic: Topic,
+    /,
+    *,
+    version: Annotated[int | None, Parameter(metavar="N", help="the version (the newest)")] = None,
+    at: AdminOptions = ADMIN,
+) -> int:
+    """Show one version of the schema of a topic."""
+    with role_of(at, os.environ).open_admin() as admin:
+        found = admin.call(
+            "GET", _path(topic_of(topic), "schema", *([] if version is None else [str(version)]))
+        )
+    return tell(found, _line(found), found["data"], as_json=at.as_json)
+
+
+@app.command(name="list")
+def list_versions(topic: Topic, /, *, at: AdminOptions = ADMIN) -> int:
+    """List the versions of the schema of a topic, the oldest first."""
+    with role_of(at, os.environ).open_admin() as admin:
+        found = admin.call("GET", _path(topic_of(topic), "schemas"))["getSchemaResponses"]
+    return tell(found, *map(_line, found), as_json=at.as_json)
+
+
+@app.command
+def add(topic: Topic, /, *, kind: Kind, file: Definition, at: AdminOptions = ADMIN) -> int:
+    """Add a version, if it is compatible with the versions before it."""
+    name = topic_of(topic)
+    with role_of(at, os.environ).open_admin() as admin:
+        made = admin.call("POST", _path(name, "schema"), body=_body(kind, file))
+    return tell(made, f"version {made['version']} of the schema of {name}", as_json=at.as_json)
+
+
+@app.command
+def check(topic: Topic, /, *, kind: Kind, file: Definition, at: AdminOptions = ADMIN) -> int:
+    """Say whether a schema is compatible; exits with 1 if not."""
+    with role_of(at, os.environ).open_admin() as admin:
+        found = admin.call("POST", _path(topic_of(topic), "compatibility"), body=_body(kind, file))
+    fits = bool(found["compatibility"])
+    reason = f": {found['reason']}" if found.get("reason") else ""
+    text = f"{'compatible' if fits else 'not compatible'} ({found['schemaCompatibilityStrategy']}){reason}"
+    tell(found, text, as_json=at.as_json)
+    return 0 if fits else 1
+
+
+@app.command
+def delete(topic: Topic, /, *, yes: Yes = False, at: AdminOptions = ADMIN) -> int:
+    """Delete all versions of the schema of a topic."""
+    name = topic_of(topic)
+    if not confirmed(f"delete the schema of {name}", yes=yes):
+        return 1
+    with role_of(at, os.environ).open_admin() as admin:
+        admin.call("DELETE", _path(name, "schema"))
+    return tell({"deleted": str(name)}, f"deleted the schema of {name}", as_json=at.as_json)
+
+
+def _path(name: TopicName, *more: str) -> str:
+    parts = (name.tenant, name.namespace, name.local, *more)
+    return "/".join(("/admin/v2/schemas", *(quote(part, safe="") for part in parts)))
+
+
+def _body(kind: str, file: str) -> dict[str, Any]:
+    try:
+        return {"type": kind.upper(), "schema": Path(file).read_text(), "properties": {}}
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidConfigurationError(f"cannot read {file}: {error}") from None
+
+
+def _line(found: dict[str, Any]) -> str:
+    return f"version {found['version']}, {found['type']}"
