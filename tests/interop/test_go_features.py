@@ -21,6 +21,7 @@ CASES = [
     "chunking",
     "encryption",
     "schemas",
+    "bytes",
     "dead letter",
     "retry",
     "table view",

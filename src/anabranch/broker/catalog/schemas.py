@@ -38,7 +38,8 @@ TOPIC_BYTES_MAX = 64 * 1024 * 1024
 CACHE_BYTES = 16 * 1024 * 1024
 
 _VERSION = Struct(">q")
-_NO_SCHEMA = (pb.Schema.Type.Value("None"), pb.Schema.AutoConsume)
+_BYTES = pb.Schema.Type.Value("None")
+_NO_SCHEMA = (_BYTES, pb.Schema.AutoConsume)
 """Schema types of clients without a schema of their own: plain bytes, or the schema of the topic."""
 
 
@@ -120,13 +121,20 @@ class SchemaRegistry:
     async def admit_producer(self, topic: TopicName, schema: pb.Schema | None, now_ms: int) -> bytes:
         """The version of a producer's schema, which is added if it may be; empty without a schema."""
         policy = await self.policy(topic)
-        if schema is not None and schema.type not in _NO_SCHEMA:
+        typed = schema is not None and schema.type not in _NO_SCHEMA
+        # Bytes have a version, too, unless the topic has values of another type.
+        plain = schema is not None and schema.type == _BYTES and await self._has_only_bytes(topic)
+        if schema is not None and (typed or plain):
             return await self.register(topic, schema, now_ms, policy, administrator=False)
         if policy.enforced and await self.get(topic, None) is not None:
             raise IncompatibleSchemaError(
                 f"{topic} has a schema, and {ENFORCED} refuses producers without one; give this one a schema"
             )
         return b""
+
+    async def _has_only_bytes(self, topic: TopicName) -> bool:
+        newest = await self.get(topic, None)
+        return newest is None or newest[0].type == _BYTES
 
     async def admit_consumer(self, topic: TopicName, schema: pb.Schema, now_ms: int, *, idle: bool) -> None:
         """Check that a consumer can read with its schema; an idle topic without a schema gets this one."""

@@ -162,3 +162,16 @@ async def test_a_definition_that_cannot_be_read_is_refused(
     side: Side, kind: pb.Schema.Type.ValueType, data: bytes
 ) -> None:
     assert await side.produce(pb.Schema(name="", schema_data=data, type=kind)) is None
+
+
+async def test_bytes_have_a_version_unless_the_topic_has_another_type(brokers: Brokers, side: Side) -> None:
+    plain = pb.Schema(name="Bytes", schema_data=b"", type=pb.Schema.Type.Value("None"))
+    assert await side.consume(plain)
+    assert await side.produce(plain) == 0
+    assert await side.produce(plain) == 0
+    assert await side.produce(None) == -1
+    # As in Pulsar, the type of the values stays.
+    assert await side.produce(record("id")) is None
+    await set_policy(brokers, f"{TOPIC_PATH}/schemaCompatibilityStrategy", "ALWAYS_COMPATIBLE")
+    assert await side.produce(record("id")) == 1
+    assert await side.produce(plain) == -1
