@@ -10,12 +10,13 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from anabranch.admin import lane_reports, stats, stored_messages
-from anabranch.admin.models.topics import InternalStats, MessageIdBody, TopicStats
+from anabranch.admin.models.topics import CompactionStatus, InternalStats, MessageIdBody, TopicStats
 from anabranch.admin.noted_lanes import noted_lanes
 from anabranch.admin.stats import WHOLE_STATS, StatsRequest
 from anabranch.admin.stored_messages import EntryBody
 from anabranch.broker.broker import Broker
 from anabranch.broker.cluster.remote_calls import Port
+from anabranch.broker.dispatch.compaction import COMPACTION
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.producer import ServedProducer
 from anabranch.broker.serving.served_log import ServedLog
@@ -101,6 +102,20 @@ class Logs:
         log = await self._log(place)
         await log.seal()
         return _last_id(log)
+
+    async def compact(self, place: Place) -> None:
+        """Begin to compact the log; ConflictError while a compaction runs."""
+        log = await self._log(place)
+        log.compacting.start(self._broker.spawn, log.use, self._broker.clock.wall_ms)
+
+    async def compaction_status(self, place: Place) -> CompactionStatus:
+        compacting = (await self._log(place)).compacting
+        return CompactionStatus(status=compacting.status, last_error=compacting.error or "")
+
+    async def unload(self, place: Place) -> None:
+        """Disconnect the clients of the log, and load it again when one comes back."""
+        self._broker.stores.check(place.store)
+        self._broker.logs.reload(place.name)
 
     async def last_id(self, place: Place) -> MessageIdBody:
         return _last_id(await self._log(place))
@@ -209,6 +224,7 @@ class Logs:
         if log is None:
             stored = self._broker.stores.get(str(place.name))
             cursors = {} if stored is None else dict(stored.cursors)
+            cursors.pop(COMPACTION, None)
             return {"keys": [], "lanes": noted_lanes(cursors, limit)}
         with log.use.call():
             return await lane_reports.hot_spots(log, limit)

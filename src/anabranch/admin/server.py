@@ -36,6 +36,7 @@ from anabranch.admin import (
     tenants,
     topic_reports,
     topics,
+    upkeep,
 )
 from anabranch.admin.answers import reason
 from anabranch.admin.browsers import AllowedHosts, guarded
@@ -78,6 +79,7 @@ ROUTES = [
     *topics.ROUTES,
     *topic_reports.ROUTES,
     *messages.ROUTES,
+    *upkeep.ROUTES,
     *permissions.ROUTES,
     *properties.ROUTES,
     *quotas.ROUTES,

@@ -41,7 +41,7 @@ from anabranch.broker.cluster.routing import (
     PlaceRouter,
 )
 from anabranch.broker.cluster.unled_topics import UnledTopics
-from anabranch.broker.serving.context import LogContext, SubscriptionLimits
+from anabranch.broker.serving.context import LogContext, Spawn, SubscriptionLimits
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.expiry import Expiry
 from anabranch.broker.wire.handlers import HANDLERS
@@ -192,7 +192,8 @@ class Broker:
         policies = self.quotas.book.policies
         self._tasks.spawn(Trimming(self.stores, self.logs, self.clock, policies).run())
         policies.changed = partial(renew_producers, self.logs, policies)
-        rounds = PolicyRounds(self.logs, policies, self.clock.wall_ms, self.config.policy_check_s)
+        wall_ms, check_s = self.clock.wall_ms, self.config.policy_check_s
+        rounds = PolicyRounds(self.logs, policies, wall_ms, self.spawn, check_s)
         self._tasks.spawn(rounds.run())
 
     async def stop(self) -> None:
@@ -228,6 +229,11 @@ class Broker:
         """Let other brokers call `local`; returns a function that gives the port at another broker."""
         self._targets[target] = Target.of(port, local)
         return lambda broker: port.proxy(BrokerRouter(self._peers, self._peers.url_of(broker), target))
+
+    @property
+    def spawn(self) -> Spawn:
+        """Starts a task that ends with the broker."""
+        return self._tasks.spawn
 
     async def owner_of(self, name: TopicName) -> BrokerRecord | None:
         """The broker that serves or leads a topic; None when any broker will do."""

@@ -15,6 +15,7 @@ from anabranch.aio import in_slices
 from anabranch.broker.broker import Broker
 from anabranch.broker.catalog.side_logs import spilled_bytes, whole_backlog
 from anabranch.broker.catalog.stores import Stores
+from anabranch.broker.dispatch.compaction import COMPACTION
 from anabranch.broker.serving.acknowledging import backlog_messages
 from anabranch.broker.serving.kept import KeptLog
 from anabranch.broker.serving.keyed_reading import KeyedReading
@@ -142,8 +143,9 @@ class TopicTables:
         if kept is not None:
             self._add_kept(name, log, kept)
         for subscription, cursor in log.cursors.items():
-            labels = self._within(topic, subscription=subscription)
-            self._subscriptions.add(labels, whole_backlog(stores, log, cursor), 0, 0)
+            if subscription != COMPACTION:
+                labels = self._within(topic, subscription=subscription)
+                self._subscriptions.add(labels, whole_backlog(stores, log, cursor), 0, 0)
 
     def _add_kept(self, name: TopicName, log: SegmentLog, kept: KeptLog) -> None:
         topic = self._topic(name)

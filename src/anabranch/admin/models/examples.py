@@ -34,6 +34,7 @@ from anabranch.admin.models.tenants import (
     TopicPermissions,
 )
 from anabranch.admin.models.topics import (
+    CompactionStatus,
     ConsumerStats,
     CursorPosition,
     CursorStats,
@@ -73,6 +74,7 @@ EXAMPLES: Final[dict[type, Any]] = {
         PublishRate(publish_throttling_rate_in_msg=10_000),
         DispatchRate(dispatch_throttling_rate_in_msg=50_000),
         MessageIdBody(ledger_id=7, entry_id=42),
+        CompactionStatus(status="SUCCESS"),
         CursorPosition(ledger_id=7, entry_id=42, is_excluded=True),
         PartitionedMetadata(partitions=4, properties={"team": "sales"}),
         TopicStats(

@@ -72,6 +72,13 @@ class ConsumerStats(Body, frozen=True, kw_only=True):
     metadata: dict[str, str] = {}
 
 
+class CompactionStatus(Body, frozen=True, kw_only=True):
+    """The state of the last compaction: NOT_RUN, RUNNING, SUCCESS or ERROR."""
+
+    status: str = "NOT_RUN"
+    last_error: str = ""
+
+
 class SubscriptionStats(Body, frozen=True, kw_only=True):
     """One subscription of a log; `msgBacklog` counts entries, `backlogMessages` messages."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from anabranch.broker.dispatch.compaction import COMPACTION
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.broker.serving.skipping import skip_up_to
 from anabranch.errors import PublishRefusedError, QuotaExceededError
@@ -15,7 +16,11 @@ def oldest_backlog(log: SegmentLog, now_ms: int) -> OldestBacklog | None:
     """The backlog of the durable subscription that is furthest behind; None if none has a backlog."""
     extent = log.extent
     end = extent.next_ordinal
-    marks = [(max(cursor.acks.mark, extent.first_ordinal), name) for name, cursor in log.cursors.items()]
+    marks = [
+        (max(cursor.acks.mark, extent.first_ordinal), name)
+        for name, cursor in log.cursors.items()
+        if name != COMPACTION
+    ]
     mark, name = min(marks, default=(end, ""))
     if mark >= end:
         return None

@@ -1,4 +1,4 @@
-"""Looks at all stored logs at intervals: expires messages and keeps backlog quotas, as their policies say.
+"""Looks at all stored logs at intervals: expires messages, keeps backlog quotas, compacts, as policies say.
 
 Must not know connections, commands or layouts.
 """
@@ -14,6 +14,8 @@ from anabranch.aio import in_slices
 from anabranch.broker.catalog import backlog_quotas
 from anabranch.broker.catalog.policy_book import PolicyBook
 from anabranch.broker.catalog.served_logs import ServedLogs
+from anabranch.broker.dispatch.compaction import COMPACTION
+from anabranch.broker.serving.context import Spawn
 from anabranch.broker.serving.producer import ServedProducer
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.broker.serving.skipping import skip_older
@@ -33,11 +35,16 @@ class PolicyRounds:
     """Loads a log only if a policy demands a change of it, so that unused logs stay unloaded."""
 
     def __init__(
-        self, logs: ServedLogs, policies: PolicyBook, wall_ms: Callable[[], int], interval_s: float
+        self,
+        logs: ServedLogs,
+        policies: PolicyBook,
+        wall_ms: Callable[[], int],
+        spawn: Spawn,
+        interval_s: float,
     ) -> None:
         self._logs = logs
         self._policies = policies
-        self._wall_ms = wall_ms
+        self._wall_ms, self._spawn = wall_ms, spawn
         self._interval_s = interval_s
         self._failing: set[str] = set()
 
@@ -53,7 +60,7 @@ class PolicyRounds:
         async for name in in_slices(names, LOGS_PER_TURN):
             log, topic = self._logs.stores.get(name), TopicName.parse(name)
             policies = self._policies.of(topic)
-            if log is None or not self._is_due(log, policies):
+            if log is None or not self._is_due(topic, log, policies):
                 continue
             try:
                 served = self._logs.require(topic)
@@ -66,15 +73,26 @@ class PolicyRounds:
             else:
                 self._failing.discard(name)
 
-    def _is_due(self, log: SegmentLog, policies: TopicPolicies) -> bool:
+    def _is_due(self, topic: TopicName, log: SegmentLog, policies: TopicPolicies) -> bool:
         now_ms = self._wall_ms()
         if policies.message_ttl_s is not None:
             expired = log.extent.ordinal_at_time(now_ms - 1000 * policies.message_ttl_s)
-            if any(cursor.acks.mark < expired for cursor in log.cursors.values()):
+            cursors = [cursor for name, cursor in log.cursors.items() if name != COMPACTION]
+            if any(cursor.acks.mark < expired for cursor in cursors):
                 return True
+        if policies.compaction_bytes is not None and not topic.is_segment and self._exceeds(log, policies):
+            return True
         quota = policies.backlog
         oldest = backlog_quotas.oldest_backlog(log, now_ms) if quota.limits else None
         return backlog.decide(quota, oldest) is not None
+
+    def _exceeds(self, log: SegmentLog, policies: TopicPolicies) -> bool:
+        """Whether the threshold of compaction is exceeded, or the log does not keep entries for it yet."""
+        cursor, extent = log.cursors.get(COMPACTION), log.extent
+        if cursor is None or policies.compaction_bytes is None:
+            return True
+        first = max(cursor.acks.mark, extent.first_ordinal)
+        return extent.bytes_between(first, extent.next_ordinal) > policies.compaction_bytes
 
     async def _enforce(self, log: ServedLog, policies: TopicPolicies) -> None:
         if policies.message_ttl_s is not None:
@@ -84,6 +102,10 @@ class PolicyRounds:
                     await skip_older(subscription, before_ms)
         if policies.backlog.limits:
             await backlog_quotas.enforce(log, policies.backlog, self._wall_ms())
+        if policies.compaction_bytes is not None and not log.name.is_segment:
+            log.compacting.keep()
+            if log.compacting.due_bytes > policies.compaction_bytes and not log.compacting.running:
+                log.compacting.start(self._spawn, log.use, self._wall_ms)
 
 
 def renew_producers(logs: ServedLogs, policies: PolicyBook, namespace: str) -> None:

@@ -111,6 +111,12 @@ class ServedLogs:
             self._kept[log.name] = log.unload()
             self.unloaded += 1
 
+    def reload(self, name: TopicName) -> None:
+        """Disconnect the clients of a log, which find it again; nothing of it stays in memory."""
+        log = self._served.pop(name, None)
+        if log is not None:
+            log.close("is being loaded again")
+
     async def flush(self, within_s: float) -> None:
         """Wait until every entry that producers sent is stored and answered, for each log this long."""
         for served in self.served:

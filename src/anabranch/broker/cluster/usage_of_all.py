@@ -12,6 +12,7 @@ from anabranch.broker.catalog.classic_topics import log_names
 from anabranch.broker.catalog.stores import Stores
 from anabranch.broker.cluster.directory import Directory
 from anabranch.broker.cluster.remote_calls import Port
+from anabranch.broker.dispatch.compaction import COMPACTION
 from anabranch.broker.serving.usage import TenantUse, TopicUse, Usage, merged, merged_tenant
 from anabranch.errors import AnabranchError
 from anabranch.metadata import records
@@ -57,7 +58,7 @@ class LocalUsage:
             async for name, record in self._topics.walk_classic(namespace):
                 for log_name in () if record.migrated else log_names(name, record.partitions):
                     log = self._stores.get(str(log_name))
-                    count += 0 if log is None else len(log.cursors)
+                    count += 0 if log is None else sum(one != COMPACTION for one in log.cursors)
         return count
 
     async def report_demands(self, broker: int, demands: Mapping[str, float]) -> None:

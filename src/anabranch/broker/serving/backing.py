@@ -9,7 +9,7 @@ from anabranch.broker.serving.spilled_log import SpilledLog
 from anabranch.broker.serving.spilling import Spilling
 from anabranch.broker.serving.spilling_cursor import SpillingCursor
 from anabranch.ledger.cursors import Cursor, DurableCursor
-from anabranch.ledger.storage import ReadableLog
+from anabranch.ledger.storage import EntryPlaces, ReadableLog
 
 
 class Backing:
@@ -18,12 +18,23 @@ class Backing:
     def __init__(self, cursor: Cursor, context: SubscriptionContext) -> None:
         self.cursor = cursor
         self.log: ReadableLog = context.log
-        self._extent = context.log.extent
+        self._extent: EntryPlaces = context.log.extent
+        self._stored = context.log.extent
+        self._compacted = context.compacted
+        self.is_compacted = False
+        """Whether the present consumers read compacted."""
         self._spilling: Spilling | None = None
         if isinstance(cursor, DurableCursor):
             self.cursor = spilling = SpillingCursor(cursor, context.sides.get)
             self.log = SpilledLog(context.log, spilling)
             self._spilling = Spilling(spilling, context)
+
+    def view(self, *, compacted: bool) -> ReadableLog:
+        """The entries for the next consumers, compacted or not."""
+        self.is_compacted = compacted and self._compacted is not None
+        found = self._compacted() if compacted and self._compacted is not None else self.log
+        self._extent = found.extent if self.is_compacted else self._stored
+        return found
 
     @property
     def working(self) -> bool:

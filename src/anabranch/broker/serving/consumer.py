@@ -33,6 +33,7 @@ class ConsumerOptions:
     """The registered consumer that attaches; None for a consumer that never registered."""
     generation: int = 0
     """The generation of the assignment that the member attaches with."""
+    read_compacted: bool = False
     principal: str = ""
     """The role of the consumer; empty without authentication."""
     bucket_hashes: HashRange | None = None

@@ -16,7 +16,7 @@ from anabranch.broker.serving.usage import Usage
 from anabranch.clock import Clock
 from anabranch.config.broker import BrokerConfig
 from anabranch.failpoints import Failpoints, NoFailpoints
-from anabranch.ledger.storage import SegmentLog
+from anabranch.ledger.storage import ReadableLog, SegmentLog
 from anabranch.model.drains import Ranges
 from anabranch.model.names import TopicName
 from anabranch.timings import TimeHistogram
@@ -157,3 +157,5 @@ class SubscriptionContext:
     sides: SideStorage
     report_drained: Callable[[str, Ranges], None]
     """Called with the name of a subscription and the slots that it has drained."""
+    compacted: Callable[[], ReadableLog] | None = None
+    """The log as compacted readers see it; None in tests without compaction."""

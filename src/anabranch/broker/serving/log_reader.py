@@ -152,6 +152,11 @@ class LogReader:
         for channel in self._channels:
             channel.forget()
 
+    def read_from(self, log: ReadableLog) -> None:
+        """Read another view of the log from now on."""
+        self.forget()
+        self.log = log
+
     def close(self) -> None:
         """Forget the callbacks too, so that the subscription is freed with its last reference.
 

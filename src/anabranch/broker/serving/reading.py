@@ -7,7 +7,7 @@ batch and never waits. Exclusive and Failover keep no state per entry: they go b
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from anabranch.broker.dispatch.keyed_strategies import ByLanes, KeyedStrategy
@@ -42,6 +42,8 @@ class ReadPath:
     batch_entries: int
     unacked_max: int
     keyed: KeyedStrategy = field(default_factory=ByLanes)
+    kept_bits: Callable[[Entry], int | None] | None = None
+    """For compacted reading: the messages of an entry that a compaction kept, None for all of them."""
 
 
 class Reading(ABC):
@@ -121,6 +123,9 @@ class Reading(ABC):
     def _pending_of(self, entry: Entry) -> tuple[tuple[int, ...], int]:
         """The ack set of a partly acknowledged entry, and the number of its messages that are pending."""
         left = self.path.cursor.acks.remaining(entry.ordinal)
+        kept = None if self.path.kept_bits is None else self.path.kept_bits(entry)
+        if kept is not None:
+            left = kept if left is None else left & kept
         if left is None:
             return (), permits_for(entry.count, entry.data)
         return tuple(words_from_bits(left)), left.bit_count()
@@ -213,11 +218,10 @@ class OrderedReading(Reading):
         entries = self._entries_for(consumer)
         if not entries:
             return False
-        plain = entries[0].ordinal >= acks.top and not acks.parts
+        plain = entries[0].ordinal >= acks.top and not acks.parts and path.kept_bits is None
         stamped = consumer.link.wants_entry_metadata
         consumer_id, epoch, partition = consumer.id, consumer.epoch, path.partition
-        permits = consumer.permits
-        buffers: list[bytes] = []
+        permits, buffers = consumer.permits, list[bytes]()
         sent = size = 0
         ack_set: tuple[int, ...] = ()
         ordinal = self.next
@@ -225,9 +229,9 @@ class OrderedReading(Reading):
             (ledger, number), ordinal, index, count, timestamp, data = entry
             messages = count
             if not plain:
-                if ordinal in acks:
+                ack_set, messages = ((), 0) if ordinal in acks else self._pending_of(entry)
+                if not messages:
                     continue
-                ack_set, messages = self._pending_of(entry)
             elif count * MESSAGE_BYTES_MIN > len(data):
                 messages = countable_messages(data)
             stamp = (timestamp, index + count - 1) if stamped else None

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 
+from anabranch.broker.dispatch.compaction import COMPACTION
+from anabranch.broker.serving.compacted_log import CompactedLog
+from anabranch.broker.serving.compacting import Compacting
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.context import LogContext, LogHome, SubscriptionContext
 from anabranch.broker.serving.kept import KeptLog
@@ -61,6 +64,7 @@ class ServedLog:
             use=self.use,
             sides=home.storage,
             report_drained=partial(report_drained, name),
+            compacted=lambda: self.compacted,
         )
         self.observed_s = now_s
         """When a leader last asked for the load; at first the time when the log was opened."""
@@ -70,7 +74,19 @@ class ServedLog:
         self._rates = RateMeter(context.rate_window_s, now_s, self.totals())
         self._unwatch: Callable[[], None] | None = log.watch(self._advanced)
         for cursor in log.cursors.values():
-            self._serve(cursor, durable=True)
+            if cursor.name != COMPACTION:
+                self._serve(cursor, durable=True)
+
+    @cached_property
+    def compacted(self) -> CompactedLog:
+        """The log as compacted readers see it."""
+        return CompactedLog(self.log, self._subscription_context.sides.get)
+
+    @cached_property
+    def compacting(self) -> Compacting:
+        """The compactions of the log."""
+        context = self._subscription_context
+        return Compacting(self.name, self.log, self.compacted, context.sides, context.broker.failpoints)
 
     async def subscription(
         self, name: str, *, durable: bool, ordinal: int | None, properties: Mapping[str, str] | None = None
@@ -88,6 +104,8 @@ class ServedLog:
             if not found.confirmed:
                 await self._confirm(found)
             return found
+        if name == COMPACTION:
+            raise NotAllowedError(f"{name} is the cursor of compaction; choose another name")
         if ordinal is None:
             raise SubscriptionNotFoundError(f"{self.name} has no subscription {name}")
         if not durable:

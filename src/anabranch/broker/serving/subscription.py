@@ -12,6 +12,7 @@ from functools import partial
 
 from anabranch.broker.serving.acknowledging import DurableAnswers, Ids, LogAcknowledgements
 from anabranch.broker.serving.backing import Backing
+from anabranch.broker.serving.compacted_log import CompactedLog
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.context import SubscriptionContext
 from anabranch.broker.serving.delivery_limits import DeliveryLimits
@@ -27,7 +28,7 @@ from anabranch.broker.serving.wake_timer import WakeTimer
 from anabranch.controller.decide.admission import ReaderState, Roster
 from anabranch.errors import ConsumerBusyError, DamagedEntriesError
 from anabranch.ledger.cursors import Cursor
-from anabranch.ledger.storage import Entry
+from anabranch.ledger.storage import Entry, ReadableLog
 from anabranch.model.drains import Ranges
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
@@ -58,14 +59,13 @@ class Subscription:
         report = partial(context.report_drained, name)
         self._drains = DrainReporter(self.backing.log, cursor, self._use, broker.spawn, report)
         self._skips_damaged, self._scheduled = limits.skips_damaged, False
-        self._timer = WakeTimer(broker.clock)
+        self._timer, self.departures = WakeTimer(broker.clock), Departures()
         self.source = LogReader(self.backing.log, broker.spawn, self.schedule, limits, self._pass_damaged)
         self.source.counters = self.counters
         bounds = limits.batch_entries, limits.unacked_max, limits.keyed
         self._path = ReadPath(cursor, self.source, self.counters, broker.clock, context.partition, *bounds)
         self._limits = DeliveryLimits(context.throttle, name, self._path)
         self.reading: Reading = OrderedReading(self._path, failover=False)
-        self.departures = Departures()
         self._roster: Roster | None = None
 
     @property
@@ -88,7 +88,7 @@ class Subscription:
     def troubles(self) -> list[str]:
         """Why entries cannot be read now, and the damaged entries that were passed, in words."""
         passed = self.counters.damaged_entries
-        found = [f"{passed} damaged entries were passed without delivery"] if passed else []
+        found = (f"{passed} damaged entries were passed without delivery",) if passed else ()
         told = *self.reading.explained, *found, *self.backing.troubles
         return [text for text in (self.source.trouble, self.reading.trouble, *told) if text is not None]
 
@@ -109,8 +109,11 @@ class Subscription:
             if kind != self.kind:
                 raise ConsumerBusyError(f"subscription {self.name} is in use as {kind_name(self.kind)}")
             self.reading.check_fits(self.name, meta)
+            if consumer.options.read_compacted != self.backing.is_compacted:
+                raise ConsumerBusyError(f"the consumers of {self.name} do not agree on read_compacted")
         else:
             self.kind = kind
+            self._read(self.backing.view(compacted=consumer.options.read_compacted))
             self.reading = make_reading(self._path, kind, meta, self.reading)
         self._limits.follow(consumer.options)
         if isinstance(self.reading, KeyedReading):
@@ -118,6 +121,12 @@ class Subscription:
         consumer.retired, self.awaited_until_s = state == "finishes", 0.0
         self.reading.join(consumer)
         self._consumers_changed()
+
+    def _read(self, log: ReadableLog) -> None:
+        if log is not self.source.log:
+            self.source.read_from(log)
+            self._acks = LogAcknowledgements(log, self.cursor)
+            self._path.kept_bits = log.kept_bits if isinstance(log, CompactedLog) else None
 
     def restrict(self, roster: Roster) -> None:
         """Let only the members of this roster read, unless the subscription has a newer roster."""

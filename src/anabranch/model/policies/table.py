@@ -83,7 +83,7 @@ class PolicyLine(NamedTuple):
 
 _COMPACTION: Final = (
     "compaction works on persistent:// topics; keep the latest value of each key of a scalable topic with "
-    "`anabranch pipeline latest`"
+    "`anabranch pipeline compact`"
 )
 
 POLICIES: Final[Mapping[str, PolicyLine]] = {
@@ -126,6 +126,7 @@ _ONE_CLUSTER: Final = "there is one cluster, so nothing is replicated to others"
 _NO_TIERS: Final = "there is no second tier of storage; keep less with retention, or archive with Spark"
 
 REFUSED: Final[Mapping[str, str]] = {
+    "compaction": _COMPACTION,
     "persistence": "an entry is on disk before its receipt, once; there are no bookies to configure",
     "replication": _ONE_CLUSTER,
     "replicatorDispatchRate": _ONE_CLUSTER,

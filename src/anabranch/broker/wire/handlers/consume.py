@@ -158,9 +158,10 @@ async def last_message_id(connection: ServerConnection, command: pb.CommandGetLa
     end, first_index, next_index = extent.next_ordinal, extent.first_index, extent.next_index
     sealed = log.sealed
     last = Position(-1, -1) if end == extent.first_ordinal else extent.position_of(end - 1)
+    kept = await segment.compacted.last() if subscription.backing.is_compacted else None
+    last, batch_index = kept or (last, await _last_batch_index(log, end))
     response = pb.CommandGetLastMessageIdResponse(
-        request_id=command.request_id,
-        last_message_id=_wire_id(last, partition, await _last_batch_index(log, end)),
+        request_id=command.request_id, last_message_id=_wire_id(last, partition, batch_index)
     )
     marked = mark_delete(log, subscription.cursor)
     response.consumer_mark_delete_position.CopyFrom(_wire_id(marked, partition, -1))

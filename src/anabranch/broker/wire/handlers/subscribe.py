@@ -16,6 +16,7 @@ from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.handlers.attach import check_known, metadata_of, open_log
 from anabranch.controller.decide.admission import Admission, AttachRequest
 from anabranch.errors import AnabranchError, ConsumerBusyError, NotAllowedError, ServiceNotReadyError
+from anabranch.ledger.storage import EntryPlaces
 from anabranch.metadata.records import InitialPosition, SubscriptionKind
 from anabranch.model.names import TopicName, validate_client_name, validate_subscription
 from anabranch.model.ranges import LAST_SLOT, HashRange
@@ -41,6 +42,8 @@ async def _subscribe(connection: ServerConnection, command: pb.CommandSubscribe)
     ordered = command.subType in (pb.CommandSubscribe.Exclusive, pb.CommandSubscribe.Failover)
     if command.read_compacted and not ordered:
         raise NotAllowedError("read_compacted needs an Exclusive or Failover subscription")
+    if command.read_compacted and name.is_segment:
+        raise NotAllowedError("only persistent:// topics are compacted; subscribe without read_compacted")
     if (kind := kind_name(command.subType)) not in services.policies.of(name).subscription_types:
         raise NotAllowedError(f"{name} has no {kind} subscriptions: subscriptionTypesEnabled")
     metadata = metadata_of(command.metadata)
@@ -138,6 +141,7 @@ def _make_consumer(
         connected_at_ms=services.clock.wall_ms(),
         member=admission.member,
         generation=admission.generation,
+        read_compacted=command.read_compacted,
         principal=connection.caller.principal,
         bucket_hashes=None if command.durable else _wanted_hashes(metadata),
     )
@@ -223,6 +227,7 @@ def _start_name(command: pb.CommandSubscribe) -> InitialPosition:
 def _start(segment: ServedLog, command: pb.CommandSubscribe, metadata: Mapping[str, str], now_ms: int) -> int:
     """The first entry that a new subscription reads."""
     log = segment.log
+    places: EntryPlaces = segment.compacted if command.read_compacted else log.extent
     if not command.durable:
         index = metadata.get(START_INDEX)
         if index is not None:
@@ -230,11 +235,11 @@ def _start(segment: ServedLog, command: pb.CommandSubscribe, metadata: Mapping[s
                 raise NotAllowedError(f"{START_INDEX} must be a number, not {index!r}")
             return log.extent.ordinal_of_index(int(index))
         if command.HasField("start_message_id") and not command.start_message_rollback_duration_sec:
-            return log.extent.ordinal_of(position_from(command.start_message_id))
+            return places.ordinal_of(position_from(command.start_message_id))
     if command.start_message_rollback_duration_sec:
         return log.extent.ordinal_at_time(now_ms - 1000 * command.start_message_rollback_duration_sec)
     if command.initialPosition == pb.CommandSubscribe.Earliest:
-        return log.extent.first_ordinal
+        return places.first_ordinal
     return log.extent.next_ordinal
 
 
