@@ -93,12 +93,14 @@ class AsyncClient(ConsumerOpening):
         batching: Batching | bool = True,
         initial_sequence_id: int | None = None,
         properties: Mapping[str, str] | None = None,
+        chunking: bool = False,
     ) -> AsyncProducer[V]:
         """Open a producer; a bare topic name means topic://public/default/<name>.
 
         A message that is not stored within `send_timeout` fails with SendTimeoutError; 0 lets messages wait
         for ever. A message that does not fit `memory_limit` waits as long for room, or raises at once when
         `block_if_full` is False. With `wait_for_exclusive` the call waits until the other producer leaves.
+        With `chunking` a message may have up to 128 MiB: it is stored in several entries if need be.
         """
         options = PublishOptions(
             name=name,
@@ -109,6 +111,7 @@ class AsyncClient(ConsumerOpening):
             batching=batching,
             initial_sequence_id=initial_sequence_id,
             properties=kept_pairs("properties", properties),
+            chunking=chunking,
         )
         producer = self._new_producer(topic, schema, options)
         self._producers[producer] = None

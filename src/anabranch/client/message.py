@@ -57,6 +57,7 @@ class Received:
         "_problem",
         "batch_size",
         "before",
+        "chunked",
         "content",
         "count",
         "data",
@@ -83,14 +84,13 @@ class Received:
         self.index = delivery.index
         """Number of the last message in its log, counted from 0; None when the broker does not say."""
         self.timestamp_ms = delivery.broker_timestamp
-        self.count = 1
-        self.batch_size = 0
+        self.count, self.batch_size = 1, 0
         """0 when the entry is not a batch."""
         self.surplus = 0
         """Permits that the entry used besides those for the messages that can be wanted."""
         self.publish_time_ms = 0
         self.first_number = 0
-        self.passed_over = False
+        self.passed_over = self.chunked = False
         """Whether the entry is acknowledged although none of its messages is handed out."""
         self.before: MessageId | None = None
         """The position of a checkpoint just before this entry."""
@@ -106,7 +106,7 @@ class Received:
         except AnabranchError as error:
             self._problem = error
         else:
-            self.publish_time_ms = outer.publish_time
+            self.publish_time_ms, self.chunked = outer.publish_time, outer.chunked
             if outer.marker:
                 self._problem = CorruptDataError("a marker, which no broker delivers")
             elif outer.is_batch:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from random import Random
 from typing import Any, Literal, TypedDict, get_args, get_type_hints
 
-from anabranch.aio import Backoff
 from anabranch.clock import Clock
 from anabranch.credentials.authentication import Authentication
 from anabranch.errors import InvalidConfigurationError, InvalidNameError, InvalidServiceUrlError
@@ -26,7 +25,6 @@ InitialPosition = Literal["earliest", "latest"]
 AccessMode = Literal["shared", "exclusive", "wait_for_exclusive", "exclusive_with_fencing"]
 DeadLetterPolicy = Literal["skip", "park", "block"]
 QueueOrder = Literal["key", "none"]
-TopicsKind = Literal["queue", "stream"]
 BadEntries = Literal["skip", "fail", "dead_letter"]
 log = logging.getLogger("anabranch.client")
 
@@ -60,26 +58,6 @@ class QueueArguments(ConsumerArguments, total=False):
     of one key come in order. A message that the application gives back comes again from the memory of its
     consumer, before all later messages of its key. Up to ten times `receiver_queue_size` messages wait for
     such keys; then the consumer takes no more until a key continues. "none" is the default."""
-
-
-class TopicsArguments(QueueArguments, total=False):
-    """More arguments of a consumer of several topics; `subscribe_queue` describes them."""
-
-    name: str | None
-    receiver_queue_size: int
-    """For each topic."""
-    ack_group_time: Seconds
-    ack_receipts: bool
-    subscription_properties: Mapping[str, str] | None
-    dead_letter: DeadLetter | None
-    redelivery: Backoff
-    """This and the next arguments, and `order`, are for queues."""
-    processing_timeout: Seconds | None
-    ack_group_size: int
-    priority: int
-
-
-QUEUES_ONLY = ("order", "redelivery", "processing_timeout", "ack_group_size", "priority")
 
 
 class ClientArguments(TlsArguments, total=False):
@@ -155,6 +133,8 @@ class PublishOptions:
     batching: Batching | bool = True
     initial_sequence_id: int | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
+    chunking: bool = False
+    """Whether a message that is too large for an entry is stored in several."""
     initial_subscription: str | None = None
     """A subscription that the broker makes before the first message."""
 
@@ -174,7 +154,9 @@ class PublishOptions:
     def limits(self) -> Batching:
         """The limits of batches; without batching each message is an entry."""
         if isinstance(self.batching, Batching):
-            return self.batching
+            # A message in chunks travels alone, so no batch may grow to the size of an entry.
+            bytes_max = min(self.batching.max_bytes, 2**20) if self.chunking else self.batching.max_bytes
+            return replace(self.batching, max_bytes=bytes_max)
         return Batching() if self.batching else Batching(max_delay=0.0, max_messages=1)
 
 
@@ -199,16 +181,6 @@ def refuse_unknown(given: Mapping[str, object], known: type) -> None:
     """Raise TypeError, as Python does, for a keyword that the TypedDict `known` does not have."""
     for name in given.keys() - get_type_hints(known).keys():
         raise TypeError(f"unexpected keyword argument {name!r}")
-
-
-def topics_arguments(given: TopicsArguments, kind: TopicsKind) -> dict[str, Any]:
-    """The arguments for the consumer of each topic; raises for one that the kind does not have."""
-    one_of("kind", kind, TopicsKind)
-    refuse_unknown(given, TopicsArguments)
-    for name in QUEUES_ONLY:
-        if kind == "stream" and name in given:
-            raise InvalidConfigurationError(f'{name} needs kind="queue"')
-    return dict(given)
 
 
 def seconds(name: str, value: Seconds, *, zero: bool = False) -> float:

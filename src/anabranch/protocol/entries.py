@@ -1,7 +1,7 @@
 """Decodes a stored entry into columns over its messages.
 
 Headers of the usual shape are read by hand, because a protobuf object per message would cost more than the
-rest of the work; the generated code reads any other shape. Encrypted and chunked entries are refused.
+rest of the work; the generated code reads any other shape. Encrypted entries and single chunks are refused.
 """
 
 from __future__ import annotations

@@ -29,6 +29,13 @@ def encode_send(
     return [_pack_sizes(size + 8 + len(entry), size + 4) + b"\x08\x06\x32" + SHORT[size] + fields, entry]
 
 
+def encode_chunk(producer_id: int, sequence_id: int, entry: bytes) -> list[bytes]:
+    """Buffers of one SEND frame with a chunk of a message."""
+    fields = b"\x08" + encode_varint(producer_id) + b"\x10" + encode_varint(sequence_id) + b"\x38\x01"
+    size = len(fields)
+    return [_pack_sizes(size + 8 + len(entry), size + 4) + b"\x08\x06\x32" + SHORT[size] + fields, entry]
+
+
 def encode_receipt(
     producer_id: int, sequence_id: int, highest_sequence_id: int, ledger: int, entry: int
 ) -> bytes:

@@ -38,6 +38,8 @@ class Outer(NamedTuple):
     deliver_at_ms: int
     """0 for immediate delivery."""
     publish_time: int
+    chunked: bool = False
+    """Whether the entry is one of several chunks of a message."""
 
 
 def read_outer(entry: bytes) -> Outer:
@@ -53,8 +55,7 @@ def read_outer(entry: bytes) -> Outer:
     except DecodeError as error:
         raise RemoteProtocolError(f"an entry's metadata cannot be read: {error}") from error
     producer_name = metadata.producer_name
-    sequence_id = metadata.sequence_id
-    publish_time = metadata.publish_time
+    sequence_id, publish_time = metadata.sequence_id, metadata.publish_time
     if not (producer_name and sequence_id and publish_time) and not metadata.IsInitialized():
         raise RemoteProtocolError("an entry's metadata lacks a required field")
     if not isinstance(producer_name, str):
@@ -86,6 +87,7 @@ def read_outer(entry: bytes) -> Outer:
             0xA0 in raw and metadata.HasField("marker_type"),
             metadata.deliver_at_time,
             publish_time,
+            0xD8 in raw and metadata.num_chunks_from_msg > 1,
         ),
     )
 

@@ -23,6 +23,7 @@ from anabranch.client.consume.runnable import RunnableConsumer
 from anabranch.client.consume.stream_consumer import AsyncStreamConsumer
 from anabranch.client.consume.topic_selection import TopicSelection
 from anabranch.client.consume.topics_consumer import AsyncTopicsConsumer
+from anabranch.client.consume.topics_options import TopicsArguments, TopicsKind, topics_arguments
 from anabranch.client.net.closing import Deadline
 from anabranch.client.options import (
     ConsumerArguments,
@@ -31,15 +32,12 @@ from anabranch.client.options import (
     QueueArguments,
     Seconds,
     StreamArguments,
-    TopicsArguments,
-    TopicsKind,
     checked_arguments,
     parse_topic,
     positive,
     queue_arguments,
     seconds,
     stream_arguments,
-    topics_arguments,
 )
 from anabranch.client.produce.producer import AsyncProducer
 from anabranch.client.schema import Codec, Schema, V

@@ -78,9 +78,11 @@ class CumulativeAcks:
         """Note an acknowledgement; the rest of the entry begins with its first pending message."""
         source.unhold(entry.position, bits)
         ledger, position = entry.position
-        if source.attachment.bucket_ranges:
-            source.acks.add(entry.position, entry.whole & ~bits)
+        if source.attachment.bucket_ranges or source.chunks.begun_before(entry.position):
+            # A message in chunks, which began before and is not complete, must not be acknowledged with it.
+            source.acknowledge(entry.position, entry.whole & ~bits)
         else:
+            source.chunked.pop(entry.position, None)
             last = bits.bit_length()
             source.acks.add_up_to(ledger, position, entry.whole >> last << last)
         index = bits.bit_length() - 1 if entry.batch_size else -1

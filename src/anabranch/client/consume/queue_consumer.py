@@ -254,7 +254,7 @@ class AsyncQueueConsumer(MovableConsumer[T]):
         else:
             source.unacked.pop(place, None)
         source.unhold(place, bits)
-        source.acks.add(place, left)
+        source.acknowledge(place, left)
         self._acks_noted += 1
 
     def _schedule_acks(self) -> None:

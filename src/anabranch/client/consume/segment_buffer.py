@@ -5,17 +5,20 @@ It leaves out messages that the application already holds.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from anabranch.client.consume.ack_sender import AckSender
 from anabranch.client.consume.attachment import Attachment, SegmentAddress
 from anabranch.client.decide.acknowledgements import LedgerEntry
+from anabranch.client.decide.chunks import EXPIRY_S, ChunkAssembly
 from anabranch.client.decide.ordering import bits_after
 from anabranch.client.decide.permits import Intake, Permits
 from anabranch.client.message import Received
 from anabranch.client.net.reconnector import Reconnector
+from anabranch.client.options import log
 from anabranch.errors import RemoteProtocolError
 from anabranch.model.ids import MessageId
 from anabranch.protocol.commands import Delivery
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
     from anabranch.client.consume.inbox import Inbox
 
 _RELEASED = Intake.RELEASED
+
+GIVE_BACK_S = 1.0
+"""Pause before chunks whose message is with several consumers go back to the broker."""
 
 
 class SegmentBuffer(AckSender):
@@ -56,6 +62,10 @@ class SegmentBuffer(AckSender):
         """For single acknowledgement: bits of an entry's messages that are not acknowledged."""
         self.floor: MessageId | None = None
         """Messages at or before this position are not handed out."""
+        self.chunks = ChunkAssembly()
+        self.chunked: dict[LedgerEntry, tuple[LedgerEntry, ...]] = {}
+        """By the last chunk of each message that the consumer holds: the places of all its chunks."""
+        self._expiry: asyncio.TimerHandle | None = None
         self.active = True
         """Whether the broker sends messages; with Failover it may send them to another consumer."""
 
@@ -67,7 +77,9 @@ class SegmentBuffer(AckSender):
         """Buffer an entry without the messages that the application holds or has acknowledged."""
         if len(self.entries) > self.permits.entries_max:
             raise RemoteProtocolError(f"the broker sent more of {self.topic} than it was asked for")
-        entry = Received(self, delivery)
+        entry = self._received(delivery)
+        if entry is None:
+            return
         cost = entry.wanted.bit_count() + entry.surplus
         self.permits.use(cost)
         if self.intake is _RELEASED:
@@ -88,6 +100,57 @@ class SegmentBuffer(AckSender):
         self.entries.append(entry)
         if len(self.entries) == 1:
             self.home.ready(self)
+
+    def _received(self, delivery: Delivery) -> Received | None:
+        """The entry; None for a chunk, except for the last one: it is the place of the whole message."""
+        chunk = Received(self, delivery)
+        if not chunk.chunked or not self.attachment.durable or self.intake is _RELEASED:
+            return chunk
+        whole = self.chunks.add(chunk.position, chunk.data, self.home.loop.time())
+        if whole is None:
+            self.permits.use(1)
+            self.give_back(1)
+            if self.chunks and self._expiry is None:
+                self._expiry = self.home.loop.call_later(EXPIRY_S, self._expire_chunks)
+        self._drop_orphans()
+        if whole is None:
+            return None
+        self.chunked[chunk.position] = whole.places
+        return Received(self, delivery._replace(data=whole.entry))
+
+    def _expire_chunks(self) -> None:
+        self._expiry = None
+        self.chunks.expire(self.home.loop.time())
+        if self.chunks:
+            self._expiry = self.home.loop.call_later(EXPIRY_S, self._expire_chunks)
+        self._drop_orphans()
+
+    def _drop_orphans(self) -> None:
+        """Acknowledge chunks of messages that will never be complete.
+
+        A Shared subscription may have given the other chunks to other consumers; there they go back.
+        """
+        orphans, self.chunks.orphans = self.chunks.orphans, []
+        if not orphans:
+            return
+        if self.attachment.kind == pb.CommandSubscribe.Shared:
+            self.home.loop.call_later(GIVE_BACK_S, self.redeliver, orphans)
+            return
+        for place in orphans:
+            log.warning("%s: the chunk %d:%d belongs to no whole message", self.topic, *place)
+            self.acks.add(place, 0)
+        self.flush_acks()
+
+    def acknowledge(self, place: LedgerEntry, left: int) -> None:
+        """Acknowledge an entry, except its messages in `left`; a message in chunks with all of them."""
+        self.acks.add(place, left)
+        if not left:
+            for part in self.chunked.pop(place, ()):
+                self.acks.add(part, 0)
+
+    def redeliver(self, places: Iterable[LedgerEntry], park: str | None = None) -> None:
+        chunks = [part for place in places for part in self.chunked.pop(place, (place,))]
+        super().redeliver(chunks, park)
 
     def take(self) -> tuple[Received, bool]:
         """Return the next entry to hand out, and whether a command asked the broker for more messages."""
@@ -130,6 +193,7 @@ class SegmentBuffer(AckSender):
 
     def _drop_entries(self) -> None:
         self.home.dropped(self)
+        self.chunks.clear()
         for entry in self.entries:
             self.unhold(entry.position, entry.wanted)
         self.entries.clear()

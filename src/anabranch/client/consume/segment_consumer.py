@@ -72,6 +72,7 @@ class SegmentConsumer(SegmentBuffer):
         self.held.clear()
         self.outstanding.clear()
         self.unacked.clear()
+        self.chunked.clear()
         self.acks = Acknowledgements()
 
     def start_over(self) -> None:
@@ -202,6 +203,8 @@ class SegmentConsumer(SegmentBuffer):
 
     def _end(self, error: AnabranchError) -> None:
         self._reconnector.handle(ReconnectEvent.ENDED)
+        if self._expiry is not None:
+            self._expiry.cancel()
         self.first_answer.end(error)
         self._detach()
 

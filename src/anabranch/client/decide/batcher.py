@@ -78,6 +78,8 @@ class Outgoing:
     moved: Sequence[tuple[Outgoing, int]] = ()
     tried: bool = False
     """Whether the entry was ever sent, so that it may be stored without the producer's knowing."""
+    unanswered_chunks: int = 0
+    """Chunks without a receipt, if the entry was too large and is sent in several."""
     follows: bool = False
     """Whether the entry closed together with the one before it. Their sequence ids may alternate, so they
     leave together: with one of them stored, the broker takes a repetition of the other for a duplicate."""

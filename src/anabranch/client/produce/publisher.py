@@ -36,7 +36,7 @@ from anabranch.errors import (
 )
 from anabranch.model.hashing import stand_in_hash
 from anabranch.model.names import TopicName
-from anabranch.protocol.compression import Compression
+from anabranch.protocol.compression import UNCOMPRESSED_BYTES_MAX, Compression
 from anabranch.protocol.frames import MESSAGE_BYTES_MAX
 
 T = TypeVar("T")
@@ -163,10 +163,9 @@ class Publisher(Generic[T]):
         return self.routes.route(key)
 
     def _check_size(self, size: int) -> None:
-        if size > self._message_bytes_max:
-            raise MessageTooBigError(
-                f"the message has {size} bytes; the broker takes up to {self._message_bytes_max}"
-            )
+        limit = UNCOMPRESSED_BYTES_MAX if self.options.chunking else self._message_bytes_max
+        if size > limit:
+            raise MessageTooBigError(f"the message has {size} bytes; the broker takes up to {limit}")
 
     def add_numbered(self, message: Prepared, bulk: BulkFuture | None = None) -> tuple[Outgoing, int]:
         """Add a message that may have a sequence id of the caller's; return its batch and index."""

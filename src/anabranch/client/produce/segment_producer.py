@@ -76,6 +76,9 @@ class SegmentProducer(SegmentSender):
             )
             self._apply(ProducerEvent.DETACHED)
             return
+        if batch.unanswered_chunks > 1:
+            batch.unanswered_chunks -= 1
+            return
         sent.popleft()
         self.credit.give_back(batch.size, batch.count)
         if self.life.refusals:

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 from anabranch.client.decide.batcher import FAILED, STORED, OpenBucket, Outgoing, SegmentBatcher
 from anabranch.client.decide.credits import ProducerCredit
 from anabranch.client.net.connection import BrokerConnection
+from anabranch.client.produce.chunking import entries_of, is_batched
 from anabranch.client.produce.futures import complete
 from anabranch.client.produce.registering import ProducerRegistration
 from anabranch.errors import MessageTooBigError, SendTimeoutError
 from anabranch.model.layout import Segment
-from anabranch.protocol.hot_frames import encode_send
+from anabranch.protocol.hot_frames import encode_chunk, encode_send
 
 if TYPE_CHECKING:
     from anabranch.client.produce.publisher import Publisher
@@ -100,7 +101,7 @@ class SegmentSender:
                 slot = batch.rows[0][3]
                 batch.schema_version = home.preparing.schema.version
                 try:
-                    batch.build(home.name, now_ms, home.compression, home.options.batching is not False)
+                    batch.build(home.name, now_ms, home.compression, is_batched(home.options, batch))
                 except Exception as error:
                     # Only a value that a caller passed can be at fault; all messages of the batch fail.
                     self.fail(batch, error)
@@ -138,16 +139,18 @@ class SegmentSender:
                 self._wait_for_credit()
                 return
             unsent.popleft()
-            if batch.size > limit:
-                error = MessageTooBigError(
-                    f"a batch of {batch.count} messages came to {batch.size} bytes and the broker takes up "
-                    f"to {limit}; choose a smaller max_bytes for batching"
-                )
+            try:
+                entries = entries_of(self.home.options, batch, limit)
+            except MessageTooBigError as error:
                 self.fail(batch, error)
                 continue
             batch.tried = True
             sent.append(batch)
             credit.take(batch.size, batch.count)
+            if len(entries) > 1:
+                for chunk in entries:
+                    pump.write_many(encode_chunk(producer_id, batch.sequence, chunk))
+                continue
             highest = batch.sequence if batch.batched else 0
             pump.write_many(encode_send(producer_id, batch.sequence, batch.count, highest, batch.entry))
         if self._waits_for_credit:
