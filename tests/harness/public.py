@@ -16,6 +16,7 @@ INSIDE = {
     "join",
     "poll",
     "breathe",
+    "figures",
     "attached_again",
     "reached_end",
     "vector",

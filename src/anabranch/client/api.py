@@ -10,7 +10,10 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any, Unpack, cast
 
+from anabranch.client.consume.consumer_figures import figures_of
 from anabranch.client.consume.consumer_opening import ConsumerOpening
+from anabranch.client.consume.inbox import Inbox
+from anabranch.client.figures import ClientFigures
 from anabranch.client.net.connection_pool import ConnectionPool, PoolTimes
 from anabranch.client.net.layout_watch import TopicLayout, look_up_layout
 from anabranch.client.net.schemas import TopicSchema, look_up_schema
@@ -117,6 +120,15 @@ class AsyncClient(ConsumerOpening):
         self._producers[producer] = None
         await producer.open()
         return producer
+
+    @property
+    def stats(self) -> ClientFigures:
+        """The producers and consumers of this client now, with their states and numbers."""
+        producers = (one.figures() for one in list(self._producers) if isinstance(one, AsyncProducer))
+        consumers = (figures_of(one) for one in list(self._consumers) if isinstance(one, Inbox))
+        return ClientFigures(
+            len(self._pool.connections), self._memory.used, tuple(producers), tuple(consumers)
+        )
 
     async def layout(self, topic: str, *, create: bool = False, with_pruned: bool = False) -> TopicLayout:
         """The layout of a topic now, for tools and bulk readers; with what is known of pruned segments."""

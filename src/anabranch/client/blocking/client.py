@@ -16,6 +16,7 @@ from anabranch.client.blocking.portal import END_S, Handle, Portal
 from anabranch.client.blocking.producer import Producer
 from anabranch.client.blocking.subscribers import QueueConsumer, StreamConsumer
 from anabranch.client.blocking.topics import TopicsConsumer
+from anabranch.client.figures import ClientFigures
 from anabranch.client.net.closing import Deadline, close_all
 from anabranch.client.net.layout_watch import TopicLayout
 from anabranch.client.net.schemas import TopicSchema
@@ -81,6 +82,15 @@ class Client(Handle):
     @property
     def closed(self) -> bool:
         return self._twin.closed
+
+    @property
+    def stats(self) -> ClientFigures:
+        """The producers and consumers of this client now, with their states and numbers."""
+
+        async def look() -> ClientFigures:
+            return self._twin.stats
+
+        return self._run("stats", look)
 
     create_producer = _opening(AsyncClient.create_producer, Producer)
     subscribe_stream = _opening(AsyncClient.subscribe_stream, StreamConsumer)

@@ -11,6 +11,7 @@ from typing import Any, Generic, Self, TypeVar
 from anabranch.client.blocking.portal import Handle, Portal
 from anabranch.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
 from anabranch.client.consume.inbox import Inbox
+from anabranch.client.figures import State
 from anabranch.client.message import Message
 from anabranch.client.options import Seconds, positive
 from anabranch.client.schema import V
@@ -101,6 +102,11 @@ class Consumer(Handle, Generic[C, V]):
     def resume(self) -> None:
         """Hand out messages again after `pause`."""
         self._call("resume", self._twin.resume)
+
+    @property
+    def state(self) -> State:
+        """Whether the consumer is open, paused, closed, or has failed."""
+        return self._twin.state
 
     @property
     def paused(self) -> bool:

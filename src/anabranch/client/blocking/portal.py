@@ -149,6 +149,10 @@ class Handle:
     def _run(self, method: str, work: Callable[[], Coroutine[Any, Any, R]]) -> R:
         return self._portal.run(f"{type(self).__name__}.{method}", work)
 
+    def __repr__(self) -> str:
+        twin = vars(self).get("_twin")
+        return repr(twin).replace(type(twin).__name__, type(self).__name__, 1)
+
     def __enter__(self) -> Self:
         return self
 

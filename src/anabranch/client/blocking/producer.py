@@ -11,6 +11,7 @@ from typing import Generic
 from anabranch.client.blocking.outbox import Item, Outbox, SendOutcome
 from anabranch.client.blocking.portal import Handle, Portal
 from anabranch.client.decide.batcher import BucketFill
+from anabranch.client.figures import State
 from anabranch.client.net.closing import Deadline
 from anabranch.client.options import Seconds, optional_seconds
 from anabranch.client.produce.producer import AsyncProducer, ProducerStats
@@ -53,6 +54,11 @@ class Producer(Handle, Generic[V]):
     def message_bytes_max(self) -> int:
         """The largest message that the broker takes."""
         return self._twin.message_bytes_max
+
+    @property
+    def state(self) -> State:
+        """Whether the producer is open or closed."""
+        return self._twin.state
 
     @property
     def is_connected(self) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 
 from anabranch.client.consume.leaving import LeavingConsumer
 from anabranch.client.consume.waiters import Waiters
+from anabranch.client.figures import State, described
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.options import Seconds, optional_seconds
 from anabranch.errors import AlreadyClosedError, ReceiveTimeoutError
@@ -39,6 +40,18 @@ class PausableConsumer(LeavingConsumer):
     def paused(self) -> bool:
         """Whether the consumer is paused."""
         return "pause" in self._held_back
+
+    @property
+    def state(self) -> State:
+        """Whether the consumer is open, paused, closed, or has failed: then receiving raises the reason."""
+        if self._closed:
+            return "closed"
+        if self._failure is not None:
+            return "failed"
+        return "paused" if self.paused else "open"
+
+    def __repr__(self) -> str:
+        return described(self, self.state, topic=self.topic, subscription=getattr(self, "subscription", None))
 
     async def resumed(self, timeout: Seconds | None) -> None:
         """Wait while the consumer is paused; raises ReceiveTimeoutError, or AlreadyClosedError."""

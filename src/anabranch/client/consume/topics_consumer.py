@@ -17,6 +17,7 @@ from anabranch.client.consume.queue_consumer import AsyncQueueConsumer
 from anabranch.client.consume.stream_consumer import AsyncStreamConsumer
 from anabranch.client.consume.topic_selection import TopicSelection
 from anabranch.client.consume.waiters import Waiters
+from anabranch.client.figures import described
 from anabranch.client.message import Message
 from anabranch.client.net.closing import Closing, Deadline, close_all
 from anabranch.client.net.connection_pool import RECONNECT, ConnectionPool
@@ -66,6 +67,10 @@ class AsyncTopicsConsumer(Generic[T]):
         except (Exception, asyncio.CancelledError):
             await self.close_by(Deadline(0.0))
             raise
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "paused" if self._paused else "open"
+        return described(self, state, topics=",".join(self.topics), subscription=self.subscription)
 
     # Topics.
 

@@ -7,6 +7,7 @@ import os
 from typing import Protocol, Self
 from weakref import WeakKeyDictionary
 
+from anabranch.client.figures import described
 from anabranch.client.net.closing import Closable, Closing, Deadline, close_all
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.options import log
@@ -42,6 +43,9 @@ class ClientLife:
     def __del__(self) -> None:
         if not getattr(self, "closed", True) and self._loop is not None:
             log.warning("the client of %s was not closed", self.service_url)
+
+    def __repr__(self) -> str:
+        return described(self, "closed" if self.closed else "open", url=self.service_url)
 
     def _connections(self) -> ConnectionPool:
         if self.closed:

@@ -138,7 +138,7 @@ class LayoutWatch:
         does each attempt of a role that is refused for good.
         """
         self._pool = pool
-        self._topic = topic
+        self.topic = self._topic = topic
         self._changed = changed
         self._create = create
         self._gone = gone

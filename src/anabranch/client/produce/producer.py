@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any, TypeVar, cast
 
 from anabranch.client.decide.batcher import BucketFill, Outgoing
+from anabranch.client.figures import ProducerFigures, State, described
 from anabranch.client.net.closing import Deadline
 from anabranch.client.options import Seconds, optional_seconds
 from anabranch.client.produce.encoded_rows import add_entries
@@ -44,6 +45,21 @@ class AsyncProducer(Publisher[T]):
     def topic(self) -> str:
         """The name the broker resolved."""
         return str(self.routes.layout.name)
+
+    @property
+    def state(self) -> State:
+        """Whether the producer is open or closed."""
+        return "closed" if self.closed else "open"
+
+    def __repr__(self) -> str:
+        return described(self, self.state, topic=str(self._watch.topic), name=self.name)
+
+    def figures(self) -> ProducerFigures:
+        """The numbers of `AsyncClient.stats`."""
+        segments = list(self.routes.segments.values()) if hasattr(self, "routes") else []
+        waiting = sum(len(segment.sent) + len(segment.unsent) for segment in segments)
+        topic, credit_waits = str(self._watch.topic), self.credit_waits.count
+        return ProducerFigures(topic, self.name, self.state, self._sequence, waiting, credit_waits)
 
     @property
     def last_sequence_id(self) -> int:
