@@ -213,7 +213,7 @@ async def in_batches(calls: Iterable[Coroutine[Any, Any, object]], size: int) ->
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Growing waits between attempts: `initial` seconds, then `multiplier` times longer, up to `maximum`."""
+    """Waits that grow from `initial` seconds, by `multiplier`, to `maximum`. Example: `Backoff(0.5, 60.0)`"""
 
     initial: float = 0.1
     maximum: float = 60.0

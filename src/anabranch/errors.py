@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 
 class AnabranchError(Exception):
-    """Root of all exceptions of Anabranch."""
+    """Root of all exceptions of Anabranch. Example: `assert not AnabranchError("refused").retryable`"""
 
     retryable: ClassVar[bool] = False
 

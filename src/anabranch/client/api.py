@@ -45,7 +45,13 @@ BYTES: Codec[Any] = Schema.bytes()
 
 
 class AsyncClient(ConsumerOpening):
-    """Talks to one cluster; use it with `async with`, or close it yourself."""
+    """Talks to one cluster; use it with `async with`, or close it yourself.
+
+    Example:
+        async with AsyncClient("pulsar://127.0.0.1:6650") as client:
+            layout = await client.layout("orders", create=True)
+            print(client.stats.connections)
+    """
 
     def __init__(
         self,

@@ -168,7 +168,15 @@ class Received:
 
 
 class Message(msgspec.Struct, Generic[T_co], eq=False, gc=False):
-    """One message; its parts are decoded when they are first used."""
+    """One message; its parts are decoded when they are first used.
+
+    Example:
+        with Client("pulsar://127.0.0.1:6650") as client:
+            client.create_producer("orders").send(b"one tea", key="alice", properties={"size": "small"})
+            consumer = client.subscribe_queue("orders", "shown", initial_position="earliest")
+            message = consumer.receive(timeout=10)
+            print(message.key, message.data, message.properties, message.publish_time)
+    """
 
     _entry: Received
     _index: int

@@ -79,7 +79,12 @@ MEMORY_LIMIT = 64 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """Limits of the open batches of a segment; the first limit reached closes all of them."""
+    """Limits of the open batches of a segment; the first limit reached closes all of them.
+
+    Example:
+        with Client("pulsar://127.0.0.1:6650") as client:
+            client.create_producer("orders", batching=Batching(max_delay=0.01, max_messages=100))
+    """
 
     max_delay: float = 0.001
     max_messages: int = 1000
@@ -103,6 +108,10 @@ class DeadLetter:
 
     `topic` defaults to the source topic with `-DLQ` behind its name. `initial_subscription` is made there
     first, so that no message is lost before a consumer reads the topic.
+
+    Example:
+        with Client("pulsar://127.0.0.1:6650") as client:
+            client.subscribe_queue("orders", "careful", dead_letter=DeadLetter(3, topic="orders-refused"))
     """
 
     max_redeliveries: int

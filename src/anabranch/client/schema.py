@@ -45,6 +45,10 @@ class Schema(Codec[T]):
     """Ready-made schemas, such as `Schema.json(Order)`, `Schema.avro(Order)` and `Schema.string()`.
 
     Bytes that a schema cannot decode, and values that it cannot encode, raise SchemaError.
+
+    Example:
+        with Client("pulsar://127.0.0.1:6650") as client:
+            client.create_producer("names", schema=Schema.string()).send("Zoë")
     """
 
     @property

@@ -27,6 +27,9 @@ class Authentication(Protocol):
     challenge of a broker that asks in several rounds, `http_headers(host: str) -> Mapping[str, str]` lets
     AdminClient use the class, and `close()` is called by a client that closes. A class that keeps its
     credentials for a while has a function `renew()`, called when a broker refuses them or asks for new ones.
+
+    Example:
+        credentials: Authentication = AuthenticationToken("env:TOKEN")
     """
 
     @property
@@ -47,6 +50,9 @@ class AuthenticationToken:
     Place and function are asked for each connection and whenever the broker asks for a fresh token. A
     function is called in the client's event loop and must return at once; one that needs time is a
     coroutine function.
+
+    Example:
+        client = Client("pulsar://127.0.0.1:6650", authentication=AuthenticationToken("file:///run/secrets/token"))
     """
 
     method_name = "token"
@@ -91,7 +97,11 @@ class AuthenticationToken:
 
 
 class AuthenticationTLS:
-    """A client certificate and its private key, both files in PEM; the service URL must be `pulsar+ssl://`."""
+    """A client certificate and its private key, both files in PEM; the service URL must be `pulsar+ssl://`.
+
+    Example:
+        credentials = AuthenticationTLS("client.pem", "client.key")
+    """
 
     method_name = "tls"
 
@@ -117,7 +127,11 @@ class AuthenticationTLS:
 
 
 class AuthenticationBasic:
-    """A user name and a password; or both in JSON, as `auth_params_string`."""
+    """A user name and a password; or both in JSON, as `auth_params_string`.
+
+    Example:
+        client = Client("pulsar://127.0.0.1:6650", authentication=AuthenticationBasic("alice", "secret"))
+    """
 
     def __init__(
         self,

@@ -108,6 +108,10 @@ class AuthenticationOauth2:
     client_secret, or both as parameters; `audience` and `scope` if the issuer needs them;
     `tls_trust_certs_file_path` for an issuer whose certificate the system does not know. The key is read
     again for each new token.
+
+    Example:
+        key = {"issuer_url": "https://accounts.example", "client_id": "me", "client_secret": "secret"}
+        credentials = AuthenticationOauth2(json.dumps(key))
     """
 
     method_name = "token"

@@ -42,6 +42,10 @@ class Checkpoint:
 
     A segment without a position is newer than a regular checkpoint and is read from its beginning. A
     checkpoint of a reader that started at a time keeps that time for the segments without a position.
+
+    Example:
+        kept = Checkpoint.earliest().to_bytes()
+        assert Checkpoint.from_bytes(kept) == Checkpoint.earliest()
     """
 
     positions: Mapping[int, MessageId] = field(default_factory=dict)

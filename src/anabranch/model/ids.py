@@ -45,7 +45,12 @@ def _value(cls: type[_T]) -> type[_T]:
 
 @_value
 class MessageId:
-    """Identifies one message; ordered by segment id (not time), position, partition and batch index."""
+    """Identifies one message; ordered by segment id (not time), position, partition and batch index.
+
+    Example:
+        first = MessageId.earliest()
+        assert MessageId.from_bytes(first.to_bytes()) == first
+    """
 
     segment: int
     ledger: int

@@ -15,6 +15,12 @@ class SchemaError(AnabranchError, ValueError):
     """A value does not fit its schema: bytes that cannot be decoded, or a value that cannot be encoded.
 
     `topic` and `message_id` name the message whose bytes are bad; it can still be acknowledged.
+
+    Example:
+        try:
+            Schema.string().decode(b"\\xff")
+        except SchemaError as error:
+            print(error)
     """
 
     def __init__(self, text: str, topic: str = "", message_id: Any = None) -> None:

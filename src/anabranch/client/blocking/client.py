@@ -51,6 +51,10 @@ class Client(Handle):
     """Talks to one cluster; the blocking form of AsyncClient, with the same arguments.
 
     A callback such as `on_assignment` is called in the client's own thread.
+
+    Example:
+        with Client("pulsar://127.0.0.1:6650") as client:
+            client.create_producer("orders").send(b"one tea", key="alice")
     """
 
     def __init__(

@@ -136,7 +136,14 @@ class Consumer(Handle, Generic[C, V]):
 
 
 class CheckpointConsumer(Consumer[AsyncCheckpointConsumer[V], V]):
-    """Reads a topic from a checkpoint on; the blocking form of AsyncCheckpointConsumer."""
+    """Reads a topic from a checkpoint on; the blocking form of AsyncCheckpointConsumer.
+
+    Example:
+        with Client("pulsar://127.0.0.1:6650") as client:
+            reader = client.create_checkpoint_consumer("orders", start=Checkpoint.earliest())
+            messages = reader.receive_many(100, timeout=0.1)
+            kept = reader.checkpoint().to_bytes()
+    """
 
     def checkpoint(self) -> Checkpoint:
         """The position after the last message handed out; reading from it continues with the next message."""

@@ -28,7 +28,13 @@ OUTCOME_S = 1.0
 
 
 class Producer(Handle, Generic[V]):
-    """Publishes to one topic; the blocking form of AsyncProducer."""
+    """Publishes to one topic; the blocking form of AsyncProducer.
+
+    Example:
+        with Client("pulsar://127.0.0.1:6650") as client, client.create_producer("orders") as producer:
+            futures = [producer.enqueue(b"one tea", key="alice") for _ in range(10)]
+            producer.flush()
+    """
 
     def __init__(self, portal: Portal, twin: AsyncProducer[V]) -> None:
         super().__init__(portal)

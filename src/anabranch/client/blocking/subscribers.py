@@ -16,7 +16,16 @@ from anabranch.model.ids import MessageId
 
 
 class StreamConsumer(RunningConsumer[AsyncStreamConsumer[V], V]):
-    """Reads a share of a topic in key order; the blocking form of AsyncStreamConsumer."""
+    """Reads a share of a topic in key order; the blocking form of AsyncStreamConsumer.
+
+    Example:
+        with Client("pulsar://127.0.0.1:6650") as client:
+            client.create_producer("orders").send(b"one tea", key="alice")
+            consumer = client.subscribe_stream("orders", "reports", initial_position="earliest")
+            for message in consumer:
+                consumer.acknowledge_cumulative(message)
+                break
+    """
 
     @property
     def subscription(self) -> str:
@@ -45,7 +54,15 @@ class StreamConsumer(RunningConsumer[AsyncStreamConsumer[V], V]):
 
 
 class QueueConsumer(RunningConsumer[AsyncQueueConsumer[V], V]):
-    """Reads all segments in parallel; the blocking form of AsyncQueueConsumer."""
+    """Reads all segments in parallel; the blocking form of AsyncQueueConsumer.
+
+    Example:
+        with Client("pulsar://127.0.0.1:6650") as client:
+            client.create_producer("orders").send(b"one tea", key="alice")
+            consumer = client.subscribe_queue("orders", "mails", initial_position="earliest")
+            with consumer.processing(consumer.receive(timeout=10)) as message:
+                print(message.key)
+    """
 
     @property
     def subscription(self) -> str:

@@ -16,7 +16,13 @@ from anabranch.errors import AlreadyClosedError
 
 
 class TopicsConsumer(Handle, Generic[V]):
-    """Reads several topics; the blocking form of AsyncTopicsConsumer."""
+    """Reads several topics; the blocking form of AsyncTopicsConsumer.
+
+    Example:
+        with Client("pulsar://127.0.0.1:6650") as client:
+            consumer = client.subscribe_topics(["orders", "returns"], "stock")
+            consumer.acknowledge(consumer.receive_many(100, timeout=0.1))
+    """
 
     def __init__(self, portal: Portal, twin: AsyncTopicsConsumer[V]) -> None:
         super().__init__(portal)

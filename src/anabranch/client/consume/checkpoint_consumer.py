@@ -13,7 +13,7 @@ from functools import partial
 from typing import TypeVar
 
 from anabranch.client.consume.attachment import CheckpointOptions, address_in, reader_attachment
-from anabranch.client.consume.group_member import GroupMember
+from anabranch.client.consume.group_member import GroupMember, no_member
 from anabranch.client.consume.inbox import Inbox
 from anabranch.client.consume.segment_consumer import SegmentConsumer
 from anabranch.client.consume.segment_ends import last_message
@@ -26,13 +26,7 @@ from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.layout_watch import LayoutWatch, TopicLayout
 from anabranch.client.options import Seconds, log
 from anabranch.client.schema import Codec
-from anabranch.errors import (
-    AlreadyClosedError,
-    AnabranchError,
-    DataLossError,
-    InvalidConfigurationError,
-    TopicNotFoundError,
-)
+from anabranch.errors import AlreadyClosedError, AnabranchError, DataLossError, TopicNotFoundError
 from anabranch.model.assignment import Assignment
 from anabranch.model.checkpoint import Checkpoint
 from anabranch.model.ids import LATEST, MessageId
@@ -43,7 +37,12 @@ T = TypeVar("T")
 
 
 class AsyncCheckpointConsumer(Inbox[T]):
-    """Reads a topic from a checkpoint on; made by `AsyncClient.create_checkpoint_consumer`."""
+    """Reads a topic from a checkpoint on; made by `AsyncClient.create_checkpoint_consumer`.
+
+    Example:
+        async with AsyncClient("pulsar://127.0.0.1:6650") as client:
+            reader = await client.create_checkpoint_consumer("orders", start=Checkpoint.earliest())
+    """
 
     def __init__(self, pool: ConnectionPool, schema: Codec[T], options: CheckpointOptions) -> None:
         name = options.name or f"anabranch-checkpoint-{pool.rng.getrandbits(40):010x}"
@@ -110,7 +109,7 @@ class AsyncCheckpointConsumer(Inbox[T]):
         if self._closed:
             raise AlreadyClosedError("the consumer is closed")
         if self._member is None:
-            raise InvalidConfigurationError("only members of a group commit")
+            raise no_member()
         await self._member.commit(checkpoint or self.checkpoint(), self._limit_s(timeout))
 
     async def _close(self, deadline: Deadline) -> None:

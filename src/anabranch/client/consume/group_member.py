@@ -42,6 +42,11 @@ def slots_given(assignment: Assignment) -> dict[int, Ranges]:
     }
 
 
+def no_member() -> InvalidConfigurationError:
+    """The error of a commit outside a group."""
+    return InvalidConfigurationError("only members of a group commit")
+
+
 class GroupMember:
     """The registration of one member, whose positions are `read`."""
 

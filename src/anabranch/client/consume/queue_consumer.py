@@ -40,7 +40,15 @@ Segments = LayoutFollowing | GroupMembership
 
 
 class AsyncQueueConsumer(MovableConsumer[T]):
-    """Reads all segments in parallel; made by `AsyncClient.subscribe_queue`."""
+    """Reads all segments in parallel; made by `AsyncClient.subscribe_queue`.
+
+    Example:
+        async with AsyncClient("pulsar://127.0.0.1:6650") as client:
+            await (await client.create_producer("orders")).send(b"one tea", key="alice")
+            consumer = await client.subscribe_queue("orders", "work", initial_position="earliest")
+            async with consumer.processing(await consumer.receive(timeout=10)) as message:
+                print(message.key)
+    """
 
     def __init__(
         self,

@@ -91,7 +91,13 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True)
 class RunStatistics:
-    """Numbers of one run of a consumer, since it began or at one moment."""
+    """Numbers of one run of a consumer, since it began or at one moment.
+
+    Example:
+        with Client("pulsar://127.0.0.1:6650") as client:
+            statistics = client.subscribe_queue("orders", "counted").run(print, stop=0.1)
+            assert isinstance(statistics, RunStatistics)
+    """
 
     handled: int
     """Messages whose handlers have finished."""

@@ -38,7 +38,16 @@ CAUGHT_UP_ACK_S = 0.005
 
 
 class AsyncStreamConsumer(MovableConsumer[T]):
-    """Reads a share of a topic in key order; made by `AsyncClient.subscribe_stream`."""
+    """Reads a share of a topic in key order; made by `AsyncClient.subscribe_stream`.
+
+    Example:
+        async with AsyncClient("pulsar://127.0.0.1:6650") as client:
+            await (await client.create_producer("orders")).send(b"one tea", key="alice")
+            consumer = await client.subscribe_stream("orders", "billing", initial_position="earliest")
+            async for message in consumer:
+                await consumer.acknowledge_cumulative(message)
+                break
+    """
 
     def __init__(
         self,

@@ -35,7 +35,14 @@ Child = MovableConsumer[T]
 
 
 class AsyncTopicsConsumer(Generic[T]):
-    """Reads several topics; made by `AsyncClient.subscribe_topics`."""
+    """Reads several topics; made by `AsyncClient.subscribe_topics`.
+
+    Example:
+        async with AsyncClient("pulsar://127.0.0.1:6650") as client:
+            consumer = await client.subscribe_topics(["orders", "returns"], "audit")
+            for message in await consumer.receive_many(100, timeout=0.1):
+                await consumer.acknowledge(message)
+    """
 
     def __init__(
         self,

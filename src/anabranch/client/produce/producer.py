@@ -39,7 +39,13 @@ class ProducerStats:
 
 
 class AsyncProducer(Publisher[T]):
-    """Publishes to one topic; made by `AsyncClient.create_producer`."""
+    """Publishes to one topic; made by `AsyncClient.create_producer`.
+
+    Example:
+        async with AsyncClient("pulsar://127.0.0.1:6650") as client:
+            producer = await client.create_producer("orders")
+            await producer.send(b"one tea", key="alice")
+    """
 
     @property
     def topic(self) -> str:
