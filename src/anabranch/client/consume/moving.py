@@ -9,6 +9,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Literal, TypeVar
 
+from anabranch.aio import is_transient
 from anabranch.client.consume.runnable import RunnableConsumer
 from anabranch.client.consume.waiters import Waiters
 from anabranch.client.decide.seeking import SeekMove, plan_seek
@@ -18,6 +19,7 @@ from anabranch.client.net.layout_watch import look_up_layout
 from anabranch.client.options import Seconds, one_of, wall_ms
 from anabranch.errors import (
     AlreadyClosedError,
+    AnabranchError,
     ConsumerBusyError,
     InvalidConfigurationError,
     MetadataError,
@@ -80,7 +82,7 @@ class MovableConsumer(RunnableConsumer[T]):
         try:
             await self.end_run(deadline)
             self._end_waiting()
-            await self._retry(self._delete, deadline)
+            await self._retry(self._delete, deadline, (MetadataError,))
         except MetadataError as error:
             raise ConsumerBusyError(f"{self.subscription} is not deleted: {error}") from error
         finally:
@@ -107,9 +109,26 @@ class MovableConsumer(RunnableConsumer[T]):
             self._asked = False
             await asyncio.sleep(0)
 
-    async def _retry(self, attempt: Callable[[], Awaitable[Any]], deadline: Deadline) -> Any:
+    async def _retry(
+        self,
+        attempt: Callable[[], Awaitable[Any]],
+        deadline: Deadline,
+        final: tuple[type[AnabranchError], ...] = (),
+    ) -> Any:
         what = f"moving or deleting the subscription {self.subscription}"
-        return await self.pool.retry(attempt, what, within_s=deadline.left_s)
+        try:
+            return await self.pool.retry(
+                attempt,
+                what,
+                lambda error: is_transient(error) and not isinstance(error, final),
+                deadline.left_s,
+            )
+        except OperationTimeoutError:
+            raise
+        except AnabranchError as error:
+            if error.retryable and not isinstance(error, final):
+                raise OperationTimeoutError(f"{what} was not done in time: {error}") from error
+            raise
 
     async def _move(self, move: SeekMove) -> None:
         """Carry out one move; raises NotConnectedError for another attempt."""
