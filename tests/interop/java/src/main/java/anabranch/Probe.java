@@ -87,17 +87,17 @@ public final class Probe {
         }
         String topic = one.get("topic").asText();
         try (var client = builder.build();
-                var consumer = client.newConsumer(org.apache.pulsar.client.api.Schema.STRING)
+                var consumer = client.newConsumer()
                         .topic(topic)
                         .subscriptionName(one.get("subscription").asText())
                         .subscriptionType(org.apache.pulsar.client.api.SubscriptionType.Shared)
                         .subscribe();
-                var producer = client.newProducer(org.apache.pulsar.client.api.Schema.STRING)
+                var producer = client.newProducer()
                         .topic(topic)
                         .sendTimeout(timeoutS, TimeUnit.SECONDS)
                         .create()) {
             repeat(one, () -> {
-                producer.newMessage().key("key").value("value").send();
+                producer.newMessage().key("key").value("value".getBytes()).send();
                 var message = consumer.receive(timeoutS, TimeUnit.SECONDS);
                 consumer.acknowledge(message);
             });
