@@ -132,6 +132,11 @@ class Received:
         """Bits of all messages."""
         return (1 << self.count) - 1
 
+    @property
+    def skipped(self) -> bool:
+        """Whether the entry was passed over without an error that the application sees."""
+        return self.passed_over and bool(self.finished)
+
     def wanted_indexes(self) -> range | list[int]:
         """Indexes of the messages to hand out, in order."""
         if self.wanted == self.whole:

@@ -24,9 +24,13 @@ class CumulativeAcks:
         """For segments that went to another consumer: the first number without a confirmation, and why."""
 
     def acknowledge(self, source: SegmentConsumer, number: int) -> None:
-        """Note acknowledgements for all messages of one segment up to a number."""
+        """Note acknowledgements for all messages of one segment up to a number.
+
+        A skipped entry waits for no message of other segments: the broker may have taken that one back, and
+        the application may wait for what follows the entry.
+        """
         outstanding = source.outstanding
-        while outstanding and outstanding[0].first_number <= number:
+        while outstanding and (outstanding[0].first_number <= number or outstanding[0].skipped):
             entry = outstanding[0]
             done = number - entry.first_number + 1
             if done < entry.wanted.bit_count() and not entry.passed_over:

@@ -171,6 +171,17 @@ async def test_messages_before_a_skipped_entry_are_not_acknowledged_with_it(brok
         assert await values(again) == [b"1", b"2", b"3"]
 
 
+async def test_a_skipped_entry_waits_for_no_message_that_the_broker_took_back(brokers: Brokers) -> None:
+    async with brokers.client() as client:
+        consumer = await stream(client)
+        await store(brokers, GARBAGE, count=3)
+        await (await brokers.controller()).split(0)
+        await publish(brokers, 1, 2)
+        assert (await consumer.receive(timeout=2)).data == b"1"
+        await consumer.seek("earliest")
+        assert await values(consumer) == [b"1", b"2"]
+
+
 async def test_a_skipped_entry_that_comes_again_is_counted_once(brokers: Brokers) -> None:
     await publish_with_lies(brokers, GARBAGE, count=3)
     async with brokers.client() as client:
