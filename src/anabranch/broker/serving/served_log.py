@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from itertools import islice
 
 from anabranch.broker.dispatch.compaction import COMPACTION
@@ -56,6 +56,8 @@ class ServedLog:
         self.throttle = context.throttles.of(name)
         self.producers = LogProducers(name, log, context)
         self.subscriptions: dict[str, Subscription] = {}
+        # Subscriptions must not refer to this object, or an unloaded log would stay in memory for a while.
+        self._compacted = cache(partial(CompactedLog, log, home.storage.get))
         self._subscription_context = SubscriptionContext(
             log=log,
             partition=self.partition,
@@ -64,7 +66,7 @@ class ServedLog:
             use=self.use,
             sides=home.storage,
             report_drained=partial(report_drained, name),
-            compacted=lambda: self.compacted,
+            compacted=self._compacted,
         )
         self.observed_s = now_s
         """When a leader last asked for the load; at first the time when the log was opened."""
@@ -77,10 +79,10 @@ class ServedLog:
             if cursor.name != COMPACTION:
                 self._serve(cursor, durable=True)
 
-    @cached_property
+    @property
     def compacted(self) -> CompactedLog:
         """The log as compacted readers see it."""
-        return CompactedLog(self.log, self._subscription_context.sides.get)
+        return self._compacted()
 
     @cached_property
     def compacting(self) -> Compacting:
