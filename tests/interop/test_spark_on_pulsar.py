@@ -99,7 +99,7 @@ def test_a_stream_follows_splits_and_merges_of_a_scalable_topic(topics: PulsarTo
     at_once = PulsarQuery(topics, "scaled", bucketsPerSegment="2")
     at_once.drain()
     assert by_key(at_once.rows) == expected(1000)
-    assert at_once.batches[1] > 400, "a micro-batch holds more than the first generation"
+    assert max(at_once.batches) > 400, "a micro-batch holds more than the first generation"
     topics.call("POST", f"{change}/merge/2/4")
     topics.publish_by_ours("scaled", 1000, 1300)
     query.drain()

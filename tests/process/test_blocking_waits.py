@@ -31,6 +31,8 @@ NEVER_WAIT = {
     "checkpoint": "answers at once",
     "negative_acknowledge": "answers at once",
     "release_parked": "answers at once",
+    "pause": "answers at once",
+    "resume": "answers at once",
 }
 
 
@@ -44,6 +46,9 @@ class Objects:
         earliest = {"initial_position": "earliest", "ack_receipts": True}
         self.stream: Any = self.client.subscribe_stream("orders", "s", **earliest)  # type: ignore[arg-type]
         self.queue: Any = self.client.subscribe_queue("orders", "q", **earliest)  # type: ignore[arg-type]
+        self.leaving: Any = self.client.subscribe_stream("orders", "leaving")
+        self.leaving_queue: Any = self.client.subscribe_queue("orders", "leaving queue")
+        self.topics: Any = self.client.subscribe_topics(["orders"], "t")
         self.checkpoints = self.client.create_checkpoint_consumer("orders", group="g")
         self.streamed = self.stream.receive(timeout=PATIENCE_S)
         self.queued = self.queue.receive(timeout=PATIENCE_S)
@@ -55,6 +60,7 @@ class Objects:
             "Client.create_producer": lambda: client.create_producer("orders", name="me"),
             "Client.subscribe_stream": lambda: client.subscribe_stream("orders", "other"),
             "Client.subscribe_queue": lambda: client.subscribe_queue("orders", "other"),
+            "Client.subscribe_topics": lambda: client.subscribe_topics(["orders"], "other"),
             "Client.create_checkpoint_consumer": lambda: client.create_checkpoint_consumer("orders"),
             "Producer.send": lambda: producer.send(b"x", key="a"),
             "Producer.enqueue": lambda: producer.enqueue(b"x", key="a").result(),
@@ -66,11 +72,18 @@ class Objects:
             "StreamConsumer.acknowledge_cumulative": lambda: stream.acknowledge_cumulative(self.streamed),
             "StreamConsumer.flush_acks": lambda: stream.flush_acks(),
             "StreamConsumer.run": lambda: stream.run(lambda message: None, stop=1),
+            "StreamConsumer.seek": lambda: stream.seek("earliest"),
+            "StreamConsumer.unsubscribe": lambda: self.leaving.unsubscribe(),
             "QueueConsumer.receive": lambda: queue.receive(timeout=1),
             "QueueConsumer.receive_many": lambda: queue.receive_many(1, timeout=1),
             "QueueConsumer.acknowledge": lambda: queue.acknowledge(self.queued),
             "QueueConsumer.flush_acks": lambda: queue.flush_acks(),
             "QueueConsumer.run": lambda: queue.run(lambda message: None, stop=1),
+            "QueueConsumer.seek": lambda: queue.seek("earliest"),
+            "QueueConsumer.unsubscribe": lambda: self.leaving_queue.unsubscribe(),
+            "TopicsConsumer.receive": lambda: self.topics.receive(timeout=1),
+            "TopicsConsumer.receive_many": lambda: self.topics.receive_many(1, timeout=1),
+            "TopicsConsumer.seek": lambda: self.topics.seek("earliest"),
             "CheckpointConsumer.commit": lambda: self.checkpoints.commit(),
             "CheckpointConsumer.receive": lambda: self.checkpoints.receive(timeout=1),
             "CheckpointConsumer.receive_many": lambda: self.checkpoints.receive_many(1, timeout=1),
@@ -81,6 +94,7 @@ class Objects:
             "Producer.close": lambda: self.producer.close(timeout=CLOSE_S),
             "StreamConsumer.close": lambda: self.stream.close(timeout=CLOSE_S),
             "QueueConsumer.close": lambda: self.queue.close(timeout=CLOSE_S),
+            "TopicsConsumer.close": lambda: self.topics.close(timeout=CLOSE_S),
             "CheckpointConsumer.close": lambda: self.checkpoints.close(timeout=CLOSE_S),
             "Client.close": lambda: self.client.close(timeout=CLOSE_S),
             "Client.shutdown": lambda: self.client.shutdown(),

@@ -125,11 +125,12 @@ func seek(t *trial) {
 }
 
 func tableView(t *trial) {
-	producer := t.producer()
+	text := pulsar.NewStringSchema(nil)
+	producer := t.producer(func(o *pulsar.ProducerOptions) { o.Schema = text })
 	sendOne(producer, &pulsar.ProducerMessage{Key: "a", Payload: []byte("1")})
 	sendOne(producer, &pulsar.ProducerMessage{Key: "a", Payload: []byte("2")})
 	kind := reflect.TypeOf(new(string))
-	options := pulsar.TableViewOptions{Topic: t.Topic, Schema: pulsar.NewStringSchema(nil), SchemaValueType: kind}
+	options := pulsar.TableViewOptions{Topic: t.Topic, Schema: text, SchemaValueType: kind}
 	view, err := t.client.CreateTableView(options)
 	must(err)
 	shown := func(key, value string) bool {

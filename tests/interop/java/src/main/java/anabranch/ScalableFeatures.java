@@ -212,24 +212,30 @@ public final class ScalableFeatures {
 
     /** The first version of a record. */
     public static class Before {
-        public String name;
+        /** Versions of a record have one name. */
+        public static class Thing {
+            public String name;
+        }
     }
 
     /** The next version, with one more field. */
     public static class After {
-        public String name;
-        public String colour;
+        /** As the first version, and more. */
+        public static class Thing {
+            public String name;
+            public String colour;
+        }
     }
 
     private void schemas() throws Exception {
-        var old = new Before();
+        var old = new Before.Thing();
         old.name = "a";
-        client.newProducer(Schema.avro(Before.class)).topic(topic).create().newMessage().value(old).send();
-        var next = new After();
+        client.newProducer(Schema.avro(Before.Thing.class)).topic(topic).create().newMessage().value(old).send();
+        var next = new After.Thing();
         next.name = "b";
         next.colour = "blue";
-        client.newProducer(Schema.avro(After.class)).topic(topic).create().newMessage().value(next).send();
-        var consumer = queue(Schema.avro(After.class), "s").subscribe();
+        client.newProducer(Schema.avro(After.Thing.class)).topic(topic).create().newMessage().value(next).send();
+        var consumer = queue(Schema.avro(After.Thing.class), "s").subscribe();
         equal("a", receive(consumer).value().name);
         equal("blue", receive(consumer).value().colour);
         try {

@@ -60,29 +60,35 @@ final class Sending {
 
     /** The first version of a record. */
     public static class Before {
-        public String name;
+        /** Versions of a record have one name. */
+        public static class Thing {
+            public String name;
+        }
     }
 
     /** The next version, with one more field. */
     public static class After {
-        public String name;
-        public String colour;
+        /** As the first version, and more. */
+        public static class Thing {
+            public String name;
+            public String colour;
+        }
     }
 
     static void schemas(Trial t) throws Exception {
-        evolve(t, t.topic + "-json", Schema.JSON(Before.class), Schema.JSON(After.class));
-        evolve(t, t.topic + "-avro", avro(Before.class), avro(After.class));
+        evolve(t, t.topic + "-json", Schema.JSON(Before.Thing.class), Schema.JSON(After.Thing.class));
+        evolve(t, t.topic + "-avro", avro(Before.Thing.class), avro(After.Thing.class));
     }
 
     private static <T> Schema<T> avro(Class<T> pojo) {
         return Schema.AVRO(SchemaDefinition.<T>builder().withPojo(pojo).build());
     }
 
-    private static void evolve(Trial t, String topic, Schema<Before> before, Schema<After> after) throws Exception {
-        var old = new Before();
+    private static void evolve(Trial t, String topic, Schema<Before.Thing> before, Schema<After.Thing> after) throws Exception {
+        var old = new Before.Thing();
         old.name = "a";
         t.client.newProducer(before).topic(topic).create().send(old);
-        var next = new After();
+        var next = new After.Thing();
         next.name = "b";
         next.colour = "blue";
         t.client.newProducer(after).topic(topic).create().send(next);
