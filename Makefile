@@ -47,8 +47,8 @@ test: $(STAMP)  ## Unit, property, conformance, simulation and Spark tests, JOBS
 examples: $(STAMP)  ## The example of Declarative Pipelines, as its users run it; FAST=1: a dry run
 	$(BIN)/python -m pytest tests/examples $(if $(FAST),-k dry_run)
 
-sim: $(STAMP)  ## Whole-cluster simulation, SEEDS=n runs
-	$(BIN)/python -m anabranch.testing.simulation.run --seeds $(SEEDS)
+sim: $(STAMP)  ## Whole-cluster simulation, SEEDS=n runs, JOBS=n at a time
+	$(BIN)/python -m anabranch.testing.simulation.run --seeds $(SEEDS) --jobs $(JOBS)
 
 chromium:  ## Install Chromium, for the tests with web pages (Debian, as root); ANABRANCH_CHROMIUM names another
 	@command -v $${ANABRANCH_CHROMIUM:-chromium} > /dev/null || { echo "==> installing Chromium"; \
