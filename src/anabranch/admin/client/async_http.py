@@ -13,13 +13,20 @@ from urllib.parse import urlsplit
 
 import h11
 
-from anabranch.admin.client.requests import AdminRequest, HttpAnswer, any_json, checked, redirected
+from anabranch.admin.client.requests import (
+    DEFAULT_URL,
+    AdminRequest,
+    HttpAnswer,
+    admin_url,
+    any_json,
+    checked,
+    redirected,
+)
 from anabranch.credentials.asking import checked_authentication, http_headers, renew
 from anabranch.credentials.authentication import Authentication
 from anabranch.errors import (
     AlreadyClosedError,
     ConnectError,
-    InvalidConfigurationError,
     OperationTimeoutError,
 )
 from anabranch.transport.tls_arguments import TlsArguments, tls_of
@@ -27,7 +34,6 @@ from anabranch.transport.tls_errors import explain
 
 T = TypeVar("T")
 
-DEFAULT_URL = "http://127.0.0.1:8080"
 REDIRECTS_MAX = 5
 ATTEMPTS = 3
 """Attempts of a GET whose connection is lost: the server closes idle connections, and a worker may die."""
@@ -95,10 +101,7 @@ class AsyncHttpClient:
         authentication: Authentication | None = None,
         **tls: Unpack[TlsArguments],
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InvalidConfigurationError(f"{url!r} is not an admin URL; write http://host:port")
-        self.url = f"{parts.scheme}://{parts.netloc}"
+        self.url = admin_url(url)
         self._timeout_s = timeout_s
         self._authentication = checked_authentication(authentication)
         self._tls = tls_of(self.url, "https", tls, authentication)

@@ -34,6 +34,8 @@ from anabranch.model.names import Domain, TopicName, parse_namespace
 
 T = TypeVar("T")
 
+DEFAULT_URL: Final = "http://127.0.0.1:8080"
+
 TopicLike = str | TopicName
 """A topic by its whole name, `topic://tenant/namespace/name`, or by a short one in `public/default`."""
 
@@ -194,6 +196,14 @@ def _reason(answer: HttpAnswer) -> str:
         return str(json.loads(answer.body)["reason"])
     except (ValueError, KeyError, TypeError):
         return answer.body.decode(errors="replace").strip() or f"HTTP status {answer.status}"
+
+
+def admin_url(url: str) -> str:
+    """The part of a URL that names a broker; raises InvalidConfigurationError if it names none."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InvalidConfigurationError(f"{url!r} is not an admin URL; write http://host:port")
+    return f"{parts.scheme}://{parts.netloc}"
 
 
 def redirected(url: str, answer: HttpAnswer) -> tuple[str, str]:
