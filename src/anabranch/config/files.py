@@ -39,14 +39,14 @@ def load_config(
     for variable, value in environment.items():
         if variable.startswith(PREFIX) and variable != f"{PREFIX}CONFIG":
             name = _resolve_variable(variable)
-            given[name] = _parse(name, value.strip())
+            given[name] = parse_setting(name, value.strip())
     for text in sets:
         key, equals, value = text.partition("=")
         if not equals:
             raise InvalidConfigurationError(f"--set {text!r}: write it as key=value")
         name = _resolve_key(key.strip(), "--set: ")
         _refuse_secret(name, value.strip())
-        given[name] = _parse(name, value.strip())
+        given[name] = parse_setting(name, value.strip())
     return _build(given)
 
 
@@ -66,6 +66,12 @@ def _refuse_secret(name: str, value: str) -> None:
             f"--set {name}: the list of processes shows arguments to all users of this machine; "
             "name a file, or put the setting into a file for --config"
         )
+
+
+def default_settings() -> dict[str, Any]:
+    """Every setting with its default value; those of auto-scaling below `auto_scale`."""
+    scaling = {field.name: field.default for field in dataclasses.fields(AutoScalePolicy)}
+    return {field.name: field.default for field in plain_fields()} | {"auto_scale": scaling}
 
 
 def default_text() -> str:
@@ -139,7 +145,7 @@ def _read_properties(text: str, where: str) -> dict[str, object]:
         empty = _FIELDS[name].metadata.get("empty") if name in _FIELDS else None
         # As in Pulsar, an empty value leaves the default, and switches a port off.
         if value or empty is not None:
-            given[name] = _parse(name, value)
+            given[name] = parse_setting(name, value)
     if found.without_effect:
         _logger.warning("%sthese settings have no effect here: %s", where, ", ".join(found.without_effect))
     return given
@@ -174,7 +180,7 @@ def _build(given: Mapping[str, object]) -> BrokerConfig:
 _UNITS = {"KiB": KIB, "MiB": MIB, "GiB": 2**30}
 
 
-def _parse(name: str, text: str) -> object:
+def parse_setting(name: str, text: str) -> object:
     """The value of a setting written on the command line, in the type of its default."""
     table, _, field = name.rpartition(".")
     default = getattr(AutoScalePolicy(), field) if table else _FIELDS[name].default

@@ -127,9 +127,9 @@ class AckSet:
         """Bits of the messages still pending in a partly acknowledged entry; None for any other entry."""
         return self._parts.get(ordinal)
 
-    def partly(self) -> list[tuple[int, int]]:
-        """The partly acknowledged entries, and the bits of their pending messages."""
-        return list(self._parts.items())
+    def partly(self, limit: int | None = None) -> list[tuple[int, int]]:
+        """The partly acknowledged entries, at most `limit`, and the bits of their pending messages."""
+        return list(islice(self._parts.items(), limit))
 
     def next_pending(self, ordinal: int) -> int:
         """The first ordinal at or after this one that is not wholly acknowledged."""

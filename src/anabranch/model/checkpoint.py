@@ -81,10 +81,12 @@ class Checkpoint:
 
     @property
     def is_regular(self) -> bool:
+        """Whether it names positions, and not the beginning, the end or a time."""
         return self.kind is CheckpointKind.REGULAR
 
     @property
     def is_latest(self) -> bool:
+        """Whether it stands for the end of the topic."""
         return self.kind is CheckpointKind.LATEST
 
     def slots(self, segment: int) -> SlotPositions | None:

@@ -1,5 +1,7 @@
 """One 32-bit hash per key; its high half picks the segment, its low half the bucket.
 
+At brokers of Pulsar 5.0.0-M1, which have no buckets, the low half picks the segment (`routing`).
+
 The hash is Murmur3 x86 32 with seed 0 over the key's bytes, with all 32 bits kept: the usual Pulsar helper
 clears the top bit, and half of the ring would stay empty. This module knows nothing of layouts.
 """
@@ -19,8 +21,9 @@ MAX_BUCKETS = 1024
 
 
 def key_hash(key: str | bytes) -> int:
-    """The raw unsigned hash of a key; text is hashed as UTF-8."""
-    return mmh3.hash(key, 0, False)
+    """The raw unsigned hash of a key; text is hashed as UTF-8. Raises UnicodeEncodeError for other text."""
+    # Given such text itself, the function ends the process.
+    return mmh3.hash(key.encode() if isinstance(key, str) else key, 0, False)
 
 
 def stand_in_hash(producer: str, sequence_id: int) -> int:

@@ -7,7 +7,6 @@ layout changes.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -78,6 +77,8 @@ class Layout:
     segments: Mapping[int, Segment]
     pruned: Mapping[int, PrunedSegment] = field(default_factory=dict)
     """The newest pruned segments whose final position is known, by id."""
+    by_low_half: bool = False
+    """Whether the low half of a key's hash picks its segment, as at brokers of Pulsar 5.0.0-M1."""
 
     @staticmethod
     def initial(count: int, *, now_ms: int, bucket_budget: int = 4, first_id: int = 0) -> Layout:
@@ -268,31 +269,3 @@ def _without_links(segment: Segment, gone: Collection[int]) -> Segment:
 def list_ids(ids: Iterable[int]) -> str:
     """The ids for an error text."""
     return ", ".join(map(str, ids)) or "none"
-
-
-class Router:
-    """Finds the active segment of a raw key hash in one layout."""
-
-    __slots__ = ("_by_modulo", "_segments", "_starts", "layout")
-
-    def __init__(self, layout: Layout) -> None:
-        if not layout.active:
-            raise LayoutError("a layout without active segments cannot route messages")
-        self.layout = layout
-        # Active classic topics are partitions, and a key must go to the same one as from a classic producer.
-        self._by_modulo = all(segment.is_classic for segment in layout.active)
-        self._segments = layout.active
-        if self._by_modulo:
-            self._segments = tuple(sorted(layout.active, key=lambda segment: segment.id))
-        self._starts = [segment.range.start for segment in layout.active]
-
-    @property
-    def segments(self) -> tuple[Segment, ...]:
-        """The active segments, for messages without a key."""
-        return self._segments
-
-    def segment_for(self, raw_hash: int) -> Segment:
-        """The active segment that takes this hash."""
-        if self._by_modulo:
-            return self._segments[(raw_hash & 0x7FFFFFFF) % len(self._segments)]
-        return self._segments[bisect_right(self._starts, raw_hash >> 16) - 1]

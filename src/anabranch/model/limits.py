@@ -19,6 +19,9 @@ LOCAL_BYTES_MAX: Final = 1024
 TOPIC_BYTES_MAX: Final = 2048
 """Most bytes of a whole topic name: scheme, tenant, namespace, local name, and a partition or segment."""
 
+PARTITIONS_MAX: Final = 10_000
+"""Most partitions of a classic or live topic."""
+
 NAME_BYTES_MAX: Final = 1024
 """Most bytes of the name of a subscription, producer or consumer."""
 

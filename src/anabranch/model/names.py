@@ -65,7 +65,10 @@ class SegmentDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class TopicName:
-    """A whole name; equal names are the same topic."""
+    """A whole name; equal names are the same topic.
+
+    Example: `assert TopicName.parse("topic://public/default/orders").namespace == "default"`
+    """
 
     domain: Domain
     tenant: str
@@ -115,6 +118,11 @@ class TopicName:
     def is_scalable(self) -> bool:
         """Whether this is the name of a scalable topic."""
         return self.domain == "topic"
+
+    @property
+    def is_live(self) -> bool:
+        """Whether this is a `non-persistent://` topic, which stores no message."""
+        return self.domain == "non-persistent"
 
     @property
     def is_segment(self) -> bool:

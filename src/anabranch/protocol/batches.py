@@ -6,22 +6,38 @@ rest of the work. `client.decide.batcher` chooses the messages of an entry; `ent
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from functools import cache
+from operator import itemgetter
 from struct import Struct
-from typing import Final
+from typing import Any, Final
 
 from anabranch.protocol.compression import Compression, packed
 from anabranch.protocol.frames import build_entry
+from anabranch.protocol.message_fields import key_text, set_fields
+from anabranch.protocol.message_sizes import encode_sizes
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.varints import MORE, SHORT, encode_varint
 
 CACHED_KEYS_MAX: Final = 8192
 _pack_size = Struct(">I").pack
+_BASE64: Final = b"\x30\x01\x18"
+"""Between a key in Base64 and the size of the value."""
+
+_HEAD_MAX: Final = 200
+"""Bytes of a header up to its sequence id; with the sequence id they still fit one byte."""
+
+_ALIKE: Final = 4
+_EACH: Final = 6
+"""Parts of a message that `_add_alike` and `_add_each` append."""
+
 _SIZES: Final = tuple(_pack_size(size) for size in range(0x100))
 
 cached_key_headers: dict[str | bytes | None, bytes] = {None: b"\x18"}
 """Header bytes of recent keys, up to the tag of the payload size; a bounded cache."""
+
+_base64_was_used = False
+"""Whether this process has written a key in Base64; few do, and the others need not look for such keys."""
 
 _Heads = dict[str | bytes | None, bytes]
 _recent_heads: tuple[tuple[int, int], _Heads] = ((0, 0), {})
@@ -34,10 +50,26 @@ _Keys = Sequence[bytes | str | None]
 class MessageBatch:
     """Messages that will be stored as one entry, in the order they were added."""
 
-    __slots__ = ("_first", "_parts", "count", "highest_sequence_id", "sample_key", "size")
+    __slots__ = (
+        "_first",
+        "_parts",
+        "_pieces",
+        "_sizes",
+        "_value_size",
+        "count",
+        "highest_sequence_id",
+        "sample_key",
+        "size",
+    )
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
+        self._pieces = 0
+        """Parts of each message, the value last, if all messages have headers of one usual shape; else 0."""
+        self._value_size = -1
+        """The size of all values, if they have one size."""
+        self._sizes: bytes | None = None
+        """The sizes of the messages that were added encoded; they hold if the batch has no others."""
         self._first: tuple[str | bytes | None, bytes | None] = (None, None)
         self.count = 0
         self.size = 0
@@ -59,8 +91,9 @@ class MessageBatch:
         """Append one message; a bytes key that is not UTF-8 is sent as Base64 and decoded by the reader."""
         if properties or event_time_ms or null_value or ordering_key is not None:
             fields = pb.SingleMessageMetadata(payload_size=len(value), sequence_id=sequence_id)
-            _set_fields(fields, key, ordering_key, properties, event_time_ms, null_value)
+            set_fields(fields, key, ordering_key, properties, event_time_ms, null_value)
             header = fields.SerializeToString()
+            self._use(0)
             self._parts += (_pack_size(len(header)), header, value)
             self._added(4 + len(header) + len(value), 1, sequence_id, (key, ordering_key))
         else:
@@ -74,7 +107,8 @@ class MessageBatch:
         high = sequence_ids[0] >> 14
         length = len(values[0])
         if (
-            0 < high < 0x4000
+            len(values) > 1
+            and 0 < high < 0x4000
             and high == sequence_ids[-1] >> 14
             and length < 0x4000
             and len(set(map(len, values))) == 1
@@ -85,21 +119,29 @@ class MessageBatch:
         self._added(size_bytes, len(values), sequence_ids[-1], (keys[0], None))
 
     def _add_alike(self, values: _Values, keys: _Keys, sequence_ids: Sequence[int]) -> int:
-        """Append values of one size whose sequence ids share their upper bytes; returns the bytes added.
+        """Append several values of one size whose sequence ids share their upper bytes; returns their bytes.
 
         The headers differ only in the key and in two bytes of the sequence id, which halves the work.
         """
-        parts = self._parts
-        before, length = len(parts), len(values[0])
+        length, count = len(values[0]), len(values)
+        self._use(_ALIKE, length)
         tail = SHORT[sequence_ids[0] >> 14]
         heads = _heads_for(length, 2 + len(tail))
-        for value, key, sequence_id in zip(values, keys, sequence_ids, strict=True):
-            head = heads.get(key) or _head(heads, key, length, 2 + len(tail))
-            parts += (head, MORE[sequence_id & 0x3FFF], tail, value)
-        return sum(map(len, parts[before::4])) + len(values) * (2 + len(tail) + length)
+        try:
+            firsts: Sequence[bytes] = itemgetter(*keys)(heads)
+        except KeyError:
+            firsts = [heads.get(key) or _head(heads, key, length, 2 + len(tail)) for key in keys]
+        # Whole columns at once: a step of the interpreter for each message would double the work.
+        parts: list[Any] = [tail] * (_ALIKE * count)
+        parts[::_ALIKE] = firsts
+        parts[1::_ALIKE] = [MORE[sequence_id & 0x3FFF] for sequence_id in sequence_ids]
+        parts[3::_ALIKE] = values
+        self._parts += parts
+        return sum(map(len, firsts)) + count * (2 + len(tail) + length)
 
     def _add_each(self, values: _Values, keys: _Keys, sequence_ids: Sequence[int]) -> int:
         """Append messages with headers of the usual shape; returns the bytes added."""
+        self._use(_EACH)
         parts = self._parts
         cached = cached_key_headers.get
         size_bytes = 4 * len(values)
@@ -117,6 +159,30 @@ class MessageBatch:
             size_bytes += header_size + length
         return size_bytes
 
+    def _use(self, pieces: int, value_size: int = -1) -> None:
+        """Note the shape of the next messages: their number of parts, and the size of values of one size."""
+        if not self._parts:
+            self._pieces, self._value_size = pieces, value_size
+        elif (self._pieces, self._value_size) != (pieces, value_size):
+            self._pieces = 0
+
+    def _message_sizes(self) -> bytes | None:
+        """The sizes of all messages, for readers; None if a header may have an unusual shape."""
+        pieces, parts = self._pieces, self._parts
+        if not pieces or (_base64_was_used and _BASE64 in b"".join(parts[pieces == _EACH :: pieces])):
+            return self._sizes if len(parts) == 1 else None
+        if pieces == _ALIKE:
+            # A header's size and the header up to its sequence id, then the sequence id in two parts.
+            more = len(parts[1]) + len(parts[2]) - 4
+            lengths = list(map(len, parts[::_ALIKE]))
+            if max(lengths) > _HEAD_MAX:
+                return None
+            return encode_sizes(bytes(lengths).translate(_adding(more)), self._value_size)
+        sizes = b"".join(parts[::_EACH])
+        if sizes.count(0) != 3 * self.count:
+            return None
+        return encode_sizes(sizes[3::4], list(map(len, parts[_EACH - 1 :: _EACH])))
+
     def _added(
         self, size_bytes: int, count: int, highest: int, first: tuple[str | bytes | None, bytes | None]
     ) -> None:
@@ -127,9 +193,16 @@ class MessageBatch:
         self.highest_sequence_id = max(self.highest_sequence_id, highest)
 
     def add_encoded(
-        self, messages: bytes, count: int, highest_sequence_id: int, first_key: bytes | str | None
+        self,
+        messages: bytes,
+        count: int,
+        highest_sequence_id: int,
+        first_key: bytes | str | None,
+        sizes: bytes | None = None,
     ) -> None:
-        """Append messages that are already encoded in the form of a batch."""
+        """Append messages that are already encoded in the form of a batch, and tell readers their sizes."""
+        self._sizes = sizes
+        self._use(0)
         self._parts.append(messages)
         self._added(len(messages), count, highest_sequence_id, (first_key, None))
 
@@ -160,7 +233,7 @@ class MessageBatch:
         fields = [b"\x0a", encode_varint(len(name)), name, b"\x10", sequence, b"\x18", published]
         encoded = False
         if key is not None:
-            text, encoded = _key_text(key)
+            text, encoded = key_text(key)
             fields += (b"\x32", encode_varint(len(text)), text)
         if uncompressed_size:
             fields += (b"\x40", SHORT[compression], b"\x48", encode_varint(uncompressed_size))
@@ -172,63 +245,37 @@ class MessageBatch:
         fields += (b"\xc0\x01", sequence)
         if hash_range is not None:
             fields += (b"\x88\x02", encode_varint(hash_range[0]), b"\x90\x02", encode_varint(hash_range[1]))
-        fields += _private_fields(slot, self.sample_key)
+        fields += _private_fields(slot, self.sample_key, self._message_sizes())
         return build_entry(b"".join(fields), payload)
 
 
-def build_single(
-    value: bytes,
-    key: bytes | str | None,
-    sequence_id: int,
-    producer_name: str,
-    publish_time_ms: int,
-    *,
-    properties: Mapping[str, str] | None = None,
-    event_time_ms: int = 0,
-    ordering_key: bytes | None = None,
-    null_value: bool = False,
-    compression: Compression = Compression.NONE,
-    hash_range: tuple[int, int] | None = None,
-    deliver_at_ms: int = 0,
-    slot: int | None = None,
-) -> bytes:
-    """An entry that holds one message outside any batch."""
-    metadata = pb.MessageMetadata(
-        producer_name=producer_name,
-        sequence_id=sequence_id,
-        publish_time=publish_time_ms,
-        uncompressed_size=len(value),
-    )
-    _set_fields(metadata, key, ordering_key, properties, event_time_ms, null_value)
-    if hash_range is not None:
-        metadata.entry_hash_min, metadata.entry_hash_max = hash_range
-    if deliver_at_ms:
-        metadata.deliver_at_time = deliver_at_ms
-    if slot is not None:
-        metadata.slot = slot
-    if (smaller := packed(compression, value)) is not None:
-        metadata.compression = pb.CompressionType.ValueType(compression)
-        value = smaller
-    return build_entry(metadata.SerializeToString(), value)
-
-
-def _private_fields(slot: int | None, sample_key: bytes | None) -> list[bytes]:
+def _private_fields(slot: int | None, sample_key: bytes | None, sizes: bytes | None) -> list[bytes]:
     """The fields of the metadata that clients and brokers of other vendors skip."""
     fields = [] if slot is None else [b"\xc8\x3e", encode_varint(slot)]
     if sample_key is not None:
         fields += (b"\xd2\x3e", encode_varint(len(sample_key)), sample_key)
+    if sizes is not None:
+        fields += (b"\xda\x3e", encode_varint(len(sizes)), sizes)
     return fields
+
+
+@cache
+def _adding(number: int) -> bytes:
+    """A table that adds a number to each byte."""
+    return bytes((byte + number) & 0xFF for byte in range(0x100))
 
 
 def _key_header(key: str | bytes | None) -> bytes:
     """The header bytes of a key, kept for the next message with the same key."""
+    global _base64_was_used
     if key is None:
         return b"\x18"
-    text, encoded = _key_text(key)
+    text, encoded = key_text(key)
     header = b"\x12" + encode_varint(len(text)) + text + b"\x18"
     if encoded:
         # The flag has a higher number than the payload size, but fields may come in any order.
-        header = header[:-1] + b"\x30\x01\x18"
+        header = header[:-1] + _BASE64
+        _base64_was_used = True
     if len(cached_key_headers) >= CACHED_KEYS_MAX:
         cached_key_headers.clear()
     cached_key_headers[key] = header
@@ -250,37 +297,3 @@ def _head(heads: _Heads, key: str | bytes | None, length: int, sequence_bytes: i
     fields = b"".join((cached_key_headers.get(key) or _key_header(key), SHORT[length], b"\x40"))
     head = heads[key] = _pack_size(len(fields) + sequence_bytes) + fields
     return head
-
-
-def _set_fields(
-    header: pb.MessageMetadata | pb.SingleMessageMetadata,
-    key: str | bytes | None,
-    ordering_key: bytes | None,
-    properties: Mapping[str, str] | None,
-    event_time_ms: int,
-    null_value: bool,
-) -> None:
-    if key is not None:
-        text, encoded = _key_text(key)
-        header.partition_key = text.decode()
-        if encoded:
-            header.partition_key_b64_encoded = True
-    if ordering_key is not None:
-        header.ordering_key = ordering_key
-    for name, text_value in (properties or {}).items():
-        header.properties.add(key=name, value=text_value)
-    if event_time_ms:
-        header.event_time = event_time_ms
-    if null_value:
-        header.null_value = True
-
-
-def _key_text(key: str | bytes) -> tuple[bytes, bool]:
-    """A key as the wire's text in UTF-8, and whether that text is Base64."""
-    if isinstance(key, str):
-        return key.encode(), False
-    try:
-        key.decode()
-    except UnicodeDecodeError:
-        return b64encode(key), True
-    return key, False

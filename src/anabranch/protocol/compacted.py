@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from anabranch.protocol.entries import Columns
+from anabranch.protocol.columns import Columns
 
 
 def spread_rows(content: Columns, count: int) -> Columns:

@@ -18,6 +18,8 @@ from anabranch.protocol.wire_errors import exception_for
 PROTOCOL_VERSION: Final = 21
 CLIENT_VERSION: Final = "Anabranch-Python-v0.1.0"
 SERVER_VERSION: Final = "Anabranch 0.1.0"
+CONTROL_VERSION: Final = f"{SERVER_VERSION} control"
+"""Of a broker without logs: another cluster holds the messages."""
 OUR_CLIENTS: Final = "Anabranch"
 """Prefix of the client version of every Anabranch client."""
 
@@ -121,6 +123,7 @@ class ServerMachine(_Machine):
     admits_all = True
     """Whether the machine answers every CONNECT by itself; else the owner calls `admit`, within the time for
     the handshake, and keeps the commands behind CONNECT until then."""
+    version = SERVER_VERSION
     _handled_here = frozenset((pb.CommandPing, pb.CommandPong, pb.CommandConnect))
 
     def __init__(
@@ -170,7 +173,7 @@ class ServerMachine(_Machine):
         self._establish(now, self._max_message_bytes)
         return encode(
             pb.CommandConnected(
-                server_version=SERVER_VERSION,
+                server_version=self.version,
                 protocol_version=min(PROTOCOL_VERSION, self._peer_protocol),
                 max_message_size=self._max_message_bytes,
                 feature_flags=self._features,

@@ -7,78 +7,49 @@ rest of the work; the generated code reads any other shape. Encrypted entries an
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from struct import Struct
 from struct import error as struct_error
 from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from anabranch.errors import ChecksumError, CorruptDataError, RemoteProtocolError, UnsupportedFeatureError
+from anabranch.errors import (
+    ChecksumError,
+    CorruptDataError,
+    RemoteProtocolError,
+    UnsupportedFeatureError,
+)
+from anabranch.protocol.columns import (
+    KEY_TAG,
+    Columns,
+    header_bytes,
+    header_span,
+    parse_header,
+    read_head,
+    sequence_id_of,
+)
 from anabranch.protocol.compression import decompress
 from anabranch.protocol.frames import checksum_ok, metadata_span
+from anabranch.protocol.message_sizes import find_messages
 from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.speedups import split_messages
 
-_KEY_TAG: Final = 0x12
 _SIZE_TAG: Final = 0x18
 _SEQUENCE_TAG: Final = 0x40
-_read_head = Struct(">IBB").unpack_from
-_parse_header = pb.SingleMessageMetadata.FromString
 
 
-@dataclass
-class Columns:
-    """The messages of one entry, column by column; an optional column is None when no message has it.
-
-    Keys and sequence ids are decoded on first use, because many readers want only the values.
-    """
-
-    count: int
-    values: list[bytes | None]
-    """None for a message whose value is null."""
-    batch_indexes: list[int]
-    """Place of each message in its batch; -1 when the entry is not a batch."""
-    event_times: list[int] | None
-    """Milliseconds, 0 for a message without one."""
-    properties: list[dict[str, str]] | None
-    ordering_keys: list[bytes | None] | None
-    publish_time_ms: int
-    producer_name: str
-    batch_size: int
-    """Messages in the stored batch, including compacted ones; 0 when the entry is not a batch."""
-    data: bytes = b""
-    starts: Sequence[int] = ()
-    """Offset in `data` of each message."""
-    numbered_from: int | None = None
-    """The sequence id of message 0 if a message has none of its own; messages are numbered in order."""
-
-    @cached_property
-    def keys(self) -> list[bytes | None]:
-        data = self.data
-        return [
-            data[at + 6 : at + 6 + data[at + 5]] if data[at + 4] == _KEY_TAG else None for at in self.starts
-        ]
-
-    @cached_property
-    def sequence_ids(self) -> list[int]:
-        data, first = self.data, self.numbered_from
-        if first is not None:
-            headers = (_parse_header(_header(data, *_header_span(data, at))) for at in self.starts)
-            return [_sequence_id(header, first + index) for index, header in enumerate(headers)]
-        return [last_varint(data, at + 4 + _read_head(data, at)[0]) for at in self.starts]
+class EncryptedEntryError(UnsupportedFeatureError):
+    """The entry is encrypted, and its reader was given no key."""
 
 
 def decode_columns(entry: bytes, limit: int) -> Columns:
     """The messages of an entry, column by column.
 
     Raises ChecksumError, CompressionError when the payload would exceed `limit` bytes or its own declared
-    size, UnsupportedFeatureError for encrypted and chunked entries, and CorruptDataError for other damage.
+    size, EncryptedEntryError, UnsupportedFeatureError for a chunk, and CorruptDataError for other damage.
     """
     metadata, end = checked_metadata(entry)
     if metadata.encryption_keys:
-        raise UnsupportedFeatureError("the entry is encrypted")
+        raise EncryptedEntryError("the entry is encrypted; give the consumer encryption=Decrypt(...)")
     if metadata.num_chunks_from_msg > 1:
         raise UnsupportedFeatureError("the entry is one chunk of a larger message")
     data, position = entry, end
@@ -86,8 +57,12 @@ def decode_columns(entry: bytes, limit: int) -> Columns:
         data = decompress(metadata.compression, entry[end:], metadata.uncompressed_size, limit)
         position = 0
     if metadata.HasField("num_messages_in_batch"):
-        return _batch_columns(metadata, data, position)
-    return _single_columns(metadata, data[position:])
+        return (
+            _split_columns(metadata, data, position)
+            or _indexed_columns(metadata, data, position)
+            or _batch_columns(metadata, data, position)
+        )
+    return columns_of_single(metadata, data[position:])
 
 
 def checked_metadata(entry: bytes) -> tuple[pb.MessageMetadata, int]:
@@ -105,7 +80,8 @@ def checked_metadata(entry: bytes) -> tuple[pb.MessageMetadata, int]:
     return metadata, end
 
 
-def _single_columns(metadata: pb.MessageMetadata, value: bytes) -> Columns:
+def columns_of_single(metadata: pb.MessageMetadata, value: bytes) -> Columns:
+    """The one message of an entry that is not a batch."""
     columns = Columns(
         count=1,
         values=[None if metadata.null_value else value],
@@ -122,20 +98,61 @@ def _single_columns(metadata: pb.MessageMetadata, value: bytes) -> Columns:
     return columns
 
 
+def _split_columns(metadata: pb.MessageMetadata, data: bytes, position: int) -> Columns | None:
+    """The messages of a batch, found by the compiled reader; None if the Python forms have to read them."""
+    if split_messages is None:
+        return None
+    found = split_messages(data, position, metadata.num_messages_in_batch)
+    return None if found is None else _usual_columns(metadata, data, *found)
+
+
+def _indexed_columns(metadata: pb.MessageMetadata, data: bytes, position: int) -> Columns | None:
+    """The messages of a batch, found by their sizes in the metadata; None if they have to be walked."""
+    if not (sizes := metadata.message_sizes):
+        return None
+    spans = find_messages(sizes, metadata.num_messages_in_batch, data, position)
+    if spans is None:
+        return None
+    values: list[bytes | None] = [
+        data[start:end] for start, end in zip(spans.values, spans.ends, strict=True)
+    ]
+    return _usual_columns(metadata, data, spans.starts, values)
+
+
+def _usual_columns(
+    metadata: pb.MessageMetadata, data: bytes, starts: list[int], values: list[bytes | None]
+) -> Columns:
+    """Columns of a batch whose headers have a key, the size of the value and a sequence id at most."""
+    count = len(values)
+    return Columns(
+        count=count,
+        values=values,
+        batch_indexes=range(count),
+        event_times=None,
+        properties=None,
+        ordering_keys=None,
+        publish_time_ms=metadata.publish_time,
+        producer_name=_text(metadata.producer_name),
+        batch_size=count,
+        data=data,
+        starts=starts,
+    )
+
+
 def _batch_columns(metadata: pb.MessageMetadata, data: bytes, position: int) -> Columns:
     count = metadata.num_messages_in_batch
     starts: list[int] = []
     values: list[bytes | None] = []
     unusual: dict[int, pb.SingleMessageMetadata] = {}
-    # Upper bytes of the sequence id before: neighbours in a batch mostly differ in the lowest byte only.
-    upper = b"\xff"
+    # Upper bytes of the sequence id before, which neighbours mostly share; at first those of a small number.
+    upper = b"\x01"
     try:
-        bare = not _parse_header(_header(data, *_header_span(data, position))).HasField("sequence_id")
+        bare = not parse_header(header_bytes(data, *header_span(data, position))).HasField("sequence_id")
         for index in range(count):
-            size, tag, length = _read_head(data, position)
+            size, tag, length = read_head(data, position)
             value_start = position + 4 + size
             at = position + 6
-            if tag == _KEY_TAG and length < 0x80:
+            if tag == KEY_TAG and length < 0x80:
                 at += length
                 tag = data[at]
                 length = data[at + 1]
@@ -151,7 +168,7 @@ def _batch_columns(metadata: pb.MessageMetadata, data: bytes, position: int) -> 
             elif usual and (bare if at == value_start else _is_sequence_id(data, at, value_start)):
                 upper = rest or upper
             else:
-                header = unusual[index] = _parse_header(_header(data, position + 4, value_start))
+                header = unusual[index] = parse_header(header_bytes(data, position + 4, value_start))
                 length = header.payload_size
                 if length < 0 or not header.IsInitialized():
                     raise CorruptDataError(f"message {index} of a batch has no payload size")
@@ -162,20 +179,8 @@ def _batch_columns(metadata: pb.MessageMetadata, data: bytes, position: int) -> 
         raise CorruptDataError(f"message {len(values)} of {count} cannot be read: {error}") from error
     if position != len(data) or count < 1:
         raise CorruptDataError(f"a batch of {count} messages does not fill its {len(data)} bytes exactly")
-    columns = Columns(
-        count=count,
-        values=values,
-        batch_indexes=list(range(count)),
-        event_times=None,
-        properties=None,
-        ordering_keys=None,
-        publish_time_ms=metadata.publish_time,
-        producer_name=_text(metadata.producer_name),
-        batch_size=count,
-        data=data,
-        starts=starts,
-        numbered_from=metadata.sequence_id if bare else None,
-    )
+    columns = _usual_columns(metadata, data, starts, values)
+    columns.numbered_from = metadata.sequence_id if bare else None
     if unusual:
         _fill_in(columns, unusual, metadata.sequence_id)
     return columns
@@ -192,7 +197,7 @@ def _fill_in(columns: Columns, unusual: dict[int, pb.SingleMessageMetadata], fir
         columns.ordering_keys = [None] * count
     for index, header in unusual.items():
         columns.keys[index] = _key_bytes(header)
-        columns.sequence_ids[index] = _sequence_id(header, first + index)
+        columns.sequence_ids[index] = sequence_id_of(header, first + index)
         if header.null_value:
             columns.values[index] = None
         if columns.event_times is not None:
@@ -202,12 +207,13 @@ def _fill_in(columns: Columns, unusual: dict[int, pb.SingleMessageMetadata], fir
         if columns.ordering_keys is not None and header.HasField("ordering_key"):
             columns.ordering_keys[index] = header.ordering_key
     removed = [index for index, header in unusual.items() if header.compacted_out]
+    batch_indexes = columns.batch_indexes = list(columns.batch_indexes)
     for index in reversed(removed):
         for column in (
             columns.keys,
             columns.values,
             columns.sequence_ids,
-            columns.batch_indexes,
+            batch_indexes,
             columns.event_times,
             columns.properties,
             columns.ordering_keys,
@@ -217,36 +223,12 @@ def _fill_in(columns: Columns, unusual: dict[int, pb.SingleMessageMetadata], fir
     columns.count = count - len(removed)
 
 
-def _sequence_id(header: pb.SingleMessageMetadata, implied: int) -> int:
-    return header.sequence_id if header.HasField("sequence_id") else implied
-
-
-def _header_span(data: bytes, position: int) -> tuple[int, int]:
-    return position + 4, position + 4 + _read_head(data, position)[0]
-
-
-def _header(data: bytes, start: int, end: int) -> bytes:
-    if end > len(data):
-        raise CorruptDataError(f"a header in a batch claims {end - start} bytes of {len(data) - start}")
-    return data[start:end]
-
-
 def _is_sequence_id(data: bytes, start: int, end: int) -> bool:
     """Whether `data[start:end]` is the field of a sequence id and nothing else."""
     number = data[start + 1 : end]
     if data[start] != _SEQUENCE_TAG or not 0 < len(number) < 10:
         return False
     return number[-1] < 0x80 and all(byte >= 0x80 for byte in number[:-1])
-
-
-def last_varint(data: bytes, end: int) -> int:
-    """The varint of at most nine bytes that ends before `end`; the byte before it ends another field."""
-    number = data[end - 1]
-    for at in range(end - 2, end - 10, -1):
-        if data[at] < 0x80:
-            break
-        number = number << 7 | data[at] & 0x7F
-    return number
 
 
 def _key_bytes(header: pb.MessageMetadata | pb.SingleMessageMetadata) -> bytes | None:

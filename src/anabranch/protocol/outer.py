@@ -17,6 +17,8 @@ _parse_metadata = pb.MessageMetadata.FromString
 # The constructor of a named tuple is a Python function; this is the C call inside it.
 _new = tuple.__new__
 
+_DELIVER_AT_TAG = b"\x98\x01"
+
 
 class Outer(NamedTuple):
     """The fields of an entry that a broker needs."""
@@ -115,11 +117,7 @@ def read_slot(entry: bytes) -> int | None:
 
     Raises RemoteProtocolError when the metadata cannot be read.
     """
-    start, end = metadata_span(entry)
-    try:
-        metadata = _parse_metadata(entry[start:end])
-    except DecodeError as error:
-        raise RemoteProtocolError(f"an entry's metadata cannot be read: {error}") from error
+    metadata = _metadata_of(entry)
     if metadata.num_messages_in_batch > 1:
         return None
     key: str | bytes
@@ -139,11 +137,7 @@ def read_sample_key(entry: bytes) -> bytes | None:
 
     Raises RemoteProtocolError when the metadata cannot be read.
     """
-    start, end = metadata_span(entry)
-    try:
-        metadata = _parse_metadata(entry[start:end])
-    except DecodeError as error:
-        raise RemoteProtocolError(f"an entry's metadata cannot be read: {error}") from error
+    metadata = _metadata_of(entry)
     if metadata.HasField("sample_key"):
         return metadata.sample_key or None
     if metadata.HasField("ordering_key"):
@@ -156,9 +150,28 @@ def read_sample_key(entry: bytes) -> bytes | None:
     return key.encode() if isinstance(key, str) else key
 
 
+def _metadata_of(entry: bytes) -> pb.MessageMetadata:
+    start, end = metadata_span(entry)
+    try:
+        return _parse_metadata(entry[start:end])
+    except DecodeError as error:
+        raise RemoteProtocolError(f"an entry's metadata cannot be read: {error}") from error
+
+
 def decoded_key(text: str) -> str | bytes:
     """The key of a Base64 text as it is hashed; the text itself if it is no Base64."""
     try:
         return b64decode(text, validate=True)
     except ValueError:
         return text
+
+
+def deliver_at_ms(entry: bytes) -> int:
+    """The delivery time of an entry, or 0; for most entries this is one search of the metadata."""
+    try:
+        start, end = metadata_span(entry)
+        if entry.find(_DELIVER_AT_TAG, start, end) < 0:
+            return 0
+        return read_outer(entry).deliver_at_ms
+    except RemoteProtocolError:
+        return 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from anabranch import errors
+from anabranch.protocol.encryption import EncryptionRequiredError
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 _EXCEPTION_OF_CODE: Final[dict[int, type[errors.AnabranchError]]] = {
@@ -46,6 +47,7 @@ _CODE_OF_EXCEPTION: Final[dict[type[BaseException], int]] = {
     errors.NotAllowedError: pb.NotAllowedError,
     # Exceptions without a code of their own. A peer retries 1, 2 and 6, and gives up on 11 and 22.
     errors.VersionConflictError: pb.MetadataError,
+    EncryptionRequiredError: pb.MetadataError,
     errors.CorruptDataError: pb.PersistenceError,
     errors.DataLossError: pb.PersistenceError,
     errors.HeldError: pb.ServiceNotReady,
@@ -67,6 +69,10 @@ _CODE_OF_EXCEPTION: Final[dict[type[BaseException], int]] = {
     TimeoutError: pb.ServiceNotReady,
 }
 
+ENCRYPTION_REQUIRED: Final = "Encryption is required in "
+"""How brokers begin to refuse a producer without encryption. Pulsar has no code for this refusal: it shares
+the code of a metadata store that fails, which may succeed later."""
+
 
 def code_for(error: BaseException) -> pb.ServerError.ValueType:
     """The code of the exception's nearest base class in the table, else UnknownError."""
@@ -79,4 +85,6 @@ def code_for(error: BaseException) -> pb.ServerError.ValueType:
 
 def exception_for(code: int, message: str) -> errors.AnabranchError:
     """The exception for an error code of a peer, with the peer's message."""
+    if code == pb.MetadataError and message.startswith(ENCRYPTION_REQUIRED):
+        return EncryptionRequiredError(message)
     return _EXCEPTION_OF_CODE.get(code, errors.UnknownServerError)(message)

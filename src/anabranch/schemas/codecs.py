@@ -17,8 +17,10 @@ import msgspec
 
 from anabranch.errors import InvalidConfigurationError
 from anabranch.schemas.avro import parse_avro
-from anabranch.schemas.definitions import NATIVE, Definition
+from anabranch.schemas.avro_resolution import reader_of
+from anabranch.schemas.definitions import KEY_VALUE, NATIVE, Definition, halves, is_separated
 from anabranch.schemas.optional import optional
+from anabranch.schemas.pairs import split_pair
 from anabranch.schemas.primitives import DECODERS
 from anabranch.schemas.protobuf import MessageType, definition_of
 from anabranch.schemas.python_types import Form, avro_of, is_pydantic
@@ -76,8 +78,9 @@ class AvroCodec:
 def avro_reader(writer: bytes, reader: bytes | None = None) -> Decode:
     """The function that reads a writer's Avro into plain values, with a reader's schema if there is one."""
     read = optional("fastavro", "Avro schemas", "avro").schemaless_reader
-    written = parse_avro(writer).root
-    wanted = None if reader is None or reader == writer else parse_avro(reader).root
+    parsed = parse_avro(writer)
+    written = parsed.root
+    wanted = None if reader is None or reader == writer else reader_of(parse_avro(reader), parsed)
 
     def decode(data: bytes) -> Any:
         stream = BytesIO(data)
@@ -107,6 +110,8 @@ def decoder_by_definition(writer: Definition) -> Decode:
         return json.loads
     if writer.kind == "Avro":
         return avro_reader(writer.data)
+    if writer.kind == KEY_VALUE and not is_separated(writer):
+        return _pair_decoder(*map(decoder_by_definition, halves(writer)))
     if writer.kind == NATIVE:
         from google.protobuf import message_factory
 
@@ -117,3 +122,11 @@ def decoder_by_definition(writer: Definition) -> Decode:
     raise InvalidConfigurationError(
         f"values of kind {writer.kind} cannot be decoded without a type; read `message.data`"
     )
+
+
+def _pair_decoder(decode_key: Decode, decode_value: Decode) -> Decode:
+    def decode(data: bytes) -> Any:
+        key, value = split_pair(data)
+        return decode_key(key), decode_value(value)
+
+    return decode

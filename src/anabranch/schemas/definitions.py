@@ -18,6 +18,7 @@ from anabranch.schemas.schema_errors import InvalidSchemaError
 AVRO_KINDS: Final = ("Json", "Avro", "Protobuf")
 """Kinds whose definition is an Avro schema."""
 KEY_VALUE: Final = "KeyValue"
+SEPARATED: Final = "SEPARATED"
 NATIVE: Final = "ProtobufNative"
 _SIZE: Final = Struct(">i")
 _HALVES: Final = ("key", "value")
@@ -71,6 +72,26 @@ def check_definition(definition: Definition) -> None:
     elif kind == KEY_VALUE:
         for half in halves(definition):
             check_definition(half)
+
+
+def key_value_definition(key: Definition | None, value: Definition | None, *, separated: bool) -> Definition:
+    """The definition of a key-value schema, in the form of Pulsar's clients; None is a half without one."""
+    properties = {"kv.encoding.type": SEPARATED if separated else "INLINE"}
+    data = b""
+    for name, half in zip(_HALVES, (key, value), strict=True):
+        found = half or Definition("None", b"", {})
+        properties |= {
+            f"{name}.schema.name": "",
+            f"{name}.schema.type": REST_NAMES[found.kind],
+            f"{name}.schema.properties": json.dumps(dict(found.properties)),
+        }
+        data += _SIZE.pack(len(found.data)) + found.data
+    return Definition(KEY_VALUE, data, properties)
+
+
+def is_separated(definition: Definition) -> bool:
+    """Whether the key of a key-value schema is the key of its messages."""
+    return definition.properties.get("kv.encoding.type") == SEPARATED
 
 
 def halves(definition: Definition) -> tuple[Definition, Definition]:

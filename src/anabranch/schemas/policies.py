@@ -47,6 +47,9 @@ class SchemaPolicy:
     """Whether producers without a schema are refused once the topic has one."""
 
 
+OLD_STRATEGIES: Final = tuple(_OLD)
+
+
 def check_schema_policy(name: str, value: object) -> object:
     """The value to store; None for a policy that is not set. Raises InvalidConfigurationError."""
     choices: tuple[object, ...] = (True, False)

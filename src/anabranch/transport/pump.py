@@ -86,7 +86,7 @@ class Pump(asyncio.BaseProtocol):
         self._queue.append(buffer)
         self._queued_bytes += len(buffer)
         if self._queued_bytes >= QUEUED_BYTES_MAX:
-            self._flush()
+            self.flush()
         elif not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush_scheduled_turn)
@@ -100,7 +100,7 @@ class Pump(asyncio.BaseProtocol):
         queue += buffers
         self._queued_bytes += sum(map(len, queue[before:]))
         if self._queued_bytes >= QUEUED_BYTES_MAX:
-            self._flush()
+            self.flush()
         elif not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush_scheduled_turn)
@@ -140,7 +140,7 @@ class Pump(asyncio.BaseProtocol):
         """Send the bytes written before, then close; the handler gets `error` as the reason."""
         if self._closing:
             return
-        self._flush()
+        self.flush()
         self._closing = True
         self._error = self._error or error
         if self._transport is not None:
@@ -193,7 +193,7 @@ class Pump(asyncio.BaseProtocol):
                 self.handler.commands(self, commands)
         finally:
             self._flush_scheduled = scheduled
-            self._flush()
+            self.flush()
 
     def eof_received(self) -> bool:
         return False
@@ -226,9 +226,10 @@ class Pump(asyncio.BaseProtocol):
 
     def _flush_scheduled_turn(self) -> None:
         self._flush_scheduled = False
-        self._flush()
+        self.flush()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Send queued bytes now instead of at the end of the loop's turn."""
         queue = self._queue
         if not queue or self._transport is None:
             return

@@ -24,16 +24,18 @@ FOR_EVER: Final = Retention(None)
 
 def check_retention(name: str, policy: object) -> object:
     """The policy as it is stored; raises InvalidConfigurationError."""
-    limits: list[Any] = [policy.get(limit) for limit in _LIMITS] if isinstance(policy, dict) else ["none"]
+    given: dict[str, Any] = policy if isinstance(policy, dict) else {"": policy}
+    found = {field: limit for field, limit in given.items() if limit is not None or field not in _LIMITS}
     if not all(
-        limit is None or (type(limit) in (int, float) and -1 <= limit <= LIMIT_MAX) for limit in limits
+        field in _LIMITS and type(limit) in (int, float) and -1 <= limit <= LIMIT_MAX
+        for field, limit in found.items()
     ):
         raise InvalidConfigurationError(f"{name} is {' and '.join(_LIMITS)}, numbers from -1 to {LIMIT_MAX}")
-    if 0 in limits and any(limits):
+    if 0 in found.values() and any(found.values()):
         raise InvalidConfigurationError(
             "a limit of 0 beside another keeps nothing: use -1 for no limit, or 0 twice for no retention"
         )
-    return policy
+    return found
 
 
 def retention_of(policy: object, default_s: float | None) -> Retention:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from anabranch.errors import InvalidConfigurationError, NotAllowedError
+from anabranch.model.limits import PARTITIONS_MAX
 from anabranch.model.policies.backlog import check_quotas
-from anabranch.model.policies.of_topics import TOPIC_POLICIES
 from anabranch.model.policies.retention import check_retention
 from anabranch.model.quotas import (
     COUNT_MAX,
@@ -43,13 +43,15 @@ def check_seconds(name: str, value: object) -> object:
 
 
 def check_topic_creation(name: str, value: object) -> object:
-    """Topics made on first use have no partitions, so only that kind can be asked for."""
     allowed = value.get("allowAutoTopicCreation") if isinstance(value, dict) else None
     if not isinstance(value, dict) or type(allowed) is not bool:
         raise InvalidConfigurationError(f"{name} is an object with allowAutoTopicCreation, true or false")
-    if allowed and value.get("topicType") not in (None, "non-partitioned"):
+    kind, count = value.get("topicType"), value.get("defaultNumPartitions")
+    if kind not in (None, "non-partitioned", "partitioned"):
+        raise InvalidConfigurationError(f"{name}: topicType is partitioned or non-partitioned, not {kind!r}")
+    if kind == "partitioned" and (type(count) is not int or not 1 <= count <= PARTITIONS_MAX):
         raise InvalidConfigurationError(
-            f"{name}: topics are created without partitions on first use; create partitioned topics first"
+            f"{name}: a partitioned topic needs defaultNumPartitions, from 1 to {PARTITIONS_MAX}"
         )
     return value
 
@@ -139,7 +141,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "offloadThreshold": _NO_TIERS,
     "offloadThresholdInSeconds": _NO_TIERS,
     "offloadDeletionLagMs": _NO_TIERS,
-    "inactiveTopicPolicies": "a topic without clients stays until it is deleted",
+    "inactiveTopicPolicies": "a topic that stores messages stays until it is deleted, also without clients",
     "subscriptionExpirationTime": "a subscription without consumers stays until it is deleted",
     "delayedDelivery": "delayed delivery is always on, to the millisecond",
     "deduplicationSnapshotInterval": "sequence ids are stored with each entry, without snapshots",
@@ -150,42 +152,8 @@ REFUSED: Final[Mapping[str, str]] = {
 }
 """Policies of Pulsar that this broker does not have, and why."""
 
-_DESCRIPTIONS: Final = ("auth_policies", "replication_clusters", "bundles", "subscription_auth_mode")
-"""Fields of Pulsar's Policies with other routes, or without a meaning for one broker."""
-
 
 def refuse(name: str) -> NotAllowedError | None:
     """The error for a policy of Pulsar that this broker does not have; None for any other name."""
     reason = REFUSED.get(name)
     return None if reason is None else NotAllowedError(f"the policy {name} is not supported: {reason}")
-
-
-def check_policies(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The Policies of a new namespace as they are stored; InvalidConfigurationError for one not supported.
-
-    Admin clients send every field, most of them empty.
-    """
-    lines = {line.field: (name, line.check) for name, line in POLICIES.items() if line.field}
-    rates = set(NAMESPACE_RATES.values())
-    found: dict[str, Any] = {}
-    for field, value in given.items():
-        if value in (None, {}, [], "") and field not in _DESCRIPTIONS:
-            continue
-        if field in rates:
-            found[field] = _check_rates(field, value, *lines[field])
-        elif field in lines:
-            name, check = lines[field]
-            found[field] = check(name, value)
-        elif field in _DESCRIPTIONS or field.startswith(("schema_", "is_allow_auto_update_schema")):
-            found[field] = value
-        elif value not in (False, 0, -1):
-            raise InvalidConfigurationError(f"a namespace has no policy {field!r} here; leave it out")
-    if TOPIC_POLICIES in given:
-        raise InvalidConfigurationError(f"{TOPIC_POLICIES} cannot be given; set the policies of each topic")
-    return found
-
-
-def _check_rates(field: str, by_cluster: object, name: str, check: Check) -> dict[str, Any]:
-    if not isinstance(by_cluster, dict):
-        raise InvalidConfigurationError(f"{field} is a map from clusters to rates")
-    return {cluster: check(name, rate) for cluster, rate in by_cluster.items()}

@@ -833,6 +833,7 @@ class MessageMetadata(_message.Message):
     ENTRY_HASH_MAX_FIELD_NUMBER: _builtins.int
     SLOT_FIELD_NUMBER: _builtins.int
     SAMPLE_KEY_FIELD_NUMBER: _builtins.int
+    MESSAGE_SIZES_FIELD_NUMBER: _builtins.int
     producer_name: _builtins.str
     sequence_id: _builtins.int
     """Lowest sequence id of a batch, or its highest when the batch was made by key."""
@@ -870,6 +871,8 @@ class MessageMetadata(_message.Message):
     """Ours: the segment hash of a message without a key, which its producer gives it by its sequence id."""
     sample_key: _builtins.bytes
     """Ours: the key of any one message of a batch, unless it is the first one's; empty for a message without a key."""
+    message_sizes: _builtins.bytes
+    """Ours: the sizes of all messages of a batch, so that readers find them without reading each header."""
     @_builtins.property
     def properties(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyValue]: ...
     @_builtins.property
@@ -915,10 +918,11 @@ class MessageMetadata(_message.Message):
         entry_hash_max: _builtins.int | None = ...,
         slot: _builtins.int | None = ...,
         sample_key: _builtins.bytes | None = ...,
+        message_sizes: _builtins.bytes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["chunk_id", b"chunk_id", "compression", b"compression", "deliver_at_time", b"deliver_at_time", "encryption_algo", b"encryption_algo", "encryption_param", b"encryption_param", "entry_hash_max", b"entry_hash_max", "entry_hash_min", b"entry_hash_min", "event_time", b"event_time", "highest_sequence_id", b"highest_sequence_id", "marker_type", b"marker_type", "null_partition_key", b"null_partition_key", "null_value", b"null_value", "num_chunks_from_msg", b"num_chunks_from_msg", "num_messages_in_batch", b"num_messages_in_batch", "ordering_key", b"ordering_key", "partition_key", b"partition_key", "partition_key_b64_encoded", b"partition_key_b64_encoded", "producer_name", b"producer_name", "publish_time", b"publish_time", "replicated_from", b"replicated_from", "sample_key", b"sample_key", "schema_id", b"schema_id", "schema_version", b"schema_version", "sequence_id", b"sequence_id", "slot", b"slot", "total_chunk_msg_size", b"total_chunk_msg_size", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits", "uncompressed_size", b"uncompressed_size", "uuid", b"uuid"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chunk_id", b"chunk_id", "compression", b"compression", "deliver_at_time", b"deliver_at_time", "encryption_algo", b"encryption_algo", "encryption_param", b"encryption_param", "entry_hash_max", b"entry_hash_max", "entry_hash_min", b"entry_hash_min", "event_time", b"event_time", "highest_sequence_id", b"highest_sequence_id", "marker_type", b"marker_type", "message_sizes", b"message_sizes", "null_partition_key", b"null_partition_key", "null_value", b"null_value", "num_chunks_from_msg", b"num_chunks_from_msg", "num_messages_in_batch", b"num_messages_in_batch", "ordering_key", b"ordering_key", "partition_key", b"partition_key", "partition_key_b64_encoded", b"partition_key_b64_encoded", "producer_name", b"producer_name", "publish_time", b"publish_time", "replicated_from", b"replicated_from", "sample_key", b"sample_key", "schema_id", b"schema_id", "schema_version", b"schema_version", "sequence_id", b"sequence_id", "slot", b"slot", "total_chunk_msg_size", b"total_chunk_msg_size", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits", "uncompressed_size", b"uncompressed_size", "uuid", b"uuid"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk_id", b"chunk_id", "compacted_batch_indexes", b"compacted_batch_indexes", "compression", b"compression", "deliver_at_time", b"deliver_at_time", "encryption_algo", b"encryption_algo", "encryption_keys", b"encryption_keys", "encryption_param", b"encryption_param", "entry_hash_max", b"entry_hash_max", "entry_hash_min", b"entry_hash_min", "event_time", b"event_time", "highest_sequence_id", b"highest_sequence_id", "marker_type", b"marker_type", "null_partition_key", b"null_partition_key", "null_value", b"null_value", "num_chunks_from_msg", b"num_chunks_from_msg", "num_messages_in_batch", b"num_messages_in_batch", "ordering_key", b"ordering_key", "partition_key", b"partition_key", "partition_key_b64_encoded", b"partition_key_b64_encoded", "producer_name", b"producer_name", "properties", b"properties", "publish_time", b"publish_time", "replicate_to", b"replicate_to", "replicated_from", b"replicated_from", "sample_key", b"sample_key", "schema_id", b"schema_id", "schema_version", b"schema_version", "sequence_id", b"sequence_id", "slot", b"slot", "total_chunk_msg_size", b"total_chunk_msg_size", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits", "uncompressed_size", b"uncompressed_size", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk_id", b"chunk_id", "compacted_batch_indexes", b"compacted_batch_indexes", "compression", b"compression", "deliver_at_time", b"deliver_at_time", "encryption_algo", b"encryption_algo", "encryption_keys", b"encryption_keys", "encryption_param", b"encryption_param", "entry_hash_max", b"entry_hash_max", "entry_hash_min", b"entry_hash_min", "event_time", b"event_time", "highest_sequence_id", b"highest_sequence_id", "marker_type", b"marker_type", "message_sizes", b"message_sizes", "null_partition_key", b"null_partition_key", "null_value", b"null_value", "num_chunks_from_msg", b"num_chunks_from_msg", "num_messages_in_batch", b"num_messages_in_batch", "ordering_key", b"ordering_key", "partition_key", b"partition_key", "partition_key_b64_encoded", b"partition_key_b64_encoded", "producer_name", b"producer_name", "properties", b"properties", "publish_time", b"publish_time", "replicate_to", b"replicate_to", "replicated_from", b"replicated_from", "sample_key", b"sample_key", "schema_id", b"schema_id", "schema_version", b"schema_version", "sequence_id", b"sequence_id", "slot", b"slot", "total_chunk_msg_size", b"total_chunk_msg_size", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits", "uncompressed_size", b"uncompressed_size", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1993,10 +1997,13 @@ class CommandCloseProducer(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     ASSIGNEDBROKERSERVICEURL_FIELD_NUMBER: _builtins.int
     ASSIGNEDBROKERSERVICEURLTLS_FIELD_NUMBER: _builtins.int
+    SEALED_FIELD_NUMBER: _builtins.int
     producer_id: _builtins.int
     request_id: _builtins.int
     assignedBrokerServiceUrl: _builtins.str
     assignedBrokerServiceUrlTls: _builtins.str
+    sealed: _builtins.bool
+    """The segment is sealed: every entry that it stored has its receipt, and it stores no other entry."""
     def __init__(
         self,
         *,
@@ -2004,10 +2011,11 @@ class CommandCloseProducer(_message.Message):
         request_id: _builtins.int | None = ...,
         assignedBrokerServiceUrl: _builtins.str | None = ...,
         assignedBrokerServiceUrlTls: _builtins.str | None = ...,
+        sealed: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["assignedBrokerServiceUrl", b"assignedBrokerServiceUrl", "assignedBrokerServiceUrlTls", b"assignedBrokerServiceUrlTls", "producer_id", b"producer_id", "request_id", b"request_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["assignedBrokerServiceUrl", b"assignedBrokerServiceUrl", "assignedBrokerServiceUrlTls", b"assignedBrokerServiceUrlTls", "producer_id", b"producer_id", "request_id", b"request_id", "sealed", b"sealed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignedBrokerServiceUrl", b"assignedBrokerServiceUrl", "assignedBrokerServiceUrlTls", b"assignedBrokerServiceUrlTls", "producer_id", b"producer_id", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignedBrokerServiceUrl", b"assignedBrokerServiceUrl", "assignedBrokerServiceUrlTls", b"assignedBrokerServiceUrlTls", "producer_id", b"producer_id", "request_id", b"request_id", "sealed", b"sealed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2731,6 +2739,8 @@ Global___CommandConsumerStatsResponse: _TypeAlias = CommandConsumerStatsResponse
 
 @_typing.final
 class SegmentInfoProto(_message.Message):
+    """Numbers from 1001 on are ours; other peers skip them."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     SEGMENT_ID_FIELD_NUMBER: _builtins.int
@@ -2745,6 +2755,7 @@ class SegmentInfoProto(_message.Message):
     SEALED_AT_MS_FIELD_NUMBER: _builtins.int
     LEGACY_TOPIC_NAME_FIELD_NUMBER: _builtins.int
     ENTRY_BUCKET_SPLITS_FIELD_NUMBER: _builtins.int
+    KEEPS_RANGE_FIELD_NUMBER: _builtins.int
     segment_id: _builtins.int
     hash_start: _builtins.int
     hash_end: _builtins.int
@@ -2755,6 +2766,8 @@ class SegmentInfoProto(_message.Message):
     sealed_at_ms: _builtins.int
     legacy_topic_name: _builtins.str
     """The segment is this persistent:// topic."""
+    keeps_range: _builtins.bool
+    """The topic in legacy_topic_name holds only keys of the segment's hash range."""
     @_builtins.property
     def parent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -2778,10 +2791,11 @@ class SegmentInfoProto(_message.Message):
         sealed_at_ms: _builtins.int | None = ...,
         legacy_topic_name: _builtins.str | None = ...,
         entry_bucket_splits: _abc.Iterable[_builtins.int] | None = ...,
+        keeps_range: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at_epoch", b"created_at_epoch", "created_at_ms", b"created_at_ms", "hash_end", b"hash_end", "hash_start", b"hash_start", "legacy_topic_name", b"legacy_topic_name", "sealed_at_epoch", b"sealed_at_epoch", "sealed_at_ms", b"sealed_at_ms", "segment_id", b"segment_id", "state", b"state"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at_epoch", b"created_at_epoch", "created_at_ms", b"created_at_ms", "hash_end", b"hash_end", "hash_start", b"hash_start", "keeps_range", b"keeps_range", "legacy_topic_name", b"legacy_topic_name", "sealed_at_epoch", b"sealed_at_epoch", "sealed_at_ms", b"sealed_at_ms", "segment_id", b"segment_id", "state", b"state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["child_ids", b"child_ids", "created_at_epoch", b"created_at_epoch", "created_at_ms", b"created_at_ms", "entry_bucket_splits", b"entry_bucket_splits", "hash_end", b"hash_end", "hash_start", b"hash_start", "legacy_topic_name", b"legacy_topic_name", "parent_ids", b"parent_ids", "sealed_at_epoch", b"sealed_at_epoch", "sealed_at_ms", b"sealed_at_ms", "segment_id", b"segment_id", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["child_ids", b"child_ids", "created_at_epoch", b"created_at_epoch", "created_at_ms", b"created_at_ms", "entry_bucket_splits", b"entry_bucket_splits", "hash_end", b"hash_end", "hash_start", b"hash_start", "keeps_range", b"keeps_range", "legacy_topic_name", b"legacy_topic_name", "parent_ids", b"parent_ids", "sealed_at_epoch", b"sealed_at_epoch", "sealed_at_ms", b"sealed_at_ms", "segment_id", b"segment_id", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3066,6 +3080,9 @@ class CommandScalableTopicSubscribe(_message.Message):
     COMMITS_FIELD_NUMBER: _builtins.int
     RELEASES_FIELD_NUMBER: _builtins.int
     CLAIMS_FIELD_NUMBER: _builtins.int
+    AS_QUEUE_FIELD_NUMBER: _builtins.int
+    SEEK_FIELD_NUMBER: _builtins.int
+    DELETES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     topic: _builtins.str
     subscription: _builtins.str
@@ -3092,9 +3109,17 @@ class CommandScalableTopicSubscribe(_message.Message):
     """Whether the positions cover all that the member read of the slots that leave it."""
     claims: _builtins.int
     """The member has waited long enough for slots that others leave since this generation."""
+    as_queue: _builtins.bool
+    """Make the subscription for consumers that do not register, and no member."""
+    deletes: _builtins.bool
+    """With `as_queue`: delete the subscription instead of making it, unless it has consumers."""
     @_builtins.property
     def finished(self) -> Global___FinishedSegments:
         """In a checkpoint group: what a member has read to its end. It registers again when that grows."""
+
+    @_builtins.property
+    def seek(self) -> Global___CommandSeek:
+        """With `as_queue`: move the subscription instead of making it; the ids of the command inside count for nothing."""
 
     def __init__(
         self,
@@ -3114,10 +3139,13 @@ class CommandScalableTopicSubscribe(_message.Message):
         commits: _builtins.bool | None = ...,
         releases: _builtins.bool | None = ...,
         claims: _builtins.int | None = ...,
+        as_queue: _builtins.bool | None = ...,
+        seek: Global___CommandSeek | None = ...,
+        deletes: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["claims", b"claims", "commits", b"commits", "consumer_id", b"consumer_id", "consumer_name", b"consumer_name", "consumer_type", b"consumer_type", "finished", b"finished", "initial_position", b"initial_position", "instance", b"instance", "opened_in", b"opened_in", "positions", b"positions", "positions_generation", b"positions_generation", "releases", b"releases", "request_id", b"request_id", "subscription", b"subscription", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["as_queue", b"as_queue", "claims", b"claims", "commits", b"commits", "consumer_id", b"consumer_id", "consumer_name", b"consumer_name", "consumer_type", b"consumer_type", "deletes", b"deletes", "finished", b"finished", "initial_position", b"initial_position", "instance", b"instance", "opened_in", b"opened_in", "positions", b"positions", "positions_generation", b"positions_generation", "releases", b"releases", "request_id", b"request_id", "seek", b"seek", "subscription", b"subscription", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["claims", b"claims", "commits", b"commits", "consumer_id", b"consumer_id", "consumer_name", b"consumer_name", "consumer_type", b"consumer_type", "finished", b"finished", "initial_position", b"initial_position", "instance", b"instance", "opened_in", b"opened_in", "positions", b"positions", "positions_generation", b"positions_generation", "releases", b"releases", "request_id", b"request_id", "subscription", b"subscription", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["as_queue", b"as_queue", "claims", b"claims", "commits", b"commits", "consumer_id", b"consumer_id", "consumer_name", b"consumer_name", "consumer_type", b"consumer_type", "deletes", b"deletes", "finished", b"finished", "initial_position", b"initial_position", "instance", b"instance", "opened_in", b"opened_in", "positions", b"positions", "positions_generation", b"positions_generation", "releases", b"releases", "request_id", b"request_id", "seek", b"seek", "subscription", b"subscription", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
