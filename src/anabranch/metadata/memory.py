@@ -62,6 +62,10 @@ class MemoryStore:
         self._open = True
         self.tree.stores[self._session] = self
 
+    @property
+    def url(self) -> str:
+        return "memory:"
+
     async def get(self, path: str) -> Stored | None:
         self._check_open()
         found = self.tree.values.get(check_key(path))

@@ -101,6 +101,14 @@ class NamespaceStore(RecordStore):
         allowed = policy.get("allowAutoTopicCreation") if isinstance(policy, dict) else None
         return allowed if isinstance(allowed, bool) else default
 
+    async def partitions_of_new_topics(self, namespace: str) -> int:
+        """The partitions that a topic gets when it is created on first use; 0 for a plain topic."""
+        policy = (await self._load_policies(namespace)).get("autoTopicCreationOverride")
+        if not isinstance(policy, dict) or policy.get("topicType") != "partitioned":
+            return 0
+        count = policy.get("defaultNumPartitions")
+        return count if isinstance(count, int) else 1
+
     async def _load_policies(self, namespace: str) -> dict[str, Any]:
         with suppress(NotFoundError):
             return (await self.load_namespace(namespace)).policies

@@ -15,12 +15,10 @@ from anabranch.errors import MetadataError
 from anabranch.model.names import TopicName, encode_part, parse_namespace
 
 TOPICS = "/topics"
-CLASSIC_TOPICS = "/persistent-topics"
+CLASSIC_TOPICS, LIVE_TOPICS = "/persistent-topics", "/non-persistent-topics"
 LINEAGES = "/lineages"
-TENANTS = "/tenants"
-NAMESPACES = "/namespaces"
-BROKERS = "/brokers"
-STORES = "/stores"
+TENANTS, NAMESPACES = "/tenants", "/namespaces"
+BROKERS, STORES = "/brokers", "/stores"
 INCARNATIONS = "/sequences/incarnation"
 
 SubscriptionKind = Literal["STREAM", "QUEUE", "CHECKPOINT"]
@@ -204,7 +202,7 @@ class LineageRecord(Record, frozen=True, kw_only=True, rename="camel"):
 
 
 class ClassicTopicRecord(Record, frozen=True, kw_only=True, rename="camel"):
-    """A `persistent://` topic; 0 partitions means that it is not partitioned."""
+    """A `persistent://` or `non-persistent://` topic; 0 partitions means that it is not partitioned."""
 
     partitions: int = 0
     properties: dict[str, str] = {}
@@ -213,6 +211,8 @@ class ClassicTopicRecord(Record, frozen=True, kw_only=True, rename="camel"):
     """The store of each partition, or of the topic; missing partitions are in store 0."""
     migrated: bool = False
     """Whether a scalable topic replaced this one; then its log must not be created again."""
+    made_by_use: bool = False
+    """Whether a client made the topic by using it; such a live topic is removed once no client uses it."""
 
     def store(self, partition: int = 0) -> int:
         return self.stores[partition] if partition < len(self.stores) else 0
@@ -293,7 +293,7 @@ def store_path(store: int) -> str:
 
 
 def classic_path(name: TopicName) -> str:
-    return _name_path(CLASSIC_TOPICS, name)
+    return _name_path(LIVE_TOPICS if name.is_live else CLASSIC_TOPICS, name)
 
 
 def tenant_path(tenant: str) -> str:

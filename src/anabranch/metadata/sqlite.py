@@ -50,6 +50,7 @@ class SqliteStore:
         may_end: Callable[[int], bool] = lambda pid: True,
     ) -> None:
         self._path = Path(path)
+        self.url = f"sqlite:{self._path.absolute()}"
         self._lock = WriteLock(self._path, lease_s, may_end)
         self._large = _LargeReads(self._path)
         self._options = SqliteOptions(lease_s, poll_s, alone)

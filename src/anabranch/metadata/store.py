@@ -29,6 +29,10 @@ class Stored(NamedTuple):
 class MetadataStore(Protocol):
     """A small tree of versioned values with watches and sessions."""
 
+    @property
+    def url(self) -> str:
+        """The address of the tree, for people: `scheme:` and where it is."""
+
     async def get(self, path: str) -> Stored | None: ...
 
     async def put(

@@ -20,6 +20,7 @@ from anabranch.metadata.store import ABSENT, Stored
 from anabranch.model.names import TopicName, decode_part, encode_part
 
 CLAIMS: Final = "/topic-claims"
+_LISTED: Final = ((records.CLASSIC_TOPICS, "persistent"), (records.LIVE_TOPICS, "non-persistent"))
 CLAIM_MS: Final = 60_000
 """The claim of a process that died is over after this time."""
 
@@ -141,18 +142,19 @@ class TopicRoom(RecordStore):
         return len(await self._topics_of(tenant, namespace))
 
     async def _topics_of(self, tenant: str, namespace: str | None) -> set[str]:
-        """The names of all topics, and of each partition of a classic topic."""
+        """The names of all topics, and of each partition of a classic or live topic."""
         wanted = [namespace] if namespace is not None else await self._namespaces.of_tenant(tenant)
         found: set[str] = set()
         for one in wanted:
             scalable = await self.store.children(records.namespace_path(records.TOPICS, one))
             found.update(f"topic://{one}/{decode_part(part)}" for part in scalable)
-            async for parts, value in self.walk(records.namespace_path(records.CLASSIC_TOPICS, one)):
-                record = records.decode(ClassicTopicRecord, value)
-                name = f"persistent://{one}/{parts[0]}"
-                if not record.migrated:
-                    found.update(f"{name}-partition-{index}" for index in range(record.partitions))
-                    found.update(() if record.partitions else (name,))
+            for root, domain in _LISTED:
+                async for parts, value in self.walk(records.namespace_path(root, one)):
+                    record = records.decode(ClassicTopicRecord, value)
+                    name = f"{domain}://{one}/{parts[0]}"
+                    if not record.migrated:
+                        found.update(f"{name}-partition-{index}" for index in range(record.partitions))
+                        found.update(() if record.partitions else (name,))
         return found
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from dataclasses import replace
+from typing import Literal
 
 from anabranch.errors import (
     ConflictError,
@@ -28,6 +30,8 @@ from anabranch.metadata.schemas import SchemaStore
 from anabranch.metadata.store import MetadataStore
 from anabranch.metadata.topic_room import TopicRoom
 from anabranch.model.names import Domain, TopicName, decode_part, parse_namespace
+
+ClassicDomain = Literal["persistent", "non-persistent"]
 
 DECODED_MAX = 64
 """Number of topic records kept decoded, the most recently used."""
@@ -106,6 +110,11 @@ class TopicStore(RecordStore):
         classic = await self.find_classic(name)
         if classic is None or classic.migrated:
             await self.schemas.delete(name)
+        if classic is not None and classic.migrated:
+            # The logs that this record named were segments of the topic, and are gone with it.
+            for part in range(classic.partitions):
+                await self.delete_record(records.classic_path(name.partition_name(part)))
+            await self.delete_record(records.classic_path(name))
         stored = await self.store.get(records.topic_path(name))
         if stored is not None and records.decode(TopicRecord, stored.value).incarnation == incarnation:
             await self.delete_record(records.topic_path(name), stored.version)
@@ -135,8 +144,11 @@ class TopicStore(RecordStore):
 
     async def namespaces_with_topics(self) -> tuple[str, ...]:
         """The namespaces that have topics or lineages."""
+        return await self._namespaces_below(records.TOPICS, records.LINEAGES)
+
+    async def _namespaces_below(self, *roots: str) -> tuple[str, ...]:
         found: dict[str, None] = {}
-        for root in (records.TOPICS, records.LINEAGES):
+        for root in roots:
             for tenant in await self.store.children(root):
                 for local in await self.store.children(f"{root}/{tenant}"):
                     found[f"{decode_part(tenant)}/{decode_part(local)}"] = None
@@ -221,19 +233,29 @@ class TopicStore(RecordStore):
         return await self.change_record(ClassicTopicRecord, records.classic_path(name), change, missing)
 
     async def delete_classic(self, name: TopicName) -> None:
-        """Delete the record of the topic if it exists, and its schemas if no scalable topic has them too."""
-        if name.partition is None and await self.find(name.topic) is None:
+        """Delete the record of a topic if it exists, and its schemas if no other scheme has the name."""
+        twin = replace(name, domain="persistent" if name.is_live else "non-persistent")
+        others = await self.find(name.topic), await self.find_classic(twin)
+        if name.partition is None and others == (None, None):
             await self.schemas.delete(name)
         await self.delete_record(records.classic_path(name))
 
-    async def list_classic(self, namespace: str) -> tuple[TopicName, ...]:
-        return tuple([name async for name, _ in self.walk_classic(namespace)])
+    async def list_classic(
+        self, namespace: str, domain: ClassicDomain = "persistent"
+    ) -> tuple[TopicName, ...]:
+        return tuple([name async for name, _ in self.walk_classic(namespace, domain)])
 
-    async def walk_classic(self, namespace: str) -> AsyncIterator[tuple[TopicName, ClassicTopicRecord]]:
-        """The classic topics of a namespace with their records."""
+    async def walk_classic(
+        self, namespace: str, domain: ClassicDomain = "persistent"
+    ) -> AsyncIterator[tuple[TopicName, ClassicTopicRecord]]:
+        """The classic topics of a namespace with their records, or its live topics."""
         tenant, local = parse_namespace(namespace)
-        async for parts, value in self.walk(records.namespace_path(records.CLASSIC_TOPICS, namespace)):
-            yield TopicName("persistent", tenant, local, parts[0]), records.decode(ClassicTopicRecord, value)
+        root = records.LIVE_TOPICS if domain == "non-persistent" else records.CLASSIC_TOPICS
+        async for parts, value in self.walk(records.namespace_path(root, namespace)):
+            yield TopicName(domain, tenant, local, parts[0]), records.decode(ClassicTopicRecord, value)
+
+    async def namespaces_with_live_topics(self) -> tuple[str, ...]:
+        return await self._namespaces_below(records.LIVE_TOPICS)
 
     async def _names(self, root: str, domain: Domain, namespace: str) -> tuple[TopicName, ...]:
         tenant, local = parse_namespace(namespace)
@@ -243,6 +265,8 @@ class TopicStore(RecordStore):
     async def delete_namespace(self, namespace: str) -> None:
         """Delete a namespace; raises ConflictError while it has topics."""
         await self.namespaces.load_namespace(namespace)
-        if await self.list(namespace) or await self.list_classic(namespace):
-            raise ConflictError(f"namespace {namespace} still has topics; delete them first")
+        for root in (records.CLASSIC_TOPICS, records.LIVE_TOPICS):
+            others = await self.store.children(records.namespace_path(root, namespace))
+            if others or await self.list(namespace):
+                raise ConflictError(f"namespace {namespace} still has topics; delete them first")
         await self.delete_record(records.namespace_path(records.NAMESPACES, namespace))
