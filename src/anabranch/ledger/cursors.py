@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
 from anabranch.errors import TopicNotFoundError
-from anabranch.ledger.format.commits import Acked, Noted, PartAcked, Reset, Step, UpTo
+from anabranch.ledger.format.commits import Acked, Labelled, Noted, PartAcked, Reset, Step, UpTo
 from anabranch.model.acks import AckSet
 
 
@@ -52,6 +52,10 @@ class Cursor:
         A note becomes durable together with the acknowledgements before it, and before later ones.
         """
         self.note = note
+
+    def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Replace the properties that applications gave to the subscription."""
+        self.properties = dict(properties)
 
     async def flush(self) -> None:
         """Return when every change made before the call is as durable as this cursor makes it."""
@@ -120,13 +124,17 @@ class DurableCursor(Cursor):
         self._acked.clear()
         self._parted.clear()
         self._noted = False
-        self._steps[:] = [Reset(ordinal)]
+        self._steps[:] = [*(step for step in self._steps if isinstance(step, Labelled)), Reset(ordinal)]
 
     def set_note(self, note: bytes) -> None:
         if note != self.note:
             self._announce()
             super().set_note(note)
             self._noted = True
+
+    def set_properties(self, properties: Mapping[str, str]) -> None:
+        super().set_properties(properties)
+        self._add(Labelled(dict(properties)))
 
     async def flush(self) -> None:
         await self._journal.flush()
@@ -226,7 +234,7 @@ class LogCursors(Mapping[str, DurableCursor]):
 
 
 def replay(cursor: Cursor, steps: Iterable[Step]) -> None:
-    """Apply the steps to the acknowledgements and the note of a cursor, without a change in the journal."""
+    """Apply the steps to a cursor, without a change in the journal."""
     acks = cursor.acks
     for step in steps:
         match step:
@@ -241,6 +249,8 @@ def replay(cursor: Cursor, steps: Iterable[Step]) -> None:
                 cursor.note = b""
             case Noted(note):
                 cursor.note = note
+            case Labelled(properties):
+                cursor.properties = properties
 
 
 def _encode_ordinals(ordinals: list[int]) -> bytes:

@@ -68,9 +68,12 @@ class MemoryStorage:
         log = self._logs.get(name)
         if log is None:
             folder_of_log(name)
-            log = self._logs[name] = MemoryLog(name, self, self._ledger_entries_max, self._ledger_age_max_ms)
+            log = self._logs[name] = self._new_log(name, self._ledger_entries_max, self._ledger_age_max_ms)
         await self.flush()
         return log
+
+    def _new_log(self, name: str, ledger_entries_max: int, ledger_age_max_ms: int) -> MemoryLog:
+        return MemoryLog(name, self, ledger_entries_max, ledger_age_max_ms)
 
     async def delete(self, name: str) -> None:
         self.check_open()
@@ -173,12 +176,16 @@ class MemoryLog:
             self._ledger = next(self._storage.ledger_ids)
             self._ledger_since_ms = timestamp_ms
             self._queued_entry = 0
-        position = Position(self._ledger, self._queued_entry)
+        position, data = Position(self._ledger, self._queued_entry), self._stored_form(data, timestamp_ms)
         entry = Entry(position, self._queued_ordinal, self._queued_index, count, timestamp_ms, data)
         self._queued_entry += 1
         self._queued_ordinal += 1
         self._queued_index += count
         self._storage.queue(lambda: self._committed(entry, done, producer, sequence))
+
+    def _stored_form(self, data: bytes, timestamp_ms: int) -> bytes:
+        """The entry as it is stored: as it came, unless a test changes it."""
+        return data
 
     def _check_writable(self) -> None:
         if self._deleted:

@@ -17,7 +17,6 @@ from typing import TypeVar
 
 from anabranch import locks
 from anabranch.descriptors import patiently
-from anabranch.errors import AlreadyClosedError
 from anabranch.ledger.disk import DiskFullError, DiskSpace, Write
 from anabranch.ledger.os_files import (
     open_end,
@@ -32,6 +31,7 @@ from anabranch.ledger.os_files import (
     write_all,
     write_draft,
 )
+from anabranch.ledger.work_thread import WorkThread
 
 T = TypeVar("T")
 
@@ -106,7 +106,7 @@ class _DiskThread:
 
     def __init__(self, name: str, root: Path, open_files_max: int) -> None:
         self._root = root
-        self._thread = ThreadPoolExecutor(1, f"anabranch-disk-{name}")
+        self._thread = WorkThread(f"anabranch-disk-{name}", "the disk is closed")
         self._open_files_max = open_files_max
         self._fds: OrderedDict[str, int] = OrderedDict()
         # Files whose names this process synced; an earlier process may have died before it synced them.
@@ -114,16 +114,11 @@ class _DiskThread:
         self._synced_bytes = 0
 
     async def run(self, work: Callable[[], T]) -> T:
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-        except RuntimeError as error:
-            if "after shutdown" not in str(error):
-                raise
-            raise AlreadyClosedError("the disk is closed") from error
+        return await self._thread.run(work)
 
     async def close(self) -> None:
         await self.run(self._forget_all)
-        self._thread.shutdown()
+        self._thread.close()
 
     def append(self, writes: Sequence[Write], sync: bool) -> None:
         written = self._write(writes)

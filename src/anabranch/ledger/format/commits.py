@@ -59,7 +59,13 @@ class Noted(msgspec.Struct, frozen=True, array_like=True, tag=4):
     note: bytes
 
 
-Step = UpTo | Acked | PartAcked | Reset | Noted
+class Labelled(msgspec.Struct, frozen=True, array_like=True, tag=5):
+    """The properties of the cursor were replaced."""
+
+    properties: dict[str, str]
+
+
+Step = UpTo | Acked | PartAcked | Reset | Noted | Labelled
 
 
 class LogCreated(msgspec.Struct, frozen=True, array_like=True, tag=0):
