@@ -15,7 +15,7 @@ from anabranch.controller.layout_watches import LayoutWatches
 from anabranch.controller.topic.controller import TopicController
 from anabranch.controller.topic.leadership import ControllerContext, Leadership
 from anabranch.controller.topic.scaling import Tally
-from anabranch.errors import AlreadyClosedError, NotLeaderError, TopicNotFoundError
+from anabranch.errors import AlreadyClosedError, NotLeaderError, StaleTermError, TopicNotFoundError
 from anabranch.metadata.records import TopicRecord
 from anabranch.model.names import TopicName
 
@@ -129,6 +129,8 @@ class LedTopics:
         except AttemptCancelled:
             self.check_running()
             raise NotLeaderError(f"{name} is not led here any more") from None
+        except StaleTermError as error:
+            raise NotLeaderError(f"{name} has a newer leader") from error
 
     def check_running(self) -> None:
         if self._stopped:

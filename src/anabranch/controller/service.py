@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Set
+from dataclasses import replace
 from typing import NamedTuple
 
 from anabranch.aio import TaskRegistry
@@ -103,7 +104,8 @@ class ControllerService:
         await self.context.topics.namespaces.load_namespace(name.namespace_name)
         classic = await self.context.topics.find_classic(name)
         if classic is not None and not classic.migrated:  # The new topic would hide its messages.
-            raise ConflictError(f"a classic topic {name.local} exists; migrate it, or choose another name")
+            known = replace(name, domain="persistent")
+            raise ConflictError(f"{known} exists; use that name, migrate the topic, or choose another name")
         async with self._recovery.creating(name):
             await lifecycle.record_topic(self.context, name, segments, properties)
 

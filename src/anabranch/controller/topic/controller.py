@@ -233,6 +233,8 @@ class TopicController:
     ) -> None:
         if not self._subscriptions.is_ready(sub, kind):
             await self.changes.run(lambda: self._subscriptions.ensure(sub, kind, start, opened_in))
+        # A former leader must not confirm from memory what its successor may have deleted.
+        self._check_leads()
 
     async def delete_subscription(
         self, sub: str, *, force: bool = False, created_at_ms: int | None = None
@@ -264,7 +266,6 @@ class TopicController:
 
     async def admit(self, sub: str, request: AttachRequest) -> Admission:
         await self.ensure_subscription(sub, request.kind, request.start, request.opened_in)
-        self._check_leads()
         ordered = self.records.existing(sub).type == request.kind == "STREAM"
         admitted = self._announcements.admit(sub, request) if ordered else Admission()
         return dataclasses.replace(admitted, incarnation=self.record.incarnation)
@@ -296,3 +297,4 @@ class TopicController:
     def _check_leads(self) -> None:
         if self.changes.queue.closed:
             raise NotLeaderError(f"{self.name} is not led here any more")
+        self._lead.context.check_right()

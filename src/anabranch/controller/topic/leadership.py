@@ -63,6 +63,10 @@ class ControllerSettings:
         )
 
 
+def has_right() -> None:
+    """A worker of one machine leads for as long as it holds the lock of its store."""
+
+
 async def _admit_any(name: TopicName, known: int) -> None:
     """Admit a subscription where there are no quotas."""
 
@@ -83,6 +87,8 @@ class ControllerContext:
     """Whether the log of an active segment takes messages, as far as this broker knows."""
     admit_subscription: Callable[[TopicName, int], Awaitable[None]] = _admit_any
     """Lets a topic with so many subscriptions get one more; raises LimitExceededError if it may not."""
+    check_right: Callable[[], None] = has_right
+    """Raises ServiceNotReadyError unless this process is known to be the leader that it was."""
 
     def jitter_s(self, delay_s: float) -> float:
         """The delay, up to a fifth longer, so that calls that failed together are not repeated together."""
@@ -136,7 +142,11 @@ class Leadership:
 
     @staticmethod
     async def take_over(context: ControllerContext, name: TopicName) -> Leadership:
-        """Become the leader in a new term; TopicNotFoundError if there is no such topic."""
+        """Become the leader in a new term; TopicNotFoundError if there is no such topic.
+
+        A process without its right raises no term: it would depose the leader that came after it.
+        """
+        context.check_right()
         record = await context.topics.update(name, raise_term)
         return Leadership(context, name, record)
 
@@ -179,7 +189,7 @@ class Leadership:
         """Change the record and return its layout; StaleTermError if another leader has raised the term."""
 
         def fenced(record: TopicRecord) -> TopicRecord:
-            self._check_term(record)
+            self.check_term(record.term)
             return change(record)
 
         self._install(await self.context.topics.update(self.name, fenced))
@@ -188,12 +198,13 @@ class Leadership:
     async def reload(self) -> None:
         """Read the record, after a write whose outcome is unknown; StaleTermError as in `update`."""
         record = await self.context.topics.load(self.name)
-        self._check_term(record)
+        self.check_term(record.term)
         self._install(record)
 
-    def _check_term(self, record: TopicRecord) -> None:
-        if record.term != self.term:
-            raise StaleTermError(f"{self.name} is led in term {record.term}; this was term {self.term}")
+    def check_term(self, term: int) -> None:
+        """Raise StaleTermError unless a record of the topic, which has this term, is of this leadership."""
+        if term != self.term:
+            raise StaleTermError(f"{self.name} is led in term {term}; this was term {self.term}")
 
     def _install(self, record: TopicRecord) -> None:
         changed = (record.epoch, record.next_segment_id) != (self.record.epoch, self.record.next_segment_id)

@@ -66,7 +66,7 @@ class SubscriptionRecords(Mapping[str, SubscriptionRecord]):
         """Read all records, after a write whose outcome is unknown."""
         found = await self._lead.context.topics.load_subscriptions(self._lead.name)
         for record in found.values():
-            self._check_term(record)
+            self._lead.check_term(record.term)
         gone = [sub for sub in self._records if sub not in found]
         return [self._install(sub, found.get(sub)) for sub in (*gone, *found)]
 
@@ -74,7 +74,7 @@ class SubscriptionRecords(Mapping[str, SubscriptionRecord]):
         """Read one record, after a write whose outcome is unknown."""
         record = await self._lead.context.topics.load_subscription(self._lead.name, sub)
         if record is not None:
-            self._check_term(record)
+            self._lead.check_term(record.term)
         return self._install(sub, record)
 
     async def store(
@@ -84,7 +84,7 @@ class SubscriptionRecords(Mapping[str, SubscriptionRecord]):
 
         def fenced(found: SubscriptionRecord | None) -> SubscriptionRecord:
             if found is not None:
-                self._check_term(found)
+                self._lead.check_term(found.term)
             return change(found)
 
         record = await self._lead.context.topics.update_subscription(self._lead.name, sub, fenced)
@@ -103,7 +103,9 @@ class SubscriptionRecords(Mapping[str, SubscriptionRecord]):
         return await self.store(sub, existing)
 
     async def delete(self, sub: str) -> RecordChange:
-        await self._lead.context.topics.delete_subscription(self._lead.name, sub, self._check_term)
+        await self._lead.context.topics.delete_subscription(
+            self._lead.name, sub, lambda found: self._lead.check_term(found.term)
+        )
         return self._install(sub, None)
 
     def _install(self, sub: str, record: SubscriptionRecord | None) -> RecordChange:
@@ -111,10 +113,6 @@ class SubscriptionRecords(Mapping[str, SubscriptionRecord]):
         if record is not None:
             self._records[sub] = record
         return RecordChange(sub, before, record)
-
-    def _check_term(self, record: SubscriptionRecord) -> None:
-        if record.term != self._lead.term:
-            raise StaleTermError(f"a leader of term {record.term} changes subscriptions of {self._lead.name}")
 
     def _unknown(self, sub: str) -> SubscriptionNotFoundError:
         return SubscriptionNotFoundError(f"{self._lead.name} has no subscription {sub}")
