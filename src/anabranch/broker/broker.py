@@ -20,6 +20,7 @@ from anabranch.broker.catalog.schemas import SchemaRegistry
 from anabranch.broker.catalog.served_logs import ServedLogs
 from anabranch.broker.catalog.stores import Stores
 from anabranch.broker.catalog.trimming import Trimming
+from anabranch.broker.catalog.unused_live_topics import UnusedLiveTopics
 from anabranch.broker.cluster.broker_lease import BrokerLease
 from anabranch.broker.cluster.cluster_secret import ClusterSecret
 from anabranch.broker.cluster.directory import Directory
@@ -44,21 +45,23 @@ from anabranch.broker.cluster.unled_topics import UnledTopics
 from anabranch.broker.serving.context import LogContext, Spawn, SubscriptionLimits
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.expiry import Expiry
-from anabranch.broker.wire.handlers import HANDLERS
+from anabranch.broker.wire.handlers import HANDLERS, HANDLERS_WITHOUT_LOGS
 from anabranch.broker.wire.handlers.lookup import owner_of
 from anabranch.broker.wire.handshake import Handshake
-from anabranch.broker.wire.liveness import FEATURES, ListeningMachine
+from anabranch.broker.wire.liveness import CONTROL_FEATURES, FEATURES, ListeningMachine
 from anabranch.broker.wire.publish_room import PublishRoom
 from anabranch.broker.wire.revocation import Revocation
 from anabranch.broker.wire.services import Services
 from anabranch.config.broker import BrokerConfig
+from anabranch.controller.ports.segments import Segments
 from anabranch.controller.service import ControllerService
 from anabranch.controller.topic.controller import TopicController
-from anabranch.controller.topic.leadership import ControllerContext, ControllerSettings
+from anabranch.controller.topic.leadership import ControllerContext, ControllerSettings, has_right
 from anabranch.errors import AnabranchError, PersistenceError
 from anabranch.metadata.broker_record import BrokerRecord
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import TopicName
+from anabranch.protocol.connection import CONTROL_VERSION
 from anabranch.transport.door import Listener
 from anabranch.transport.fair_pump import FairPump, SharedLimits
 from anabranch.transport.pump import Pump
@@ -96,18 +99,17 @@ class Broker:
         self.clock, self.timings, self.gate = environment.clock, environment.timings, environment.gate
         self._endpoint, self.url, self.http_url = endpoint, endpoint.url, endpoint.http_url
         self._servers: Sequence[Listener] = ()
-        self._tasks = TaskRegistry()
+        self._tasks, self.data_plane = TaskRegistry(), environment.data_plane
         self._unwatch: Callable[[], None] = lambda: None
         drains, context = DrainEvents(), _log_context(config, environment, self._tasks, self.limits)
         self.logs = ServedLogs(self.stores, context, drains.report)
-        self.classic = ClassicTopics(
-            self.logs, self.records, self.clock, self.directory.served, auto_create=config.auto_create_topics
-        )
         self.segments = LocalSegments(self.logs, drains)
         self.secret = ClusterSecret(environment.secrets, environment.clock)
         self._peers = Peers(self.secret, endpoint.peer_tls)
         self._targets = {LEADER_TARGET: Target(LEADER, self._local_leader)}
         self.quotas = self._make_quotas(context)
+        served, book = self.directory.served, self.quotas.book
+        self.classic = ClassicTopics(self.logs, self.records, self.clock, served, book)
         self.controllers = self._make_controllers(environment)
         drains.otherwise = DrainMessenger(self._tasks, self.controllers.controller).send
         self.record = endpoint.record(id)
@@ -124,27 +126,30 @@ class Broker:
         return ControllerService(
             ControllerContext(
                 topics=self.records,
-                # Drain events reach the broker that leads the topic without a call to the owner.
-                segments=self.serve(
-                    SEGMENTS_TARGET, SEGMENTS, self.segments, on_drained=self.segments.on_drained
-                ),
+                segments=self._routed_segments() if self.data_plane is None else self.data_plane.segments,
                 clock=environment.clock,
                 rng=environment.rng,
                 settings=ControllerSettings.from_config(self.config),
                 failpoints=environment.failpoints,
                 stores=self.directory.served,
-                is_sound=self.logs.is_sound,
+                is_sound=self.logs.is_sound if self.data_plane is None else lambda place: True,
                 admit_subscription=self.quotas.admit_subscription,
+                check_right=has_right if self.data_plane is None else self.data_plane.check_right,
             ),
             BrokerLeaders(self.id, self.directory, self._peers, self.stores.is_open),
         )
+
+    def _routed_segments(self) -> Segments:
+        # Drain events reach the broker that leads the topic without a call to the owner.
+        return self.serve(SEGMENTS_TARGET, SEGMENTS, self.segments, on_drained=self.segments.on_drained)
 
     def _make_ownership(self, lease: BrokerLease, environment: BrokerEnvironment) -> Ownership:
         options = OwnershipOptions(
             opened=self.controllers.store_opened,
             closing=self._leave_store,
             workers=self.config.workers,
-            patience_s=self.config.lease_s,
+            patience_s=self.config.lease_s if self.data_plane is None else 0.0,
+            unexpected=self.data_plane is not None,
         )
         return Ownership(lease, self.directory, environment.store, self.stores, options)
 
@@ -168,6 +173,7 @@ class Broker:
             authorizer=self.authorizer,
             revocation=Revocation(self.authorizer, self.connections, self._tasks, self.gate.audit),
             targets=self._targets,
+            data_plane=self.data_plane,
         )
 
     async def start(self) -> None:
@@ -192,9 +198,9 @@ class Broker:
         policies = self.quotas.book.policies
         self._tasks.spawn(Trimming(self.stores, self.logs, self.clock, policies).run())
         policies.changed = partial(renew_producers, self.logs, policies)
-        wall_ms, check_s = self.clock.wall_ms, self.config.policy_check_s
-        rounds = PolicyRounds(self.logs, policies, wall_ms, self.spawn, check_s)
+        rounds = PolicyRounds(self.logs, policies, self.clock.wall_ms, self.spawn, self.config.policy_check_s)
         self._tasks.spawn(rounds.run())
+        self._tasks.spawn(UnusedLiveTopics(self.classic, self.logs, self.records).run())
 
     async def stop(self) -> None:
         """Answer accepted entries, hang up, close all stores. May be called at any stage of `start`."""
@@ -268,9 +274,12 @@ class Broker:
             keep_alive_s=self.config.keep_alive_s,
             handshake_s=self.config.handshake_timeout_s,
             max_message_bytes=self._message_bytes_max,
-            features=FEATURES,
+            features=FEATURES if self.data_plane is None else CONTROL_FEATURES,
         )
-        connection = ServerConnection(self._services, HANDLERS, self.connections)
+        if self.data_plane is not None:
+            machine.version = CONTROL_VERSION
+        handlers = HANDLERS if self.data_plane is None else HANDLERS_WITHOUT_LOGS
+        connection = ServerConnection(self._services, handlers, self.connections)
         return FairPump(machine, Handshake(connection), self.limits)
 
 
@@ -282,7 +291,7 @@ def _log_context(
         clock=environment.clock,
         spawn=tasks.spawn,
         later=shared.turns.later,
-        limits=SubscriptionLimits.from_config(config),
+        limits=SubscriptionLimits.from_config(config, ordered_delays=environment.ordered_delays),
         rate_window_s=config.load_report_interval_s,
         epoch_of=epochs.current,
         next_epoch=epochs.next,

@@ -37,6 +37,7 @@ CLUSTER_CALLS: Final[dict[tuple[str, str], TableLine]] = {
     ("GET", _BROKERS + "/configuration/runtime"): SUPERUSER,
     ("POST", _BROKERS + "/configuration/{name}/{value}"): SUPERUSER,
     ("DELETE", _BROKERS + "/configuration/{name}"): SUPERUSER,
+    ("GET", _BROKERS + "/internal-configuration"): SUPERUSER,
     ("GET", _BROKERS + "/leaderBroker"): SUPERUSER,
     ("GET", _BROKERS + "/workers"): SUPERUSER,
     ("GET", "/admin/v2/clusters"): AUTHENTICATED,
@@ -73,5 +74,8 @@ CLUSTER_CALLS: Final[dict[tuple[str, str], TableLine]] = {
     ("POST", _NAMESPACE + "/permissions/{role}"): ADMIN,
     ("DELETE", _NAMESPACE + "/permissions/{role}"): ADMIN,
     ("DELETE", _NAMESPACE + "/permissions/{subscription}/{role}"): ADMIN,
+    ("PUT", _NAMESPACE + "/unload"): ADMIN,
+    ("PUT", _NAMESPACE + "/{bundle}/unload"): ADMIN,
+    ("GET", _NAMESPACE + "/bundles"): ADMIN,
     **policy_lines(_NAMESPACE, ADMIN, "scalableTopicAutoScalePolicy"),
 }

@@ -44,6 +44,11 @@ def topic_in(domain: Domain, part: Part) -> TopicName:
     return TopicName(domain, part("tenant"), part("namespace"), part("topic"))
 
 
+def name_in(part: Part) -> TopicName:
+    """The topic that a path names without a scheme; only names of scalable topics hold slashes."""
+    return topic_in("topic" if "/" in part("topic") else "persistent", part)
+
+
 def lookup_in(part: Part) -> TopicName:
     """The topic that a lookup over HTTP names, with its scheme."""
     domain = part("domain")
@@ -83,6 +88,10 @@ CLASSIC_ADMIN: Final = topic_line(Right.TENANT_ADMIN, "persistent")
 CLASSIC_LOOK: Final = topic_line(Right.LOOK_UP, "persistent")
 CLASSIC_READ: Final = topic_line(Right.CONSUME, "persistent")
 CLASSIC_SUBSCRIPTION: Final = TableLine(Right.CONSUME, partial(_of_subscription, "persistent"))
+LIVE_ADMIN: Final = topic_line(Right.TENANT_ADMIN, "non-persistent")
+LIVE_LOOK: Final = topic_line(Right.LOOK_UP, "non-persistent")
+LIVE_READ: Final = topic_line(Right.CONSUME, "non-persistent")
+LIVE_SUBSCRIPTION: Final = TableLine(Right.CONSUME, partial(_of_subscription, "non-persistent"))
 SCALABLE_ADMIN: Final = topic_line(Right.TENANT_ADMIN, "topic")
 SCALABLE_LOOK: Final = topic_line(Right.LOOK_UP, "topic")
 SCALABLE_SUBSCRIPTION: Final = TableLine(Right.CONSUME, partial(_of_subscription, "topic"))

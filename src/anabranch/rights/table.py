@@ -18,6 +18,7 @@ from anabranch.model.names import TopicName, parse_namespace
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.rights.cluster_calls import CLUSTER_CALLS
 from anabranch.rights.lines import AUTHENTICATED, OPEN, OWN, PEER, SUPERUSER, TableLine
+from anabranch.rights.live_calls import LIVE_CALLS
 from anabranch.rights.needs import Need, Right, on_topic
 from anabranch.rights.schema_calls import SCHEMA_CALLS
 from anabranch.rights.topic_calls import TOPIC_CALLS
@@ -97,5 +98,10 @@ COMMANDS: Final[dict[type[Message], TableLine]] = {
 }
 """Every command that a client may send."""
 
-CALLS: Final[dict[tuple[str, str], TableLine]] = {**CLUSTER_CALLS, **TOPIC_CALLS, **SCHEMA_CALLS}
+CALLS: Final[dict[tuple[str, str], TableLine]] = {
+    **CLUSTER_CALLS,
+    **TOPIC_CALLS,
+    **LIVE_CALLS,
+    **SCHEMA_CALLS,
+}
 """Every admin call: its method and the template of its path."""

@@ -1,6 +1,7 @@
-"""Classic topics: one record per topic, and one log for the topic or for each of its partitions.
+"""Classic and live topics: one record per topic, and one log for the topic or for each of its partitions.
 
-A log is created when it is first used. This module must not know connections, commands or layouts.
+A log is created when it is first used; that of a live topic exists only in memory.
+This module must not know connections, commands or layouts.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from contextlib import suppress
 
 import msgspec
 
+from anabranch.aio import KeyedLocks
+from anabranch.broker.catalog.quotas import QuotaBook
 from anabranch.broker.catalog.served_logs import ServedLogs
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.clock import Clock
@@ -22,14 +25,14 @@ from anabranch.errors import (
     TopicTerminatedError,
 )
 from anabranch.metadata.records import ClassicTopicRecord
-from anabranch.metadata.topics import TopicStore
+from anabranch.metadata.topics import ClassicDomain, TopicStore
 from anabranch.model.hashing import key_hash
 from anabranch.model.limits import check_properties
 from anabranch.model.names import TopicName
 
 
 class ClassicTopics:
-    """Creates, opens, lists and describes classic topics."""
+    """Creates, opens, lists and describes classic topics and live ones."""
 
     def __init__(
         self,
@@ -37,22 +40,24 @@ class ClassicTopics:
         records: TopicStore,
         clock: Clock,
         stores: Callable[[], Sequence[int]],
-        *,
-        auto_create: bool,
+        settings: QuotaBook,
     ) -> None:
         """`stores` returns the stores that have an owner, where new logs may go.
 
-        `auto_create` says whether topics are created on first use if their namespace does not say.
+        `settings` says whether topics are created on first use if their namespace does not say.
         """
         self._logs = logs
         self._records = records
         self._clock = clock
-        self._auto_create = auto_create
+        self._settings = settings
         self._stores = stores
+        self._opening = KeyedLocks()
 
     async def may_create(self, name: TopicName) -> bool:
         """Whether a topic is created on first use, by the policy of its namespace or of this broker."""
-        return await self._records.namespaces.creates_topics(name.namespace_name, self._auto_create)
+        return await self._records.namespaces.creates_topics(
+            name.namespace_name, self._settings.config.auto_create_topics
+        )
 
     async def is_usable(self, name: TopicName) -> bool:
         """Whether a client that uses the topic finds it, or makes it by using it."""
@@ -60,17 +65,28 @@ class ClassicTopics:
         return known or await self.may_create(name)
 
     async def open(self, name: TopicName, *, create: bool) -> ServedLog:
-        """The log of a `persistent://` topic that a client attaches to, created on first use if allowed."""
-        if name.domain != "persistent":
-            raise NotAllowedError(f"{name}: {name.domain}:// topics are not served")
+        """The log of a topic that a client attaches to, created on first use if allowed."""
         found = self._logs.get(name)
         if found is not None:
             return found
+        async with self._opening.held(name):
+            return await self._open(name, create=create)
+
+    async def forget_unused(self, name: TopicName) -> None:
+        """Delete the record of a live topic that is not loaded, and that no client opens just now."""
+        async with self._opening.held(name):
+            if self._logs.loaded(name) is None:
+                await self._records.delete_classic(name)
+
+    async def _open(self, name: TopicName, *, create: bool) -> ServedLog:
         record = await self._records.find_classic(name)
+        if record is None and create and await self.partitions_for_use(name):
+            record = await self._records.find_classic(name)
         if record is None:
-            if not await self._is_declared(name) and not (create and await self.may_create(name)):
+            declared = await self._is_declared(name)
+            if not declared and not (create and await self.may_create(name)):
                 raise TopicNotFoundError(f"{name} does not exist")
-            if not await self.is_migrated(name):
+            if not (declared and name.is_live) and not await self.is_migrated(name):
                 with suppress(TopicExistsError):
                     await self._create_here(name)
         elif record.partitions:
@@ -108,9 +124,9 @@ class ClassicTopics:
         """Record a topic in a store of this broker: some clients do not look it up again when refused."""
         opened = sorted(self._logs.stores.opened)
         if name.partition is None and opened and await self.store_of(name) not in opened:
-            await self.create(name, stores=(opened[key_hash(str(name)) % len(opened)],))
+            await self.create(name, stores=(opened[key_hash(str(name)) % len(opened)],), made_by_use=True)
         else:
-            await self.create(name)
+            await self.create(name, made_by_use=True)
 
     async def create(
         self,
@@ -119,11 +135,12 @@ class ClassicTopics:
         properties: Mapping[str, str] | None = None,
         *,
         stores: tuple[int, ...] = (),
+        made_by_use: bool = False,
     ) -> None:
         """Record a topic, but no logs yet; TopicExistsError, or ConflictError beside a scalable topic."""
         check_properties("a topic", properties or {})
         await self._records.namespaces.load_namespace(name.namespace_name)
-        twin = await self._records.find(name.partitioned_topic.topic)
+        twin = None if name.is_live else await self._records.find(name.partitioned_topic.topic)
         if twin is not None and not twin.deleted:
             raise ConflictError(
                 f"{name.partitioned_topic.topic} is a scalable topic; use it, or choose another name"
@@ -132,6 +149,7 @@ class ClassicTopics:
             partitions=partitions,
             properties=dict(properties or {}),
             created_at_ms=self._clock.wall_ms(),
+            made_by_use=made_by_use,
             stores=stores or (self._spread(name, partitions) if partitions else (await self.store_of(name),)),
         )
         await self._records.create_classic(name, record)
@@ -164,17 +182,31 @@ class ClassicTopics:
         record = await self._records.find_classic(name)
         return None if record is None else record.partitions
 
-    async def list(self, namespace: str) -> Sequence[TopicName]:
+    async def partitions_for_use(self, name: TopicName) -> int | None:
+        """As `partitions`; a new topic is created now if its namespace gives new topics partitions."""
+        count = await self.partitions(name)
+        if count is not None or name.partition is not None or not await self.may_create(name):
+            return count
+        partitions = await self._records.namespaces.partitions_of_new_topics(name.namespace_name)
+        if not partitions:
+            return None
+        with suppress(TopicExistsError):
+            await self.create(name, partitions, made_by_use=True)
+        return await self.partitions(name)
+
+    async def list(self, namespace: str, domain: ClassicDomain = "persistent") -> Sequence[TopicName]:
         """The topics of a namespace, sorted; a partitioned topic is listed as its partitions."""
         found: dict[str, TopicName] = {}
-        async for name, record in self._records.walk_classic(namespace):
+        async for name, record in self._records.walk_classic(namespace, domain):
             found.update((str(log), log) for log in log_names(name, record.partitions))
         return [found[name] for name in sorted(found)]
 
-    async def list_partitioned(self, namespace: str) -> Sequence[TopicName]:
+    async def list_partitioned(
+        self, namespace: str, domain: ClassicDomain = "persistent"
+    ) -> Sequence[TopicName]:
         """The partitioned topics of a namespace, sorted."""
-        found = [name async for name, record in self._records.walk_classic(namespace) if record.partitions]
-        return sorted(found, key=str)
+        walk = self._records.walk_classic(namespace, domain)
+        return sorted([name async for name, record in walk if record.partitions], key=str)
 
     async def is_migrated(self, name: TopicName) -> bool:
         """Whether a classic topic, or the topic of a partition, became part of a scalable topic."""

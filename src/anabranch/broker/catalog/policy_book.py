@@ -16,15 +16,9 @@ class PolicyBook:
     """Answers without waiting; the owner of the book sets the policies of namespaces as they change."""
 
     def __init__(self, config: BrokerConfig) -> None:
-        kept_s = config.segment_retention_s
-        self.default = TopicPolicies(
-            retention=Retention(None if kept_s < 0 else kept_s),
-            deduplicate=config.deduplication,
-            unacked_per_consumer=config.max_unacked_per_consumer,
-            unacked_per_subscription=config.max_unacked_per_subscription,
-        )
-        self.changed: Callable[[str], None] = lambda namespace: None
-        """Called with a namespace after its policies, or those of its topics, have changed."""
+        self.default = _default(config)
+        self.changed: Callable[[str | None], None] = lambda namespace: None
+        """Called with a namespace after its policies, or those of its topics, have changed; None for all."""
         self._stored: dict[str, Mapping[str, Any]] = {}
         self._of_namespaces: dict[str, TopicPolicies] = {}
         self._of_topics: dict[str, dict[str, TopicPolicies]] = {}
@@ -44,11 +38,34 @@ class PolicyBook:
         if self._stored.get(namespace, {}) == policies:
             return
         self._stored[namespace] = policies
-        self._of_namespaces[namespace] = effective(policies, {}, self.default)
-        self._of_topics[namespace] = {
-            topic: effective(policies, own, self.default) for topic, own in topic_policies(policies).items()
-        }
+        self._work_out(namespace)
         if not policies:
             for kept in (self._stored, self._of_namespaces, self._of_topics):
                 kept.pop(namespace)
         self.changed(namespace)
+
+    def set_default(self, config: BrokerConfig) -> None:
+        """Follow these settings from now on where no policy is set."""
+        default = _default(config)
+        if default != self.default:
+            self.default = default
+            for namespace in self._stored:
+                self._work_out(namespace)
+            self.changed(None)
+
+    def _work_out(self, namespace: str) -> None:
+        policies = self._stored[namespace]
+        self._of_namespaces[namespace] = effective(policies, {}, self.default)
+        self._of_topics[namespace] = {
+            topic: effective(policies, own, self.default) for topic, own in topic_policies(policies).items()
+        }
+
+
+def _default(config: BrokerConfig) -> TopicPolicies:
+    kept_s = config.segment_retention_s
+    return TopicPolicies(
+        retention=Retention(None if kept_s < 0 else kept_s),
+        deduplicate=config.deduplication,
+        unacked_per_consumer=config.max_unacked_per_consumer,
+        unacked_per_subscription=config.max_unacked_per_subscription,
+    )

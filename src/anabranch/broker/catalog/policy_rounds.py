@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from anabranch.aio import in_slices
@@ -108,11 +109,16 @@ class PolicyRounds:
                 log.compacting.start(self._spawn, log.use, self._wall_ms)
 
 
-def renew_producers(logs: ServedLogs, policies: PolicyBook, namespace: str) -> None:
-    """Disconnect the producers that were opened under other policies; their clients open them again."""
+def renew_producers(logs: ServedLogs, policies: PolicyBook, namespace: str | None) -> None:
+    """Disconnect the producers that were opened under other policies; their clients open them again.
+
+    Those of one namespace, or all.
+    """
     for log in logs.served:
-        if log.name.namespace_name == namespace:
+        if namespace is None or log.name.namespace_name == namespace:
             now = policies.of(log.name)
+            if log.name.is_live:
+                now = replace(now, deduplicate=False)
             log.producers.renew(partial(_is_opened_under, now))
 
 

@@ -14,8 +14,10 @@ from typing import Any, NoReturn
 from anabranch.broker.catalog.policy_book import PolicyBook
 from anabranch.broker.serving.throttles import Throttles
 from anabranch.config.broker import BrokerConfig
-from anabranch.errors import AnabranchError, LimitExceededError
+from anabranch.config.dynamic import with_values
+from anabranch.errors import AnabranchError, InvalidConfigurationError, LimitExceededError
 from anabranch.metadata import records
+from anabranch.metadata.configuration import CONFIGURATION, ConfigurationStore
 from anabranch.metadata.records import NamespaceRecord, TenantRecord
 from anabranch.metadata.topic_room import TopicLimit, TopicRoom
 from anabranch.metadata.topics import TopicStore
@@ -46,7 +48,8 @@ class QuotaBook:
         throttles.of_topic, throttles.of_tenant = self.of_topic, self.of_tenant
         self.refusals: Counter[tuple[str, str]] = Counter()
         """By policy and tenant; the numbers only grow."""
-        self._cluster = config.cluster
+        self.config = self._given = config
+        """The settings as they are now, with those that were changed while brokers run."""
         self._default = config.namespace_quotas()
         self._namespaces: dict[str, NamespaceQuotas] = {}
         self._of_topics: dict[str, dict[str, dict[str, Any]]] = {}
@@ -78,7 +81,8 @@ class QuotaBook:
         """Read all quotas and follow their changes; `follow` has to run from then on."""
         store = self._records.store
         self._undo = [
-            store.watch(root, self._record_changed) for root in (records.TENANTS, records.NAMESPACES)
+            store.watch(root, self._record_changed)
+            for root in (records.TENANTS, records.NAMESPACES, CONFIGURATION)
         ]
         await self._load_all()
 
@@ -143,7 +147,21 @@ class QuotaBook:
         else:
             await self._load_all()
 
+    async def _load_settings(self) -> None:
+        values = await ConfigurationStore(self._records.store).load()
+        try:
+            config = with_values(self._given, values)
+        except InvalidConfigurationError as error:
+            # The record fitted the configuration with which brokers ran when it was written.
+            _logger.warning("the settings that were changed while brokers ran do not count: %s", error)
+            config = self._given
+        if config != self.config:
+            self.config, self._default = config, config.namespace_quotas()
+            self.policies.set_default(config)
+            self.throttles.all_changed()
+
     async def _load_all(self) -> None:
+        await self._load_settings()
         tenants = {
             parts[0]: tenant_quotas(records.decode(TenantRecord, value).quotas)
             async for parts, value in self._records.walk(records.TENANTS)
@@ -174,7 +192,7 @@ class QuotaBook:
             self.throttles.tenant_changed(tenant)
 
     def _set_namespace(self, namespace: str, policies: Mapping[str, Any]) -> None:
-        quotas = namespace_quotas(policies, self._default, self._cluster)
+        quotas = namespace_quotas(policies, self._default, self.config.cluster)
         own = topic_policies(policies)
         before = self.of_namespace(namespace), self._of_topics.get(namespace, {})
         if (quotas, own) != before:

@@ -128,7 +128,8 @@ class SchemaRegistry:
             return await self.register(topic, schema, now_ms, policy, administrator=False)
         if policy.enforced and await self.get(topic, None) is not None:
             raise IncompatibleSchemaError(
-                f"{topic} has a schema, and {ENFORCED} refuses producers without one; give this one a schema"
+                f"{whole_topic(topic)} has a schema, and {ENFORCED} refuses producers without one; "
+                "give this one a schema"
             )
         return b""
 
@@ -147,8 +148,8 @@ class SchemaRegistry:
                 await self.register(topic, schema, now_ms, policy, administrator=False)
             elif policy.strategy != "ALWAYS_COMPATIBLE":
                 raise IncompatibleSchemaError(
-                    f"{topic} is in use without a schema, so a consumer cannot read it with one; "
-                    "consume bytes, or let a producer or an administrator add the schema first"
+                    f"{whole_topic(topic)} is in use without a schema, so a consumer cannot read it with "
+                    "one; consume bytes, or let a producer or an administrator add the schema first"
                 )
             return
         new = _definition(schema)
@@ -172,11 +173,11 @@ class SchemaRegistry:
         stored = StoredSchema(schema.name, schema.type, schema.schema_data, dict(new.properties), now_ms)
 
         async def check(index: SchemaIndexRecord, entry: SchemaVersionRecord) -> None:
-            check_fits(str(topic), index, entry)
+            check_fits(str(whole_topic(topic)), index, entry)
             if not administrator and not policy.auto_update:
                 raise IncompatibleSchemaError(
-                    f"{topic} has no such schema, and {AUTO_UPDATE} does not let producers add one; "
-                    "an administrator can"
+                    f"{whole_topic(topic)} has no such schema, and {AUTO_UPDATE} does not let producers add "
+                    "one; an administrator can"
                 )
             await self._check_next(topic, index, policy, new)
 
@@ -204,7 +205,9 @@ class SchemaRegistry:
                 try:
                     check_compatible(strategy, new, [definition_in(known)])
                 except IncompatibleSchemaError as error:
-                    raise IncompatibleSchemaError(f"{topic}, version {number}: {error}") from error
+                    raise IncompatibleSchemaError(
+                        f"{whole_topic(topic)}, version {number}: {error}"
+                    ) from error
 
     async def _load(self, path: str) -> StoredSchema | None:
         """Load a version; callers that ask for the same one at once share the read."""
@@ -219,6 +222,11 @@ class SchemaRegistry:
                 _, oldest = self._cached.popitem(last=False)
                 self._cached_bytes -= len(oldest.data)
             return found
+
+
+def whole_topic(name: TopicName) -> TopicName:
+    """The topic that owns the schemas of a segment or partition, as its users call it."""
+    return name.topic if name.is_segment else name.partitioned_topic
 
 
 def check_fits(topic: str, index: SchemaIndexRecord, entry: SchemaVersionRecord) -> None:

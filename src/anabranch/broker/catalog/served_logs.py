@@ -16,6 +16,7 @@ from anabranch.broker.catalog.side_logs import side_logs_of
 from anabranch.broker.catalog.stores import Stores
 from anabranch.broker.serving.context import LogContext, LogHome
 from anabranch.broker.serving.kept import KeptLog
+from anabranch.broker.serving.live_log import LiveLog
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.errors import AnabranchError, NotOwnerError, TopicNotFoundError
 from anabranch.ledger.storage import SegmentLog
@@ -26,7 +27,7 @@ _logger = logging.getLogger(__name__)
 
 
 class ServedLogs:
-    """Segments and classic topics, each as one log."""
+    """Segments, classic topics and live topics, each as one log."""
 
     def __init__(
         self, stores: Stores, context: LogContext, drained: Callable[[TopicName, str, Ranges], None]
@@ -88,7 +89,16 @@ class ServedLogs:
         found = self.get(name)
         if found is not None:
             return found
+        if name.is_live:
+            return self._serve_live(name, store)
         return self._serve(name, await self.stores.create(str(name), store))
+
+    def _serve_live(self, name: TopicName, store: int) -> ServedLog:
+        """A live topic has no log in the store; the owner of the store serves the topic all the same."""
+        self.stores.check(store)
+        home = LogHome(store, self.stores.opened[store])
+        made = self._served[name] = LiveLog(name, self._context, self._drained, home)
+        return made
 
     async def drop(self, name: TopicName) -> None:
         """Disconnect the clients of a log and remove it; an absent log is fine."""
@@ -108,8 +118,11 @@ class ServedLogs:
         """Keep only the durable state of a log that `may_unload`, and its counters."""
         if self._served.get(log.name) is log:
             del self._served[log.name]
-            self._kept[log.name] = log.unload()
             self.unloaded += 1
+            if log.name.is_live:
+                log.close("was not used for long and is loaded again")
+                return
+            self._kept[log.name] = log.unload()
 
     def reload(self, name: TopicName) -> None:
         """Disconnect the clients of a log, which find it again; nothing of it stays in memory."""

@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass, field
 
 from anabranch.broker.catalog.stores import StorageOf
+from anabranch.broker.cluster.data_plane import DataPlane
 from anabranch.clock import Clock
 from anabranch.failpoints import Failpoints
 from anabranch.metadata.store import MetadataStore
@@ -26,3 +27,7 @@ class BrokerEnvironment:
     secrets: SecretSource
     timings: Timings = field(default_factory=Timings)
     gate: Gate = field(default_factory=Gate)
+    ordered_delays: bool = False
+    """Whether Exclusive and Failover wait for delivery times too, for tests with slow keys."""
+    data_plane: DataPlane | None = None
+    """Holds the messages of all segments, if this broker has no logs of its own."""

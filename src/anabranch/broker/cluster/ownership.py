@@ -29,8 +29,9 @@ from anabranch.broker.cluster.decide.store_ownership import (
 from anabranch.broker.cluster.directory import Directory
 from anabranch.errors import AnabranchError, HeldError, MissingDataError
 from anabranch.metadata import records
+from anabranch.metadata.record_store import RecordStore
 from anabranch.metadata.records import StoreRecord
-from anabranch.metadata.store import ABSENT, MetadataStore
+from anabranch.metadata.store import MetadataStore
 
 _logger = logging.getLogger(__name__)
 
@@ -61,7 +62,9 @@ class OwnershipOptions:
     workers: int = 1
     """Brokers 0 to `workers` - 1 are expected to start."""
     patience_s: float = 0.0
-    """How long the stores of expected brokers are left to them after a start."""
+    """How long the stores of expected brokers are left to them after a start; 0 where none is expected."""
+    unexpected: bool = False
+    """Whether other brokers may run beside this one although they are not expected."""
 
 
 class Ownership:
@@ -77,7 +80,7 @@ class Ownership:
     ) -> None:
         self._lease = lease
         self._directory = directory
-        self._store = store
+        self._records = RecordStore(store)
         self._storages = storages
         self._options = options
         self._impatient_at = 0.0
@@ -97,7 +100,7 @@ class Ownership:
         loop = asyncio.get_running_loop()
         self._impatient_at = loop.time() + self._options.patience_s
         await self._lease.register()
-        if self._options.workers > 1:
+        if self._options.workers > 1 or self._options.unexpected:
             try:
                 await self._claim_when_free(self._lease.me.id)
             except MissingDataError as error:
@@ -260,7 +263,8 @@ class Ownership:
 
     async def _check_identity(self, number: int) -> None:
         """Raise MissingDataError if other files than those of the store were opened."""
-        known, found = (await self._load(number))[0].store_id, self._ids[number]
+        record = await self._records.read(StoreRecord, records.store_path(number))
+        known, found = 0 if record is None else record.store_id, self._ids[number]
         if known and found and known != found:
             raise MissingDataError(
                 f"the directory of store {number} is empty or holds another store ({found}, not {known}); "
@@ -268,23 +272,21 @@ class Ownership:
                 "with `anabranch store repair --accept-loss`"
             )
 
-    async def _load(self, number: int) -> tuple[StoreRecord, int]:
-        found = await self._store.get(records.store_path(number))
-        if found is None:
-            return StoreRecord(), ABSENT
-        return records.decode(StoreRecord, found.value), found.version
-
     async def _publish(self, number: int, *, owned: bool) -> None:
         """Write into the record of a store that this broker owns it, or does not own it any more."""
         me = self._lease.me
-        record, version = await self._load(number)
-        if owned == ((record.owner, record.generation) == (me.id, me.generation)):
-            return
-        made = StoreRecord(
-            owner=me.id if owned else None,
-            generation=me.generation,
-            term=record.term + owned,
-            store_id=self._ids.get(number) or record.store_id,
-        )
-        await self._store.put(records.store_path(number), records.encode(made), expected=version)
+
+        def published(found: StoreRecord | None) -> StoreRecord:
+            record = found or StoreRecord()
+            if owned == ((record.owner, record.generation) == (me.id, me.generation)):
+                return record
+            return StoreRecord(
+                owner=me.id if owned else None,
+                generation=me.generation,
+                term=record.term + owned,
+                store_id=self._ids.get(number) or record.store_id,
+            )
+
+        # The former owner closes a store before it withdraws, so both may write the record at the same time.
+        await self._records.update_record(StoreRecord, records.store_path(number), published)
         await self._directory.look()

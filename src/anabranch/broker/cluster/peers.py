@@ -25,6 +25,7 @@ from anabranch.errors import (
     AuthenticationError,
     ConnectError,
     OperationTimeoutError,
+    UnreachableError,
 )
 from anabranch.metadata.broker_record import BrokerRecord
 from anabranch.transport.dialing import dial
@@ -161,6 +162,9 @@ class Peers:
             await dial(parts.hostname, parts.port, lambda: machine, link, timeout_s=CONNECT_S, tls=tls)
         except AuthenticationError:
             raise ConnectError(f"this broker and {url} do not know the same secret") from None
+        except OperationTimeoutError as error:
+            # Nothing was asked yet, so the caller may ask again, as after a refused connection.
+            raise UnreachableError(str(error)) from None
         if not link.is_open or self._closed:
             link.hang_up()
             raise ConnectError(f"{url} closed the connection at once")

@@ -90,6 +90,8 @@ class LatestKeys:
         """By key the ordinal and the batch index of the latest message, or the id of a chunked one."""
         self._open: set[str] = set()
         """Chunked messages whose last chunk is not stored yet."""
+        self.removed = 0
+        """Messages that `kept` left out; a chunk counts as one."""
 
     def take(self, entry: Entry) -> None:
         """Learn the messages of the next entry."""
@@ -120,11 +122,14 @@ class LatestKeys:
         if uuid is not None:
             key = opened.messages[0].key
             stays = uuid in self._open or (key is not None and self._latest.get(key) == uuid)
+            self.removed += not stays
             return entry.data if stays else None
         stay = [
             message.key is not None and self._latest.get(message.key) == (entry.ordinal, index)
             for index, message in enumerate(opened.messages)
         ]
+        left = sum(stay) + sum(message.is_placeholder for message in opened.messages)
+        self.removed += len(stay) - left
         if not any(stay):
             return None
         return entry.data if all(stay) else _rebuilt(opened, stay)
@@ -196,6 +201,7 @@ def _rebuilt(opened: _Opened, stay: list[bool]) -> bytes:
         for message, stays in zip(opened.messages, stay, strict=True)
     ]
     payload, metadata = b"".join(parts), opened.metadata
+    metadata.ClearField("message_sizes")
     if metadata.compression:
         metadata.uncompressed_size = len(payload)
         payload = compress(Compression(metadata.compression), payload)

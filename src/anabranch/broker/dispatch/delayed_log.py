@@ -74,6 +74,11 @@ class DelayedLog:
         return len(self._queue)
 
     @property
+    def count(self) -> int:
+        """Delayed entries in memory and on disk, without those of blocks that were not read yet."""
+        return sum(block.in_memory + block.on_disk for block in self._blocks.values())
+
+    @property
     def waiting(self) -> bool:
         """Whether any entry waits for its time, in memory or not."""
         return bool(self._queue) or bool(self._blocks) or bool(self._unread) or self._scan is not None

@@ -36,6 +36,10 @@ class SlotHolds:
     def __len__(self) -> int:
         return len(self._holds)
 
+    def count(self, reason: LaneReason) -> int:
+        """The slots that are stopped for this reason."""
+        return sum(hold.reason is reason for hold in self._holds.values())
+
     def get(self, slot: int) -> Hold | None:
         return self._holds.get(slot)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.context import ClientLink, Spawn
-from anabranch.broker.serving.log_reader import Counters
+from anabranch.broker.serving.counters import Counters
 from anabranch.broker.serving.pending_reading import PendingReading
 from anabranch.broker.serving.reading import Reading
 from anabranch.broker.serving.retries import Retry
@@ -32,6 +32,9 @@ FEW_IDS = 8
 
 SLICE_IDS = 1000
 """Ids that are taken in one slice of a few milliseconds."""
+
+PARTS_COUNTED_MAX = 1000
+"""Partly acknowledged entries that a backlog counts one by one; the others count with their average."""
 
 _WORDS_PER_ID = 32
 """Words of an ack set that take as long as one id."""
@@ -59,14 +62,31 @@ class LogAcknowledgements:
             return self._take_many(ids, reading, taken)
         else:
             more = self.take_each(ids, reading)
+        self._note_mark(reading)
         taken(more)
         return None
+
+    def _note_mark(self, reading: Reading) -> None:
+        """Take note of the time at which the mark moved, and of the messages of an ordered consumer."""
+        counters, mark = reading.path.counters, self._cursor.acks.mark
+        if mark == counters.mark:
+            return
+        counters.marked_ms = reading.path.clock.wall_ms()
+        consumer = reading.active
+        if consumer is None:
+            counters.mark_set(mark)
+            return
+        before = counters.index if counters.index >= 0 else self._extent.index_of(counters.mark)
+        counters.mark, counters.index = mark, self._extent.index_of(mark)
+        consumer.messages_acked += max(counters.index - before, 0)
 
     def _take_many(self, ids: Ids, reading: Reading, taken: Callable[[bool], None]) -> Iterator[None]:
         for number, piece in enumerate(_pieces(ids)):
             if number:
                 yield
-            taken(self.take_each(piece, reading))
+            more = self.take_each(piece, reading)
+            self._note_mark(reading)
+            taken(more)
 
     def redeliver(
         self,
@@ -261,10 +281,20 @@ def mark_delete(log: SegmentLog, cursor: Cursor) -> Position:
 
 
 def backlog_messages(log: SegmentLog, cursor: Cursor) -> int:
-    """Messages not acknowledged yet; entries acknowledged out of order count with the average size."""
+    """Messages not acknowledged yet; entries acknowledged out of order count with the average size.
+
+    Messages that are acknowledged in entries that are not count as far as PARTS_COUNTED_MAX entries tell.
+    """
     extent, acks = log.extent, cursor.acks
     first = max(acks.mark, extent.first_ordinal)
     entries = extent.next_ordinal - first
     pending = acks.pending_count(extent.next_ordinal)
     behind = extent.next_index - extent.index_of(first) if entries > 0 else 0
-    return round(behind * pending / entries) if behind else 0
+    if not behind:
+        return 0
+    whole, parts = round(behind * pending / entries), acks.partly(PARTS_COUNTED_MAX)
+    if not parts:
+        return whole
+    done = sum(max(extent.count_of(ordinal) - left.bit_count(), 0) for ordinal, left in parts)
+    # Each pending entry has a pending message at least.
+    return max(whole - round(done * acks.parts / len(parts)), min(whole, pending))

@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from anabranch.broker.dispatch.compaction import COMPACTION, decode_compaction, kept_bits, last_kept
+from anabranch.broker.dispatch.compaction import (
+    COMPACTION,
+    CompactionNote,
+    decode_compaction,
+    kept_bits,
+    last_kept,
+)
 from anabranch.broker.dispatch.spilled import OldLedgers
 from anabranch.broker.serving.side_log import SideLog
 from anabranch.ledger.storage import Entry, SegmentLog
@@ -32,11 +38,9 @@ class CompactedLog:
         self.follow()
 
     def follow(self) -> None:
-        """Read the last compaction that is done, as the note of its cursor says."""
+        """Read the last compaction that is done, as the note of its cursor says, if there is a cursor."""
         cursor = self._log.cursors.get(COMPACTION)
-        if cursor is None:
-            return
-        note = decode_compaction(cursor.note)
+        note = CompactionNote() if cursor is None else decode_compaction(cursor.note)
         side = None if note.current is None else self._find(note.current.name)
         self.kept = None if side is None or note.current is None else SideLog(side, note.current.first)
         self.horizon = note.horizon

@@ -47,6 +47,10 @@ class Compacting:
         self.running = False
         self.error: str | None = None
         """Why the last compaction failed; None if none did."""
+        self.succeeded_ms = self.failed_ms = self.took_ms = 0
+        """When a compaction last succeeded and failed, and how long the last one took."""
+        self.removed = 0
+        """Messages that the last compaction left out."""
         self._name = name
         self._log = log
         self._view = view
@@ -90,13 +94,36 @@ class Compacting:
         """Compact all entries stored so far; ConflictError while a compaction runs."""
         if self.running:
             raise ConflictError(f"{self._name} is being compacted already")
-        self.running = True
+        self.running, began_ms = True, wall_ms()
         try:
-            await self._compact(wall_ms())
+            await self._compact(began_ms)
         except BaseException as error:
-            self.error = str(error) or type(error).__name__
+            self.error, self.failed_ms = str(error) or type(error).__name__, wall_ms()
             raise
         else:
+            self.error, self.succeeded_ms = None, wall_ms()
+        finally:
+            self.running, self.took_ms = False, wall_ms() - began_ms
+
+    async def drop(self) -> None:
+        """Forget all compactions: readers see the log as it is; ConflictError while a compaction runs.
+
+        The latest values are lost of which the log has dropped the entries. A crash leaves side logs that no
+        note names, which are deleted as garbage.
+        """
+        if self.running:
+            raise ConflictError(f"{self._name} is being compacted; try again when that is done")
+        cursor = self._log.cursors.get(COMPACTION)
+        if cursor is None:
+            return
+        self.running = True
+        try:
+            note = decode_compaction(cursor.note)
+            await self._log.cursors.delete(COMPACTION)
+            self._view.follow()
+            for side in (note.current, note.filling):
+                if side is not None:
+                    await self._sides.delete(side.name)
             self.error = None
         finally:
             self.running = False
@@ -117,6 +144,7 @@ class Compacting:
         # An interrupted compaction up to the same entry may have left a part of it.
         await self._sides.delete(name)
         first, ledgers = await self._copy(name, end, latest, now_ms)
+        self.removed = latest.removed
         await self._points.reach("compaction.copied")
         current = None if first is None else SideRecord(name, first)
         await self._note(cursor, CompactionNote(end, current, ledgers))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from anabranch.broker.dispatch.receivers import Receiver
 from anabranch.broker.serving.context import ClientLink
+from anabranch.broker.serving.rate_meter import RateMeter
 from anabranch.model.ranges import HashRange
 from anabranch.protocol.commands import NO_ID
 from anabranch.protocol.connection import OUR_CLIENTS
@@ -56,8 +57,12 @@ class ServedConsumer(Receiver):
         self.messages_out = 0
         self.bytes_out = 0
         self.entries_out = 0
+        self.messages_acked = 0
+        self.messages_redelivered = 0
+        """Messages that it asked for again."""
         self.last_sent_ms = 0
         self.last_acked_ms = 0
+        self.meter: RateMeter | None = None
         self._end_notified = False
         self._registered = False
         """Whether the client is sure to know the consumer; some drop news of a consumer that they do not."""

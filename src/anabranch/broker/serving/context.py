@@ -86,12 +86,15 @@ class SubscriptionLimits:
     """Whether delivery passes damaged entries instead of stopping there."""
     spill_bytes: int | None = None
     """Bytes that lanes may keep in the log; None if lanes are never spilled."""
+    ordered_delays: bool = False
+    """Whether Exclusive and Failover wait for delivery times too; only brokers of tests do."""
     keyed: KeyedStrategy = field(default_factory=ByLanes)
     """How far keyed subscriptions read past stuck slots."""
 
     @classmethod
-    def from_config(cls, config: BrokerConfig) -> SubscriptionLimits:
+    def from_config(cls, config: BrokerConfig, *, ordered_delays: bool = False) -> SubscriptionLimits:
         return cls(
+            ordered_delays=ordered_delays,
             batch_entries=config.dispatch_max_entries,
             batch_bytes=config.dispatch_max_bytes,
             unacked_max=config.max_unacked_per_subscription or 2**62,

@@ -6,18 +6,14 @@ from collections.abc import Collection, Iterable
 
 from anabranch.broker.dispatch.delayed_log import DelayedLog, is_note
 from anabranch.broker.serving.reading import ReadPath
-from anabranch.errors import RemoteProtocolError
 from anabranch.ledger.storage import Entry
-from anabranch.protocol.frames import metadata_span
-from anabranch.protocol.outer import read_outer
+from anabranch.protocol.outer import deliver_at_ms
 
 NOTE_MS = 1000
 """Least time between two notes; a large note waits longer."""
 
 NOTE_BYTES = 16 * 2**10
 """Bytes of a note that may be written each second."""
-
-_DELIVER_AT_TAG = b"\x98\x01"
 
 
 class DelayedReading:
@@ -34,6 +30,11 @@ class DelayedReading:
     def waiting(self) -> bool:
         """Whether an entry waits for its time."""
         return self._log.waiting
+
+    @property
+    def count(self) -> int:
+        """The entries that wait; those that a note names count once they are read again."""
+        return self._log.count
 
     @property
     def wake_at_ms(self) -> int | None:
@@ -108,14 +109,3 @@ class DelayedReading:
         # A note of another kind may name entries that exist nowhere else.
         if is_note(cursor.note) or (note and not cursor.note):
             cursor.set_note(note)
-
-
-def deliver_at_ms(entry: bytes) -> int:
-    """The delivery time of an entry, or 0; for most entries this is one search of the metadata."""
-    try:
-        start, end = metadata_span(entry)
-        if entry.find(_DELIVER_AT_TAG, start, end) < 0:
-            return 0
-        return read_outer(entry).deliver_at_ms
-    except RemoteProtocolError:
-        return 0

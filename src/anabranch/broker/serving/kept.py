@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from anabranch.broker.serving.log_reader import Counters
+from anabranch.broker.serving.counters import Counters
 from anabranch.broker.serving.strategies import Kind
 from anabranch.broker.serving.throttles import SubscriptionGates, TopicThrottle
 from anabranch.controller.decide.admission import Roster

@@ -144,6 +144,10 @@ class KeyedReading(LaneReading):
             self.pause_slot(slot, until_ms)
 
     @property
+    def key_shared_mode(self) -> str | None:
+        return "AUTO_SPLIT" if self._sticky is None else "STICKY"
+
+    @property
     def explained(self) -> Sequence[str]:
         return self._relieving.explained
 
@@ -169,7 +173,7 @@ class KeyedReading(LaneReading):
 
     def _hold_found(self, entry: Entry) -> None:
         """Hold an entry below the floor of the last note in its lane."""
-        outer = _outer(entry)
+        outer = outer_of(entry)
         slot = self._slot_of(outer)
         if outer.deliver_at_ms > self._now_ms:
             self._delay(entry.ordinal, slot, outer.deliver_at_ms, len(entry.data))
@@ -186,7 +190,7 @@ class KeyedReading(LaneReading):
         acks = path.cursor.acks
         self.next = acks.next_pending(self.next)
         room = self._room()
-        if room <= 0 or self.blocked:
+        if room <= 0 or self._blocked:
             return False
         entries = path.source.read(self.next, room)
         if not entries:
@@ -201,7 +205,7 @@ class KeyedReading(LaneReading):
                 # A key of this batch may belong to a closed bucket, so no later entry may overtake it.
                 self.next = ordinal
                 return False
-            outer = _outer(entry)
+            outer = outer_of(entry)
             slot = self._slot_of(outer)
             if outer.deliver_at_ms > now_ms:
                 self._delay(ordinal, slot, outer.deliver_at_ms, len(entry.data))
@@ -220,7 +224,8 @@ def range_pairs(meta: pb.KeySharedMeta) -> list[tuple[int, int]]:
     return [(part.start, part.end) for part in meta.hashRanges]
 
 
-def _outer(entry: Entry) -> Outer:
+def outer_of(entry: Entry) -> Outer:
+    """The outer metadata of an entry; of one that cannot be read, that of an entry without a key."""
     try:
         return read_outer(entry.data)
     except RemoteProtocolError:

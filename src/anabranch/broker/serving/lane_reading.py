@@ -16,12 +16,12 @@ from anabranch.broker.dispatch.lanes import LaneReason, LaneView
 from anabranch.broker.dispatch.outstanding import Outstanding
 from anabranch.broker.dispatch.slot_holds import Hold
 from anabranch.broker.serving.consumer import ServedConsumer
-from anabranch.broker.serving.delayed_reading import deliver_at_ms
 from anabranch.broker.serving.lane_keeping import LaneKeeper
 from anabranch.broker.serving.look_aside import LookAside
 from anabranch.broker.serving.pending_reading import PendingReading
 from anabranch.broker.serving.reading import ReadPath
 from anabranch.ledger.storage import Entry
+from anabranch.protocol.outer import deliver_at_ms
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +53,14 @@ class LaneReading(PendingReading):
     def at_end(self) -> bool:
         waiting = self.dispatch.held or len(self._delayed) or self._keeper.scanning
         return super().at_end and not waiting
+
+    @property
+    def delayed(self) -> int:
+        return super().delayed + self.dispatch.holds.count(LaneReason.DELAYED)
+
+    @property
+    def replayed(self) -> int:
+        return super().replayed + self.dispatch.held - self.dispatch.holds.count(LaneReason.DELAYED)
 
     def rewind(self) -> None:
         super().rewind()
@@ -180,7 +188,7 @@ class LaneReading(PendingReading):
 
     def _lane_turn(self) -> bool:
         """Deliver entries from lanes; whether more of them could go out at once."""
-        if self.blocked or not self.dispatch.held:
+        if self._blocked or not self.dispatch.held:
             return False
         handouts = self.dispatch.take(self.path.batch_entries)
         found = self._read_lanes(handouts)
@@ -193,7 +201,7 @@ class LaneReading(PendingReading):
                 moved = True
                 continue
             entry = found.get(ordinal)
-            if entry is None or slot in waiting or not receiver.ready or self.blocked:
+            if entry is None or slot in waiting or not receiver.ready or self._blocked:
                 # Later entries of the slot wait too.
                 waiting.add(slot)
                 self.dispatch.put_back((handout,))

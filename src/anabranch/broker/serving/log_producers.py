@@ -59,6 +59,7 @@ class LogProducers:
         self._context = context
         self._admission = asyncio.Lock()
         self._last_exclusive: TopicEpoch | None = None
+        self._chunked = False
         self._messages_left = 0
         self._bytes_left = 0
 
@@ -71,6 +72,11 @@ class LogProducers:
     def idle(self) -> bool:
         """Whether every entry that was taken is answered."""
         return all(producer.idle for producer in self.attached.values())
+
+    @property
+    def chunked(self) -> bool:
+        """Whether chunks of messages came in since the log was loaded."""
+        return self._chunked or any(producer.chunks_in for producer in self.attached.values())
 
     @property
     def totals(self) -> tuple[int, int]:
@@ -136,6 +142,7 @@ class LogProducers:
         if self.attached.get(producer.bound_name) is producer:
             del self.attached[producer.bound_name]
             self._messages_left += producer.messages_in
+            self._chunked |= producer.chunks_in > 0
             self._bytes_left += producer.bytes_in
         elif self.waiting.get(producer.bound_name) is producer:
             del self.waiting[producer.bound_name]
@@ -153,7 +160,7 @@ class LogProducers:
     async def seal(self) -> None:
         """Seal the log once no producer can attach; the entries taken before are stored and answered."""
         async with self._admission:
-            leaving = self._all()
+            leaving, sealed = self._all(), False
             self.sealing = True
             for producer in leaving:
                 # The connection drops later entries of the producer; its client repeats them to the children.
@@ -161,10 +168,11 @@ class LogProducers:
             try:
                 await self._log.seal()
                 await _all_idle(leaving)
+                sealed = True
             finally:
                 for producer in leaving:
                     self.detach(producer)
-                    producer.close()
+                    producer.close(sealed=sealed)
                 self.sealing = False
 
     def renew(self, is_right: Callable[[ServedProducer], bool] = lambda _: False) -> None:

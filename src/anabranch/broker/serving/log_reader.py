@@ -10,12 +10,12 @@ import asyncio
 import logging
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 
 from anabranch.aio import Backoff
 from anabranch.broker.serving.context import Spawn, SubscriptionLimits
+from anabranch.broker.serving.counters import Counters
 from anabranch.errors import AlreadyClosedError, AnabranchError, DamagedEntriesError, in_words
 from anabranch.ledger.storage import Entry, ReadableLog
 
@@ -29,28 +29,6 @@ RETRIES = Backoff(0.1, 5.0)
 
 DAMAGE_RETRIES = Backoff(5.0, 60.0)
 """Waits between attempts to read a damaged entry; a repaired file is noticed within the longest one."""
-
-
-@dataclass(slots=True)
-class Counters:
-    """Deliveries and read faults of one subscription; the numbers only grow."""
-
-    messages_out: int = 0
-    bytes_out: int = 0
-    bucket_moves: int = 0
-    """How often a bucket went from one consumer to another."""
-    damaged_entries: int = 0
-    """Damaged entries that were passed without delivery."""
-    damaged_messages: int = 0
-    """Messages in those entries, as far as their number is known."""
-    entries_read: int = 0
-    """Entries taken from the log, from memory or disk; more than were delivered if some were read twice."""
-    entries_fetched: int = 0
-    """Those of them that came from disk."""
-    relief_moves: int = 0
-    """How often a slot went away from a busy consumer, or back to it."""
-    lane_bounds: int = 0
-    """How often reading stopped because lanes had reached a bound."""
 
 
 class LogReader:

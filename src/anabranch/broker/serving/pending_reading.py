@@ -43,9 +43,20 @@ class PendingReading(Reading):
         """Entries that `turn` takes back in slices before it delivers any; True if a client asked for it."""
         self._redeliveries: dict[int, int] = {}
         self._delayed = Delays()
-        self.blocked = False
-        """Whether too many messages are unacknowledged over all consumers."""
+        self._blocked = False
         self._frames: dict[ServedConsumer, _Outgoing] = {}
+
+    @property
+    def blocked(self) -> bool:
+        return self._blocked
+
+    @property
+    def delayed(self) -> int:
+        return len(self._delayed)
+
+    @property
+    def replayed(self) -> int:
+        return len(self._returning)
 
     @property
     def wake_at_ms(self) -> int | None:
@@ -64,7 +75,7 @@ class PendingReading(Reading):
         self._returning.clear()
         self._delayed.clear()
         self.unacked = 0
-        self.blocked = False
+        self._blocked = False
 
     def acknowledged(self, ordinals: Iterable[int]) -> bool:
         more = False
@@ -73,7 +84,9 @@ class PendingReading(Reading):
                 self._redeliveries.pop(ordinal, None)
             held = self._out.pop(ordinal, None)
             if held is not None:
-                del held[0].held[ordinal]
+                consumer = held[0]
+                del consumer.held[ordinal]
+                consumer.messages_acked += held[2]
                 more |= self._release(*held)
                 more |= self._settled(ordinal, held[1])
         return more
@@ -84,6 +97,7 @@ class PendingReading(Reading):
             return False
         consumer, slot, before = held
         self._out[ordinal] = (consumer, slot, before - messages)
+        consumer.messages_acked += messages
         return self._release(consumer, slot, messages)
 
     def unacked_of(self, ordinal: int) -> int:
@@ -111,6 +125,8 @@ class PendingReading(Reading):
             if ordinal in self._out:
                 back.append(ordinal)
                 if asked:
+                    consumer, _, messages = self._out[ordinal]
+                    consumer.messages_redelivered += messages
                     self._redeliveries[ordinal] = self._redeliveries.get(ordinal, 0) + 1
         self._requeue(back)
         return bool(self._returning)
@@ -137,11 +153,11 @@ class PendingReading(Reading):
         return False
 
     def _release(self, consumer: ServedConsumer, _slot: int, messages: int) -> bool:
-        was_blocked = consumer.blocked or self.blocked
+        was_blocked = consumer.blocked or self._blocked
         consumer.settle(messages)
         self.unacked -= messages
-        if self.blocked and self.unacked <= self.path.unacked_max // 2:
-            self.blocked = False
+        if self._blocked and self.unacked <= self.path.unacked_max // 2:
+            self._blocked = False
         return was_blocked
 
     def _give(
@@ -167,7 +183,7 @@ class PendingReading(Reading):
         consumer.held[ordinal] = None
         self.unacked += messages
         if self.unacked >= self.path.unacked_max:
-            self.blocked = True
+            self._blocked = True
 
     def _flush(self) -> None:
         for consumer, outgoing in self._frames.items():

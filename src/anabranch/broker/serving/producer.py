@@ -16,6 +16,7 @@ from anabranch.broker.serving.context import ClientLink
 from anabranch.broker.serving.entry_checks import ANY_CLASSIC_ENTRY, EntryRules, fault_of
 from anabranch.broker.serving.publish_credit import CreditTotals, PublishCredit
 from anabranch.broker.serving.rate_gates import PublishingLink
+from anabranch.broker.serving.rate_meter import RateMeter
 from anabranch.broker.serving.throttles import UNLIMITED, TopicThrottle
 from anabranch.broker.serving.traffic import LOAD_SHIFT, TrafficMeter
 from anabranch.errors import (
@@ -85,8 +86,8 @@ class ServedProducer:
         """Highest sequence id given to the log."""
         self.persisted = -1
         """Highest sequence id known to be durable."""
-        self.messages_in = 0
-        self.bytes_in = 0
+        self.messages_in = self.bytes_in = self.chunks_in = 0
+        self.meter: RateMeter | None = None
         self.leave: Callable[[], None] = _do_nothing
         """Detaches the producer from its log; set when the log lets it in."""
         self.traffic = TrafficMeter()
@@ -143,8 +144,8 @@ class ServedProducer:
             fault = _fault_of_send(send)
             count = 1
             # All chunks of a message share its sequence id, so only the last one is judged and remembered.
-            if is_chunk and not _is_last_chunk(entry):
-                last = -1
+            if is_chunk:
+                last = self._last_of_chunk(entry, last)
         fault = fault_of(send, self._rules) or fault
         if fault is not None:
             if isinstance(fault, ChecksumError):
@@ -174,6 +175,11 @@ class ServedProducer:
         self.link.publish_bytes += size + ENTRY_OVERHEAD_BYTES
         self.messages_in += count
         self.bytes_in += size
+
+    def _last_of_chunk(self, entry: bytes, last: int) -> int:
+        """Count a chunk; returns the sequence id to remember, -1 for all chunks but the last."""
+        self.chunks_in += 1
+        return last if _is_last_chunk(entry) else -1
 
     def _stored(self, stored: Entry | None, error: BaseException | None) -> None:
         """The log's answer to the oldest append."""
@@ -260,10 +266,13 @@ class ServedProducer:
             )
         )
 
-    def close(self) -> None:
-        """Close the producer from this side; its client opens a new one."""
+    def close(self, *, sealed: bool = False) -> None:
+        """Close the producer from this side; its client opens a new one, or follows if the log is sealed."""
         self.link.forget_producer(self.id)
-        self.link.send(pb.CommandCloseProducer(producer_id=self.id, request_id=NO_ID))
+        close = pb.CommandCloseProducer(producer_id=self.id, request_id=NO_ID)
+        if sealed:
+            close.sealed = True
+        self.link.send(close)
 
 
 def _fault_of_send(send: Send) -> NotAllowedError | None:

@@ -11,6 +11,7 @@ from functools import cache, cached_property, partial
 from itertools import islice
 
 from anabranch.broker.dispatch.compaction import COMPACTION
+from anabranch.broker.serving import client_rates
 from anabranch.broker.serving.compacted_log import CompactedLog
 from anabranch.broker.serving.compacting import Compacting
 from anabranch.broker.serving.consumer import ServedConsumer
@@ -71,8 +72,8 @@ class ServedLog:
         self.observed_s = now_s
         """When a leader last asked for the load; at first the time when the log was opened."""
         self._found_ordinal = log.extent.next_ordinal
-        self._messages_out = 0
-        self._bytes_out = 0
+        self._messages_out = self._bytes_out = 0
+        self.rate_window_s = context.rate_window_s
         self._rates = RateMeter(context.rate_window_s, now_s, self.totals())
         self._unwatch: Callable[[], None] | None = log.watch(self._advanced)
         for cursor in log.cursors.values():
@@ -144,6 +145,9 @@ class ServedLog:
 
     async def unsubscribe(self, name: str) -> None:
         """Delete a subscription, durably, and disconnect its consumers; an unknown one is fine."""
+        if name == COMPACTION:
+            await self.compacting.drop()
+            return
         found = self.subscriptions.get(name)
         if found is not None:
             self._forget(found)
@@ -282,6 +286,7 @@ class ServedLog:
         """Remember the counters and let earlier load count less; called at even intervals."""
         self.producers.traffic.age()
         self._rates.sample(now, self.totals())
+        client_rates.sample(self.producers.attached, self.subscriptions, now, self.rate_window_s)
         if self.throttle.is_relative:
             self.throttle.note_published(self.name, *self.rates()[:2])
 

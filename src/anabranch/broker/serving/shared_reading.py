@@ -37,6 +37,14 @@ class SharedReading(PendingReading):
         return super().at_end and not self._replay and not self._later.waiting
 
     @property
+    def delayed(self) -> int:
+        return super().delayed + self._later.count
+
+    @property
+    def replayed(self) -> int:
+        return super().replayed + len(self._replay)
+
+    @property
     def wake_at_ms(self) -> int | None:
         # Entries whose time has come wait for those that go out before them.
         return None if self._replay else self._later.wake_at_ms
@@ -85,11 +93,11 @@ class SharedReading(PendingReading):
 
     def _replay_turn(self) -> bool:
         """Deliver the first entries that came back; whether another turn could deliver more."""
-        if self.blocked or not (wanted := self._next_replayed()):
+        if self._blocked or not (wanted := self._next_replayed()):
             return False
         sent = 0
         for entry in self.path.source.read_each(wanted) or ():
-            consumer = None if self.blocked else self._turns.next()
+            consumer = None if self._blocked else self._turns.next()
             if entry.ordinal != wanted[sent] or not isinstance(consumer, ServedConsumer):
                 break
             self._hand(consumer, entry)
@@ -109,7 +117,7 @@ class SharedReading(PendingReading):
 
     def _fresh_turn(self) -> bool:
         path = self.path
-        if self.blocked:
+        if self._blocked:
             return False
         consumer = self._turns.next()
         if consumer is None:
@@ -132,7 +140,7 @@ class SharedReading(PendingReading):
             if run == RUN_ENTRIES or consumer is None or not consumer.ready:
                 consumer = self._turns.next()
                 run = 0
-            if self.blocked or not isinstance(consumer, ServedConsumer):
+            if self._blocked or not isinstance(consumer, ServedConsumer):
                 return False
             self._hand(consumer, entry)
             run += 1

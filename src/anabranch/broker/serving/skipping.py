@@ -17,26 +17,41 @@ async def skip_entries(subscription: Subscription, ordinals: Sequence[int]) -> N
     """Acknowledge these entries, durably; the consumers stay."""
     subscription.cursor.acknowledge(ordinals)
     subscription.reading.acknowledged(ordinals)
+    counters, mark = subscription.counters, subscription.cursor.acks.mark
+    if mark != counters.mark:
+        counters.mark_set(mark)
+        counters.marked_ms = subscription.reading.path.clock.wall_ms()
     subscription.schedule()
     subscription.check_end()
     await subscription.cursor.flush()
 
 
 async def skip_older(subscription: Subscription, before_ms: int) -> None:
-    """Acknowledge the pending entries that were stored before that time, durably."""
+    """Acknowledge the pending entries that were stored before that time, durably: they expire."""
     subscription.pass_trimmed()
     log, acks, stored = subscription.backing.log, subscription.cursor.acks, subscription.log.extent
     ordinal = acks.mark
     while wanted := acks.pending_from(ordinal, stored.first_ordinal, SLICE_ENTRIES):
         entries = await log.read_each(wanted, FETCH_BYTES_MAX)
-        await skip_entries(subscription, [one.ordinal for one in entries if one.timestamp_ms < before_ms])
+        old = [one for one in entries if one.timestamp_ms < before_ms]
+        subscription.counters.messages_expired += sum(one.count for one in old)
+        await skip_entries(subscription, [one.ordinal for one in old])
         ordinal = entries[-1].ordinal + 1 if entries else wanted[-1] + 1
-    await skip_up_to(subscription, stored.ordinal_at_time(before_ms))
+    await expire_up_to(subscription, stored.ordinal_at_time(before_ms))
 
 
-async def skip_up_to(subscription: Subscription, end: int) -> None:
-    """Acknowledge the pending entries below `end` that the log still has, durably."""
-    acks, ordinal = subscription.cursor.acks, subscription.log.extent.first_ordinal
+async def expire_up_to(subscription: Subscription, end: int) -> None:
+    """As `skip_up_to`, for messages that are too old."""
+    subscription.counters.expired_ms = subscription.reading.path.clock.wall_ms()
+    subscription.counters.messages_expired += await skip_up_to(subscription, end)
+
+
+async def skip_up_to(subscription: Subscription, end: int) -> int:
+    """Acknowledge the pending entries below `end` that the log still has, durably; returns their messages."""
+    extent = subscription.log.extent
+    acks, ordinal, messages = subscription.cursor.acks, extent.first_ordinal, 0
     while wanted := acks.pending_from(ordinal, end, SLICE_ENTRIES):
+        messages += sum(extent.count_of(one) for one in wanted)
         await skip_entries(subscription, wanted)
         ordinal = wanted[-1] + 1
+    return messages

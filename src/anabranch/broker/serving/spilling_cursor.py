@@ -7,7 +7,7 @@ log, because a crash may come between the copy and the acknowledgement in the lo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pyroaring import BitMap64
 
@@ -72,6 +72,10 @@ class SpillingCursor(Cursor):
     def set_note(self, note: bytes) -> None:
         self._reading_note = note
         self._write_note()
+
+    def set_properties(self, properties: Mapping[str, str]) -> None:
+        super().set_properties(properties)
+        self.main.set_properties(properties)
 
     def _write_note(self) -> None:
         sides = tuple(SideRecord(side.log.name, side.first) for side in self.sides)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from anabranch.broker.dispatch.selectors import bucket_boundaries
 from anabranch.broker.serving.keyed_reading import KeyedReading, range_pairs
-from anabranch.broker.serving.reading import OrderedReading, Reading, ReadPath
+from anabranch.broker.serving.ordered_reading import OrderedReading
+from anabranch.broker.serving.reading import Reading, ReadPath
 from anabranch.broker.serving.shared_reading import SharedReading
 from anabranch.protocol.pb import pulsar_pb2 as pb
 

@@ -7,7 +7,7 @@ Must not know connections beyond `ClientLink`, nor commands beyond those it answ
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 
 from anabranch.broker.serving.acknowledging import DurableAnswers, Ids, LogAcknowledgements
@@ -15,13 +15,15 @@ from anabranch.broker.serving.backing import Backing
 from anabranch.broker.serving.compacted_log import CompactedLog
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.context import SubscriptionContext
+from anabranch.broker.serving.counters import Counters
 from anabranch.broker.serving.delivery_limits import DeliveryLimits
 from anabranch.broker.serving.departures import Departures
 from anabranch.broker.serving.draining import DrainReporter
 from anabranch.broker.serving.kept import KeptSubscription
 from anabranch.broker.serving.keyed_reading import KeyedReading
-from anabranch.broker.serving.log_reader import Counters, LogReader
-from anabranch.broker.serving.reading import OrderedReading, Reading, ReadPath
+from anabranch.broker.serving.log_reader import LogReader
+from anabranch.broker.serving.ordered_reading import OrderedReading
+from anabranch.broker.serving.reading import Reading, ReadPath
 from anabranch.broker.serving.retries import AT_ONCE, Retry
 from anabranch.broker.serving.strategies import Kind, kind_name, make_reading
 from anabranch.broker.serving.wake_timer import WakeTimer
@@ -36,14 +38,14 @@ from anabranch.protocol.pb import pulsar_pb2 as pb
 class Subscription:
     """Consumers of one type on one cursor. The type holds while a consumer is connected."""
 
+    make_reading: Callable[[ReadPath, Kind, pb.KeySharedMeta, Reading], Reading] = staticmethod(make_reading)
+
     def __init__(self, cursor: Cursor, context: SubscriptionContext, *, durable: bool) -> None:
-        self.name = name = cursor.name
-        self.log, self.backing = context.log, Backing(cursor, context)
+        self.name, self.log, self.backing = cursor.name, context.log, Backing(cursor, context)
         self.cursor = cursor = self.backing.cursor
-        self.durable, self.counters = durable, Counters()
+        self.durable, self.counters = durable, Counters(mark=cursor.acks.mark)
         self.kind: Kind = pb.CommandSubscribe.Exclusive
-        self.last_acked_ms = 0
-        self.confirmed = True
+        self.last_acked_ms, self.confirmed = 0, True
         """Whether the cursor itself is durable; until then no client may hear of the subscription."""
         self.admitting: Roster | None = None
         """The roster by which members attach without asking the leader. None after a seek: the leader may
@@ -56,15 +58,15 @@ class Subscription:
         """Held while the cursor is moved, so that a consumer that comes back meanwhile waits."""
         self._clock, self._later, self._times = broker.clock, broker.later, broker.dispatch_times
         self._acks = LogAcknowledgements(self.backing.log, cursor)
-        report = partial(context.report_drained, name)
+        report = partial(context.report_drained, self.name)
         self._drains = DrainReporter(self.backing.log, cursor, self._use, broker.spawn, report)
         self._skips_damaged, self._scheduled = limits.skips_damaged, False
         self._timer, self.departures = WakeTimer(broker.clock), Departures()
         self.source = LogReader(self.backing.log, broker.spawn, self.schedule, limits, self._pass_damaged)
         self.source.counters = self.counters
-        bounds = limits.batch_entries, limits.unacked_max, limits.keyed
+        bounds = limits.batch_entries, limits.unacked_max, limits.keyed, limits.ordered_delays
         self._path = ReadPath(cursor, self.source, self.counters, broker.clock, context.partition, *bounds)
-        self._limits = DeliveryLimits(context.throttle, name, self._path)
+        self._limits = DeliveryLimits(context.throttle, self.name, self._path)
         self.reading: Reading = OrderedReading(self._path, failover=False)
         self._roster: Roster | None = None
 
@@ -80,9 +82,7 @@ class Subscription:
     @property
     def done(self) -> bool:
         """Whether the log is sealed and all of it acknowledged, or for a reader delivered."""
-        if self.durable:
-            return self._drains.done
-        return self.log.sealed and self.reading.at_end
+        return self._drains.done if self.durable else self.log.sealed and self.reading.at_end
 
     @property
     def troubles(self) -> list[str]:
@@ -114,10 +114,9 @@ class Subscription:
         else:
             self.kind = kind
             self._read(self.backing.view(compacted=consumer.options.read_compacted))
-            self.reading = make_reading(self._path, kind, meta, self.reading)
+            self.reading = self.make_reading(self._path, kind, meta, self.reading)
         self._limits.follow(consumer.options)
-        if isinstance(self.reading, KeyedReading):
-            consumer.ranges = self.reading.ranges_for(meta)
+        consumer.ranges = self.reading.ranges_for(meta)
         consumer.retired, self.awaited_until_s = state == "finishes", 0.0
         self.reading.join(consumer)
         self._consumers_changed()
@@ -198,6 +197,7 @@ class Subscription:
 
     def flow(self, consumer: ServedConsumer, permits: int) -> None:
         consumer.grant(permits)
+        self.counters.flow_ms = self._clock.wall_ms()
         self.schedule()
 
     def schedule(self) -> None:

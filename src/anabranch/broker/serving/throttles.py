@@ -250,6 +250,11 @@ class Throttles:
             if topic.name.namespace_name == namespace:
                 self._apply(topic)
 
+    def all_changed(self) -> None:
+        """Follow the quotas that hold now, because the settings of the broker changed."""
+        for topic in list(self._topics.values()):
+            self._apply(topic)
+
     def tenant_changed(self, tenant: str) -> None:
         """Follow the quotas that the tenant has now."""
         found = self._tenants.setdefault(tenant, TenantGates(tenant))

@@ -40,6 +40,16 @@ class Registered(NamedTuple):
         self.uncount()
         self.controller.connection_lost(self.registration)
 
+    async def leave(self) -> None:
+        """Remove the consumer for good; its connection has forgotten it already."""
+        self.uncount()
+        try:
+            await self.controller.leave(self.registration)
+        except BaseException:
+            # Without this call the name would stay taken.
+            self.lost()
+            raise
+
 
 def take_releases(connection: ServerConnection) -> list[Callable[[], object]]:
     """Take all objects from a connection that is gone; returns the steps that release them."""

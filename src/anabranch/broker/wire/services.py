@@ -14,6 +14,7 @@ from anabranch.broker.catalog.schemas import SchemaRegistry
 from anabranch.broker.catalog.served_logs import ServedLogs
 from anabranch.broker.cluster.broker_lease import BrokerLease
 from anabranch.broker.cluster.cluster_secret import ClusterSecret
+from anabranch.broker.cluster.data_plane import DataPlane
 from anabranch.broker.cluster.directory import Directory
 from anabranch.broker.cluster.peers import Targets
 from anabranch.broker.cluster.quota_guard import QuotaGuard
@@ -55,6 +56,7 @@ class Services:
     revocation: Revocation
     targets: Targets
     """The ports that other brokers may call at this broker."""
+    data_plane: DataPlane | None = None
     _name_numbers: Iterator[int] = field(default_factory=count)
 
     @property

@@ -22,6 +22,8 @@ from anabranch.broker.wire.handlers import (
     register,
     session,
     subscribe,
+    topic_list_watch,
+    without_logs,
 )
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
@@ -34,6 +36,7 @@ _MODULES = (
     consume,
     layout_watch,
     namespace_watch,
+    topic_list_watch,
     register,
     peer,
 )
@@ -41,4 +44,6 @@ _MODULES = (
 HANDLERS: dict[type[Message], CommandHandler] = {
     command: handler for module in _MODULES for command, handler in module.HANDLERS.items()
 }
+HANDLERS_WITHOUT_LOGS: dict[type[Message], CommandHandler] = {**HANDLERS, **without_logs.HANDLERS}
+"""For a broker whose segments are topics of another cluster."""
 check_listed({*HANDLERS, pb.CommandConnect, pb.CommandSend, pb.CommandPing, pb.CommandPong})

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine, Iterator
 from functools import partial
 from typing import Any
 
+from anabranch.broker.serving import client_rates
 from anabranch.broker.serving.acknowledging import mark_delete, position_from
 from anabranch.broker.serving.finding import FoundMessage, after_id, at_index, at_time, first_unacknowledged
 from anabranch.broker.serving.pending_reading import PendingReading
@@ -229,15 +231,16 @@ def stats(connection: ServerConnection, command: pb.CommandConsumerStats) -> Non
     if attached is None:
         raise ConsumerNotFoundError(f"consumer {command.consumer_id} is not known")
     segment, subscription, consumer = attached
-    rates = segment.rates()
+    now_s, window_s = asyncio.get_running_loop().time(), segment.rate_window_s
+    rates = client_rates.consumer_rates(consumer, now_s, window_s)
     unacked = consumer.unacked
     if not isinstance(subscription.reading, PendingReading):
         unacked = max(0, subscription.reading.next - subscription.cursor.acks.mark)
     response = pb.CommandConsumerStatsResponse(
         request_id=command.request_id,
-        msgRateOut=rates[2],
-        msgThroughputOut=rates[3],
-        msgRateRedeliver=0.0,
+        msgRateOut=rates.messages,
+        msgThroughputOut=rates.size_bytes,
+        msgRateRedeliver=rates.redelivered,
         consumerName=consumer.name,
         availablePermits=max(0, consumer.permits),
         unackedMessages=unacked,
@@ -245,9 +248,9 @@ def stats(connection: ServerConnection, command: pb.CommandConsumerStats) -> Non
         address=consumer.link.address,
         connectedSince=str(consumer.options.connected_at_ms),
         type=kind_name(subscription.kind),
-        msgRateExpired=0.0,
+        msgRateExpired=client_rates.subscription_rates(subscription, now_s, window_s).expired,
         msgBacklog=subscription.backlog,
-        messageAckRate=0.0,
+        messageAckRate=rates.acked,
     )
     connection.send(response)
 

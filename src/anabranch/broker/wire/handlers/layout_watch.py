@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
+from anabranch.broker.cluster.data_plane import DataPlane
 from anabranch.broker.cluster.directory import Directory
 from anabranch.broker.wire.command_handler import CommandHandler, refuse_with
 from anabranch.broker.wire.connection import ServerConnection
@@ -14,7 +15,8 @@ from anabranch.errors import AnabranchError, NotAllowedError, TopicExistsError, 
 from anabranch.model.layout import Layout, Segment, SegmentState
 from anabranch.model.names import TopicName
 from anabranch.model.pruned import PrunedSegment
-from anabranch.model.ranges import initial_ranges
+from anabranch.model.ranges import HashRange, initial_ranges
+from anabranch.model.sink_names import SINK_SUBSCRIPTION, sink_of_log
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.wire_errors import code_for
 from anabranch.rights.needs import Need, Right, on_topic
@@ -52,6 +54,8 @@ class LayoutSession:
                 services.directory.watch(self._owners_changed),
                 services.controllers.watch_layout(self._name, self.changed),
             ]
+            if services.data_plane is not None:
+                self._undo.append(services.data_plane.watch(self._owners_changed))
 
     def stop(self) -> None:
         self._stopped = True
@@ -79,6 +83,8 @@ class LayoutSession:
         services = self._connection.services
         home = services.controllers.home(self._name)
         dag = dag_of(layout, home, services.directory, tls=self._connection.is_tls)
+        if services.data_plane is not None:
+            name_topics(dag, self._name, services.data_plane)
         if self._with_pruned:
             dag.pruned.extend(_pruned(segment) for segment in layout.pruned.values())
         if self._sent != dag:
@@ -113,23 +119,42 @@ async def look_up_layout(connection: ServerConnection, command: pb.CommandScalab
     if given.domain == "non-persistent" or given.is_segment:
         raise NotAllowedError(f"{given} has no layout")
     if given.partition is not None:
-        raise TopicNotFoundError(f"{given} is a partition")
-    key = (_LAYOUT, command.session_id)
+        raise TopicNotFoundError(f"{given} is a partition; open {given.partitioned_topic} instead")
+    key, create = (_LAYOUT, command.session_id), command.create_if_missing
     session = LayoutSession(connection, command.session_id, given, with_pruned=command.with_pruned)
     connection.pushes.open_session(key, session)
     try:
-        await _ensure_exists(services, given, create=command.create_if_missing)
-    except TopicNotFoundError:
-        if given.domain != "persistent":
-            connection.pushes.end_session(key)
-            raise
-        count = await services.classic.partitions(given) or 0
-        session.send(synthetic_dag(given, count))
+        try:
+            await _ensure_log_exists(services, given, create=create)
+            await _ensure_exists(services, given, create=create)
+        except TopicNotFoundError:
+            if given.domain != "persistent":
+                raise
+            session.send(synthetic_dag(given, await _partitions(services, given, create=create)))
     except Exception:
         connection.pushes.end_session(key)
         raise
     # A classic topic is watched too, because it may be migrated to a scalable one.
     session.watch()
+
+
+async def _partitions(services: Services, name: TopicName, *, create: bool) -> int:
+    """The number of partitions of a classic topic, here or at the data plane; 0 without any.
+
+    With `create` a missing topic gets the partitions that its namespace gives to new topics. Raises
+    NotFoundError if there is no namespace, or if it does not let clients create topics.
+    """
+    if services.data_plane is None:
+        topics = services.classic
+        count = await (topics.partitions_for_use(name) if create else topics.partitions(name))
+        if create and count is None:
+            await services.records.namespaces.load_namespace(name.namespace_name)
+            if not await topics.is_usable(name):
+                raise TopicNotFoundError(f"{name} does not exist")
+        return count or 0
+    with suppress(TopicNotFoundError):
+        return await services.data_plane.partitions(name)
+    return 0
 
 
 async def _ensure_exists(services: Services, name: TopicName, *, create: bool) -> None:
@@ -142,6 +167,18 @@ async def _ensure_exists(services: Services, name: TopicName, *, create: bool) -
             raise
     with suppress(TopicExistsError):
         await services.controllers.create_topic(name)
+
+
+async def _ensure_log_exists(services: Services, name: TopicName, *, create: bool) -> None:
+    """Make the log of a sink at the data plane on first use; other classic topics are the cluster's own.
+
+    The cluster must create no topic by itself, because a client could then revive the topic of a segment.
+    """
+    plane = services.data_plane
+    if plane is None or not create or sink_of_log(str(name)) is None:
+        return
+    if await services.classic.may_create(name):
+        await plane.create_log(name, SINK_SUBSCRIPTION)
 
 
 def close_layout(connection: ServerConnection, command: pb.CommandScalableTopicClose) -> None:
@@ -171,6 +208,20 @@ def dag_of(
         controller_broker_url=None if leader is None or tls else leader.url or None,
         controller_broker_url_tls=None if leader is None else leader.url_tls or None,
     )
+
+
+def name_topics(dag: pb.ScalableTopicDAG, name: TopicName, plane: DataPlane) -> None:
+    """Name the topics that hold the segments, and the servers that are known to hold those topics."""
+    del dag.segment_brokers[:]
+    for info in dag.segments:
+        if not info.HasField("legacy_topic_name"):
+            segment = name.segment_name(HashRange(info.hash_start, info.hash_end), info.segment_id)
+            info.legacy_topic_name, info.keeps_range = str(plane.topic_of(segment)), True
+        found = plane.known_address(TopicName.parse(info.legacy_topic_name))
+        if found is not None and found.url:
+            dag.segment_brokers.add(
+                segment_id=info.segment_id, broker_url=found.url, broker_url_tls=found.url_tls or None
+            )
 
 
 def synthetic_dag(name: TopicName, partitions: int) -> pb.ScalableTopicDAG:

@@ -21,7 +21,14 @@ async def seek_by_leader(connection: ServerConnection, command: pb.CommandSeek) 
     if registered is None and not command.whole_topic and not by_segment:
         return False
     controller, subscription = await _led(connection, command.consumer_id)
-    timed = command.HasField("message_publish_time")
+    await seek_as_asked(controller, subscription, command)
+    connection.send(pb.CommandSuccess(request_id=command.request_id))
+    return True
+
+
+async def seek_as_asked(controller: TopicLeader, subscription: str, command: pb.CommandSeek) -> None:
+    """Have the leader move a subscription on all segments, or on the one that the command names."""
+    by_segment, timed = command.HasField("segment_id"), command.HasField("message_publish_time")
     if by_segment and timed:
         await controller.seek_segment(subscription, command.segment_id, command.message_publish_time)
     elif by_segment:
@@ -32,8 +39,6 @@ async def seek_by_leader(connection: ServerConnection, command: pb.CommandSeek) 
         await controller.seek(subscription, command.message_publish_time)
     else:
         raise NotAllowedError("a seek to a message names its segment")
-    connection.send(pb.CommandSuccess(request_id=command.request_id))
-    return True
 
 
 async def unsubscribe_member(connection: ServerConnection, command: pb.CommandUnsubscribe) -> bool:
@@ -44,12 +49,7 @@ async def unsubscribe_member(connection: ServerConnection, command: pb.CommandUn
     registered = connection.registrations.pop(command.consumer_id, None)
     if registered is None:
         return False
-    registered.uncount()
-    try:
-        await registered.controller.leave(registered.registration)
-    except BaseException:
-        registered.lost()
-        raise
+    await registered.leave()
     await registered.controller.delete_subscription(registered.registration.subscription, force=command.force)
     connection.send(pb.CommandSuccess(request_id=command.request_id))
     return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from google_crc32c import value as crc32c
 
@@ -12,9 +12,15 @@ from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.services import Services
 from anabranch.errors import LimitExceededError, NotAllowedError, ServiceNotReadyError, TopicNotFoundError
 from anabranch.metadata.broker_record import BrokerRecord
+from anabranch.metadata.topics import ClassicDomain
 from anabranch.model.names import TopicName, parse_namespace
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
+_DOMAINS: Mapping[int, Sequence[ClassicDomain]] = {
+    pb.CommandGetTopicsOfNamespace.PERSISTENT: ("persistent",),
+    pb.CommandGetTopicsOfNamespace.NON_PERSISTENT: ("non-persistent",),
+    pb.CommandGetTopicsOfNamespace.ALL: ("persistent", "non-persistent"),
+}
 _NAME_EXTRA_BYTES = 4
 """Bytes that a name in a list takes beside its own: a tag and its size."""
 
@@ -46,7 +52,7 @@ def check_listener(name: str) -> None:
 
 async def owner_of(services: Services, name: TopicName) -> BrokerRecord | None:
     """The broker that serves a log or leads a topic; None if any will do. ServiceNotReadyError if away."""
-    if name.domain == "persistent":
+    if name.domain == "persistent" or name.is_live:
         store = await services.classic.store_of(name)
     else:
         record = await services.records.find(name.topic)
@@ -66,13 +72,11 @@ async def owner_of(services: Services, name: TopicName) -> BrokerRecord | None:
 
 async def partitions(connection: ServerConnection, command: pb.CommandPartitionedTopicMetadata) -> None:
     name = TopicName.parse(command.topic)
-    if name.domain == "non-persistent":
-        raise NotAllowedError("non-persistent topics are not served")
     count: int | None = 0
-    if name.domain == "persistent":
-        topics = connection.services.classic
-        count = await topics.partitions(name)
-        if count is None and not (command.metadata_auto_creation_enabled and await topics.may_create(name)):
+    if name.domain == "persistent" or name.is_live:
+        topics, creating = connection.services.classic, command.metadata_auto_creation_enabled
+        count = await (topics.partitions_for_use(name) if creating else topics.partitions(name))
+        if count is None and not (creating and await topics.may_create(name)):
             raise TopicNotFoundError(f"{name} does not exist")
     connection.send(
         pb.CommandPartitionedTopicMetadataResponse(
@@ -85,10 +89,16 @@ async def partitions(connection: ServerConnection, command: pb.CommandPartitione
 
 async def topics_of_namespace(connection: ServerConnection, command: pb.CommandGetTopicsOfNamespace) -> None:
     """Answer with all names, unfiltered; the client applies its pattern."""
-    names: list[str] = []
-    if command.mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
-        tenant, local = parse_namespace(command.namespace)
-        names = [str(name) for name in await connection.services.classic.list(f"{tenant}/{local}")]
+    namespace = "/".join(parse_namespace(command.namespace))
+    topics = connection.services.classic
+    names = [str(name) for domain in _DOMAINS[command.mode] for name in await topics.list(namespace, domain)]
+    send_names(connection, command, names)
+
+
+def send_names(
+    connection: ServerConnection, command: pb.CommandGetTopicsOfNamespace, names: list[str]
+) -> None:
+    """Answer a question for topics, without their names if the client knows them by their hash."""
     digest = topics_hash(names)
     changed = not command.HasField("topics_hash") or command.topics_hash != digest
     most = connection.services.config.max_message_bytes

@@ -17,13 +17,15 @@ from anabranch.broker.wire.command_handler import CommandHandler
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.handlers.attach import close_once_begun, metadata_of, open_log
 from anabranch.broker.wire.services import Services
-from anabranch.errors import MetadataError, NotAllowedError, ServiceNotReadyError
+from anabranch.errors import NotAllowedError, ServiceNotReadyError
 from anabranch.model.inheritance import UNKNOWN
 from anabranch.model.names import TopicName, validate_client_name, validate_subscription
 from anabranch.model.ranges import FULL
+from anabranch.protocol.encryption import EncryptionRequiredError
 from anabranch.protocol.frames import deliverable_bytes
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import SETTLE
+from anabranch.protocol.wire_errors import ENCRYPTION_REQUIRED
 
 
 async def open_producer(connection: ServerConnection, command: pb.CommandProducer) -> None:
@@ -52,8 +54,7 @@ async def _open_on(connection: ServerConnection, command: pb.CommandProducer, se
         connection.send(_success(connection, command, segment, command.producer_name))
         return
     if services.policies.of(name).encryption_required and not command.encrypted:
-        # Clients of Pulsar know this code for a producer without encryption.
-        raise MetadataError(f"{name} takes only encrypted messages; give the producer an encryption key")
+        raise EncryptionRequiredError(f"{ENCRYPTION_REQUIRED}{name}; give the producer an encryption key")
     schema = command.schema if command.HasField("schema") else None
     schema_version = b""
     if schema is not None or services.schemas.exist:
@@ -93,7 +94,7 @@ def _make_producer(
     options = ProducerOptions(
         epoch=command.epoch,
         mode=command.producer_access_mode,
-        deduplicate=services.policies.of(segment.name).deduplicate,
+        deduplicate=_deduplicates(services, segment),
         rules=_rules_for(connection, segment),
         metadata=metadata,
         connected_at_ms=services.clock.wall_ms(),
@@ -103,6 +104,11 @@ def _make_producer(
     )
     name = command.producer_name or services.make_producer_name()
     return ServedProducer(connection, command.producer_id, name, segment.log, options)
+
+
+def _deduplicates(services: Services, segment: ServedLog) -> bool:
+    """Whether repeated messages are recognised; a live topic remembers none."""
+    return not segment.name.is_live and services.policies.of(segment.name).deduplicate
 
 
 def _credits(services: Services) -> CreditTotals | None:
@@ -163,7 +169,7 @@ def _success(
     connection: ServerConnection, command: pb.CommandProducer, segment: ServedLog, name: str
 ) -> pb.CommandProducerSuccess:
     own = inherited = UNKNOWN
-    if connection.services.policies.of(segment.name).deduplicate:
+    if _deduplicates(connection.services, segment):
         known = known_sequences(segment.log.sequences, name, connection.caller.principal)
         own, inherited = known.own, known.inherited.highest
     return pb.CommandProducerSuccess(

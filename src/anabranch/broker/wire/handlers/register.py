@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
+from anabranch.broker.cluster.data_plane import DataPlane
 from anabranch.broker.wire.attachments import Registered
 from anabranch.broker.wire.command_handler import CommandHandler, refuse_with
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.handlers.attach import check_known
+from anabranch.broker.wire.handlers.queues import serve_queue
 from anabranch.broker.wire.java_m1 import understands_ends
 from anabranch.broker.wire.services import Services
 from anabranch.controller.decide.registration_request import RegistrationRequest
@@ -60,7 +62,7 @@ class AssignmentPush:
     def _send(self, assignment: Assignment) -> None:
         if self.active:
             update = pb.CommandScalableTopicAssignmentUpdate(consumer_id=self._consumer_id)
-            update.assignment.CopyFrom(to_wire(assignment))
+            update.assignment.CopyFrom(to_wire(assignment, self._connection.services.data_plane))
             self._connection.send(update)
 
 
@@ -75,6 +77,9 @@ async def _register(connection: ServerConnection, command: pb.CommandScalableTop
     name = TopicName.parse(command.topic).topic
     controller = await _leader(connection.services, name)
     await check_known(connection.services, name, command.subscription)
+    if command.as_queue:
+        await serve_queue(connection, command, controller, _start(command) or "latest")
+        return
     former = connection.registrations.pop(command.consumer_id, None)
     if former is not None:
         former.lost()
@@ -110,7 +115,7 @@ async def _open_registration(
     connection.send(
         pb.CommandScalableTopicSubscribeResponse(
             request_id=command.request_id,
-            assignment=to_wire(registration.assignment),
+            assignment=to_wire(registration.assignment, connection.services.data_plane),
             incarnation=registration.incarnation if connection.peer_is_ours else None,
         )
     )
@@ -119,8 +124,9 @@ async def _open_registration(
 def _request(connection: ServerConnection, command: pb.CommandScalableTopicSubscribe) -> RegistrationRequest:
     return RegistrationRequest(
         kind="CHECKPOINT" if command.consumer_type == pb.CHECKPOINT else "STREAM",
-        start=_start(command),
-        whole=connection.is_java_m1,
+        start=_start(command) or _start_at_pulsar(connection),
+        # Brokers of Apache Pulsar share no segment by buckets.
+        whole=connection.is_java_m1 or connection.services.data_plane is not None,
         finished=_finished(command),
         partly_finished=_partly_finished(command),
         positions=_positions(command),
@@ -154,6 +160,11 @@ def _start(command: pb.CommandScalableTopicSubscribe) -> InitialPosition | None:
     return "earliest" if command.initial_position == pb.CommandSubscribe.Earliest else "latest"
 
 
+def _start_at_pulsar(connection: ServerConnection) -> InitialPosition | None:
+    """The start for clients that name none: brokers of Apache Pulsar do not pass on where they attach."""
+    return None if connection.services.data_plane is None else "earliest"
+
+
 def _finished(command: pb.CommandScalableTopicSubscribe) -> tuple[int, ...] | None:
     if command.consumer_type != pb.CHECKPOINT or not command.HasField("finished"):
         return None
@@ -183,17 +194,12 @@ async def leave(connection: ServerConnection, command: pb.CommandScalableTopicUn
     registered = connection.registrations.pop(command.consumer_id, None)
     if registered is None:
         raise ConsumerNotFoundError(f"consumer {command.consumer_id} is not registered")
-    registered.uncount()
-    try:
-        await registered.controller.leave(registered.registration)
-    except BaseException:
-        # The connection has forgotten the registration, so without this call the name would stay taken.
-        registered.lost()
-        raise
+    await registered.leave()
     connection.send(pb.CommandSuccess(request_id=command.request_id))
 
 
-def to_wire(assignment: Assignment) -> pb.ScalableConsumerAssignment:
+def to_wire(assignment: Assignment, plane: DataPlane | None = None) -> pb.ScalableConsumerAssignment:
+    """Encode an assignment, with the topics of the data plane that hold its segments."""
     return pb.ScalableConsumerAssignment(
         layout_epoch=assignment.epoch,
         generation=assignment.generation,
@@ -208,12 +214,16 @@ def to_wire(assignment: Assignment) -> pb.ScalableConsumerAssignment:
                 segment_id=segment.segment_id,
                 hash_start=segment.range.start,
                 hash_end=segment.range.end,
-                segment_topic=segment.topic,
+                segment_topic=_topic_of(segment.topic, plane),
                 bucket_ranges=[pb.IntRange(start=part.start, end=part.end) for part in segment.bucket_ranges],
             )
             for segment in assignment.segments
         ],
     )
+
+
+def _topic_of(segment: str, plane: DataPlane | None) -> str:
+    return segment if plane is None else str(plane.topic_of(TopicName.parse(segment)))
 
 
 HANDLERS = {

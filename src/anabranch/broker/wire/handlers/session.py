@@ -25,14 +25,6 @@ def refuse_new_transaction(connection: ServerConnection, command: pb.CommandNewT
     refuse_with(pb.CommandNewTxnResponse, txnid_most_bits=command.tc_id)(connection, command, error)
 
 
-def watch_topic_list(connection: ServerConnection, command: pb.CommandWatchTopicList) -> None:
-    raise NotAllowedError("topic lists cannot be watched here; ask for them with GET_TOPICS_OF_NAMESPACE")
-
-
-def close_topic_list(connection: ServerConnection, command: pb.CommandWatchTopicListClose) -> None:
-    connection.send(pb.CommandSuccess(request_id=command.request_id))
-
-
 _REFUSALS = {
     pb.CommandNewTxn: refuse_new_transaction,
     pb.CommandTcClientConnectRequest: refuse_with(pb.CommandTcClientConnectResponse),
@@ -48,6 +40,4 @@ _REFUSALS = {
 HANDLERS = {
     **{command: CommandHandler(no_transactions, refuse) for command, refuse in _REFUSALS.items()},
     pb.CommandWatchTcAssignmentsClose: CommandHandler(ignore),
-    pb.CommandWatchTopicList: CommandHandler(watch_topic_list),
-    pb.CommandWatchTopicListClose: CommandHandler(close_topic_list),
 }

@@ -42,7 +42,7 @@ async def _subscribe(connection: ServerConnection, command: pb.CommandSubscribe)
     ordered = command.subType in (pb.CommandSubscribe.Exclusive, pb.CommandSubscribe.Failover)
     if command.read_compacted and not ordered:
         raise NotAllowedError("read_compacted needs an Exclusive or Failover subscription")
-    if command.read_compacted and name.is_segment:
+    if command.read_compacted and (name.is_segment or name.is_live):
         raise NotAllowedError("only persistent:// topics are compacted; subscribe without read_compacted")
     if (kind := kind_name(command.subType)) not in services.policies.of(name).subscription_types:
         raise NotAllowedError(f"{name} has no {kind} subscriptions: subscriptionTypesEnabled")
