@@ -1,0 +1,117 @@
+"""The port of a Pulsar cluster's admin API: the calls that the control plane needs, and their outcomes.
+
+Admin calls have no conditions. Each may be repeated, and an outcome that was reached before counts as done.
+A call that was sent may take effect late, also after its caller gave up. This module must not know segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from anabranch.model.names import TopicName
+
+
+class PulsarClient(msgspec.Struct, rename="camel"):
+    """A producer or consumer in the stats of a topic."""
+
+    producer_name: str = ""
+    consumer_name: str = ""
+    metadata: dict[str, str] = {}
+
+
+class PulsarSubscription(msgspec.Struct, rename="camel"):
+    """One subscription in the stats of a topic."""
+
+    msg_backlog: int = 0
+    """Entries, not messages."""
+    type: str = ""
+    """Empty before the first consumer."""
+    is_durable: bool = msgspec.field(default=True, name="isDurable")
+    consumers: list[PulsarClient] = []
+
+
+class PulsarStats(msgspec.Struct, rename="camel"):
+    """The stats of a topic, as far as they are used."""
+
+    msg_rate_in: float = 0.0
+    msg_throughput_in: float = 0.0
+    msg_rate_out: float = 0.0
+    msg_throughput_out: float = 0.0
+    storage_size: int = 0
+    publishers: list[PulsarClient] = []
+    subscriptions: dict[str, PulsarSubscription] = {}
+
+
+class PulsarInternals(msgspec.Struct, rename="camel"):
+    """The internal stats of a topic, as far as they are used."""
+
+    state: str = ""
+    pending_add_entries_count: int = 0
+    cursors: dict[str, Any] = {}
+
+    @property
+    def is_terminated(self) -> bool:
+        return self.state == "Terminated"
+
+
+class PulsarOwner(NamedTuple):
+    """The addresses of the broker that serves a topic."""
+
+    url: str
+    url_tls: str = ""
+
+
+class ClusterAdmin(Protocol):
+    """The topics of one cluster. Each call about an absent topic raises TopicNotFoundError."""
+
+    async def create(self, topic: TopicName, properties: Mapping[str, str]) -> None:
+        """Create a topic; one that exists stays as it is, also if it is terminated."""
+
+    async def retain(self, topic: TopicName, minutes: int) -> None:
+        """Let acknowledged messages stay for so long; -1 means for ever."""
+
+    async def recognise_repetitions(self, topic: TopicName) -> None:
+        """Let the topic store an entry once that a producer sends again after a lost connection."""
+
+    async def terminate(self, topic: TopicName) -> None:
+        """Let the topic take no more messages, for ever."""
+
+    async def unload(self, topic: TopicName) -> None:
+        """Disconnect all clients and load the topic again on its next use."""
+
+    async def delete(self, topic: TopicName) -> None:
+        """Delete a topic; one that is gone is fine. ServiceNotReadyError if it has clients."""
+
+    async def properties(self, topic: TopicName) -> dict[str, str]: ...
+
+    async def set_properties(self, topic: TopicName, properties: Mapping[str, str]) -> None:
+        """Set these properties of a topic; others stay."""
+
+    async def stats(self, topic: TopicName, *, precise: bool = False) -> PulsarStats:
+        """`precise` counts backlogs by what is acknowledged, and not by what was sent to consumers."""
+
+    async def internals(self, topic: TopicName) -> PulsarInternals: ...
+
+    async def create_subscription(self, topic: TopicName, name: str, *, earliest: bool) -> None:
+        """Create a subscription; one that exists stays where it is."""
+
+    async def delete_subscription(self, topic: TopicName, name: str) -> None:
+        """Delete a subscription with its consumers; one that is gone is fine, also with its topic."""
+
+    async def seek_to_time(self, topic: TopicName, name: str, timestamp_ms: int) -> None: ...
+
+    async def seek_to_entry(self, topic: TopicName, name: str, ledger: int, entry: int) -> None: ...
+
+    async def skip_all(self, topic: TopicName, name: str) -> None: ...
+
+    async def owner(self, topic: TopicName) -> PulsarOwner:
+        """The broker that serves the topic now, or will."""
+
+    async def partitions(self, topic: TopicName) -> int:
+        """The number of partitions of a topic; 0 without any."""
+
+    async def topics(self, namespace: str) -> list[str]:
+        """The topics of a namespace."""
