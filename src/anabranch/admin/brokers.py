@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from anabranch.admin.calls import Call, route
-from anabranch.admin.models.brokers import BrokerInfo, LeaderBroker, LookupAnswer
+from anabranch.admin.models.brokers import BrokerInfo, InternalConfiguration, LeaderBroker, LookupAnswer
 from anabranch.broker.wire.handlers.lookup import check_listener
 from anabranch.errors import NotFoundError, TopicNotFoundError
 from anabranch.protocol.connection import SERVER_VERSION
@@ -26,7 +26,10 @@ async def version(call: Call) -> str:
 
 async def brokers(call: Call) -> list[str]:
     if "cluster" in call.parts and call.part("cluster") != call.broker.config.cluster:
-        raise NotFoundError(f"there is no cluster {call.part('cluster')!r}")
+        raise NotFoundError(
+            f"{call.path} is not offered: {call.part('cluster')!r} is neither a call nor the cluster, "
+            f"which is {call.broker.config.cluster!r}"
+        )
     living = sorted(call.broker.directory.brokers.items())
     return [urlsplit(broker.web_url).netloc for _, broker in living]
 
@@ -58,10 +61,16 @@ async def leader(call: Call) -> LeaderBroker:
     return LeaderBroker(broker_id=urlsplit(first.web_url).netloc, service_url=first.web_url)
 
 
+async def internal_configuration(call: Call) -> InternalConfiguration:
+    """The store that all brokers share; there is no BookKeeper and no state storage here."""
+    url = call.topics.store.url
+    return InternalConfiguration(metadata_store_url=url, configuration_metadata_store_url=url)
+
+
 async def lookup(call: Call) -> LookupAnswer:
     name = lookup_in(call.part)
     check_listener(call.query("listenerName") or call.header("X-Pulsar-ListenerName"))
-    if name.domain == "persistent" and not await call.broker.classic.is_usable(name):
+    if (name.domain == "persistent" or name.is_live) and not await call.broker.classic.is_usable(name):
         raise TopicNotFoundError(f"{name} does not exist")
     broker = await call.broker.owner_of(name) or call.broker.record
     return LookupAnswer(
@@ -83,6 +92,7 @@ ROUTES = [
     route("GET", BROKERS + "/version", version),
     route("GET", BROKERS + "/leaderBroker", leader),
     route("GET", BROKERS + "/workers", workers),
+    route("GET", BROKERS + "/internal-configuration", internal_configuration),
     route("GET", BROKERS + "/{cluster}", brokers),
     route(
         "GET",

@@ -25,7 +25,7 @@ from anabranch.broker.broker import Broker
 from anabranch.controller.ports.leader import TopicLeader
 from anabranch.errors import InvalidConfigurationError, InvalidNameError, TopicNotFoundError
 from anabranch.metadata.records import TopicRecord
-from anabranch.metadata.topics import TopicStore
+from anabranch.metadata.topics import ClassicDomain, TopicStore
 from anabranch.model.names import Domain, TopicName
 from anabranch.rights.callers import ANYONE, Caller
 from anabranch.rights.lines import namespace_in, topic_in
@@ -41,6 +41,7 @@ CALLER = "anabranch.caller"
 BODY_BYTES_MAX = 1024 * 1024
 EMPTY_BODIES = (b"", b"null", b'""')
 """How admin clients of several languages write that a call has no body."""
+LIVE_PATHS = "/admin/v2/non-persistent/"
 METRICS_PATHS = ("/metrics", "/metrics/")
 """Paths that need neither credentials nor rights if `authenticate_metrics` is off."""
 NUMBER_MAX = 2**63 - 1
@@ -94,6 +95,11 @@ class Call:
         """The named parts of the path, still escaped."""
         return self._request.path_params
 
+    @property
+    def path(self) -> str:
+        """The path as the caller wrote it."""
+        return str(self._request.scope["path"])
+
     def part(self, name: str) -> str:
         """A part of the path, decoded."""
         try:
@@ -110,6 +116,16 @@ class Call:
     def topic(self, domain: Domain) -> TopicName:
         """The topic that the path names, in the scheme of the resource."""
         return topic_in(domain, self.part)
+
+    @property
+    def domain(self) -> ClassicDomain:
+        """The scheme of the classic or live topics that the path is about."""
+        live = self._request.scope["path"].startswith(LIVE_PATHS)
+        return "non-persistent" if live else "persistent"
+
+    def classic(self) -> TopicName:
+        """The classic or live topic that the path names."""
+        return self.topic(self.domain)
 
     async def admit(self, method: str, path: str) -> None:
         """Return if the caller has the rights that the table lists for the call, else MissingRightError."""
@@ -271,6 +287,7 @@ async def _answer(call: Call, handler: CallHandler) -> Any:
         try:
             return await handler(call)
         except TAKEOVER_ERRORS:
-            if loop.time() >= until_s or not call.repeatable:
+            # A broker that has failed waits for its calls before it ends, and leads nothing any more.
+            if loop.time() >= until_s or not call.repeatable or call.broker.failed.is_set():
                 raise
         await asyncio.sleep(RETRY_S)

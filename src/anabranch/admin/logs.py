@@ -10,9 +10,18 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from anabranch.admin import lane_reports, stats, stored_messages
-from anabranch.admin.models.topics import CompactionStatus, InternalStats, MessageIdBody, TopicStats
+from anabranch.admin.backlogs import analyze, replace_properties, size_after, skip_next
+from anabranch.admin.log_places import end_after, ordinal_from, subscribe_from
+from anabranch.admin.log_places import last_id as last_id_of
+from anabranch.admin.models.topics import (
+    BacklogAnalysis,
+    CompactionStatus,
+    InternalStats,
+    MessageIdBody,
+    TopicStats,
+)
 from anabranch.admin.noted_lanes import noted_lanes
-from anabranch.admin.stats import WHOLE_STATS, StatsRequest
+from anabranch.admin.stats import WHOLE_STATS, LogFacts, StatsRequest
 from anabranch.admin.stored_messages import EntryBody
 from anabranch.broker.broker import Broker
 from anabranch.broker.cluster.remote_calls import Port
@@ -20,10 +29,9 @@ from anabranch.broker.dispatch.compaction import COMPACTION
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.producer import ServedProducer
 from anabranch.broker.serving.served_log import ServedLog
-from anabranch.broker.serving.skipping import skip_entries, skip_older
+from anabranch.broker.serving.skipping import expire_up_to, skip_older
 from anabranch.broker.serving.subscription import Subscription
-from anabranch.errors import ConflictError, InvalidConfigurationError, SubscriptionNotFoundError
-from anabranch.ledger.storage import SegmentLog
+from anabranch.errors import ConflictError, SubscriptionNotFoundError
 from anabranch.model.ids import Position
 from anabranch.model.names import Place
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -71,15 +79,16 @@ class Logs:
         await self._broker.logs.drop(place.name)
 
     async def check_unused(self, place: Place) -> None:
-        """Raise ConflictError while the log has producers or subscriptions."""
+        """Raise ConflictError while the log has producers or consumers, as Pulsar does."""
         self._broker.stores.check(place.store)
         found = self._broker.logs.get(place.name)
         if found is None:
             return
         if found.producers.attached:
             raise ConflictError(f"{place.name} has connected producers")
-        if found.subscriptions:
-            raise ConflictError(f"{place.name} has subscriptions: {', '.join(found.subscriptions)}")
+        used = [name for name, subscription in found.subscriptions.items() if subscription.consumers]
+        if used:
+            raise ConflictError(f"{place.name} has connected consumers of {', '.join(used)}")
 
     async def kinds(self, place: Place) -> Mapping[str, str]:
         """The kind of each durable subscription: STREAM or QUEUE."""
@@ -101,7 +110,7 @@ class Logs:
         """Seal the log; returns the id of its last message."""
         log = await self._log(place)
         await log.seal()
-        return _last_id(log)
+        return last_id_of(log)
 
     async def compact(self, place: Place) -> None:
         """Begin to compact the log; ConflictError while a compaction runs."""
@@ -112,18 +121,26 @@ class Logs:
         compacting = (await self._log(place)).compacting
         return CompactionStatus(status=compacting.status, last_error=compacting.error or "")
 
+    async def is_compacted(self, place: Place) -> bool:
+        """Whether the log has a cursor of compaction, though no compaction may have run yet."""
+        return COMPACTION in (await self._log(place)).log.cursors
+
     async def unload(self, place: Place) -> None:
         """Disconnect the clients of the log, and load it again when one comes back."""
         self._broker.stores.check(place.store)
         self._broker.logs.reload(place.name)
 
     async def last_id(self, place: Place) -> MessageIdBody:
-        return _last_id(await self._log(place))
+        return last_id_of(await self._log(place))
+
+    async def size_after(self, place: Place, last: MessageIdBody) -> int:
+        """The stored bytes behind a message."""
+        return size_after((await self._log(place)).log, last)
 
     async def stats(self, place: Place, wanted: StatsRequest = WHOLE_STATS) -> TopicStats:
-        dedup, owner = self._broker.config.deduplication, urlsplit(self._broker.record.web_url).netloc
-        log = await self._log(place)
-        return stats.topic_stats(log, deduplication=dedup, owner=owner, wanted=wanted)
+        log, owner = await self._log(place), urlsplit(self._broker.record.web_url).netloc
+        dedup = not place.name.is_live and self._broker.quotas.book.policies.of(place.name).deduplicate
+        return stats.topic_stats(log, LogFacts(dedup, owner, self._broker.clock.wall_ms()), wanted)
 
     async def internal_stats(self, place: Place) -> InternalStats:
         return stats.internal_stats(await self._log(place))
@@ -136,7 +153,7 @@ class Logs:
     async def create_subscription(self, place: Place, subscription: str, start: object) -> None:
         log = await self._log(place)
         await self._broker.quotas.admit_classic(log, subscription)
-        await log.subscription(subscription, durable=True, ordinal=_ordinal(log.log, start))
+        await subscribe_from(log, subscription, start)
 
     async def delete_subscription(self, place: Place, subscription: str) -> None:
         await (await self._log(place)).unsubscribe(subscription)
@@ -144,7 +161,7 @@ class Logs:
     async def seek(self, place: Place, subscription: str, to: object) -> None:
         """Move to "earliest", "latest", None (latest) or a message id."""
         found = await self._subscription(place, subscription)
-        await found.seek(_ordinal(found.log, to))
+        await found.seek(ordinal_from(found.log, to))
 
     async def seek_to_time(self, place: Place, subscription: str, timestamp_ms: int) -> None:
         found = await self._subscription(place, subscription)
@@ -173,7 +190,7 @@ class Logs:
         log = await self._log(place)
         ordinal = log.log.extent.ordinal_at_time(timestamp_ms)
         if ordinal >= log.log.extent.next_ordinal:
-            return _last_id(log)
+            return last_id_of(log)
         return stats.message_id(log.log.extent.position_of(ordinal), log.partition)
 
     async def expire(self, place: Place, subscription: str, before_ms: int) -> None:
@@ -182,21 +199,38 @@ class Logs:
         with log.use.call():
             await skip_older(found, before_ms)
 
+    async def expire_all(self, place: Place, before_ms: int) -> None:
+        """As `expire`, for every durable subscription."""
+        log = await self._log(place)
+        with log.use.call():
+            for found in [one for one in log.subscriptions.values() if one.durable]:
+                await skip_older(found, before_ms)
+
+    async def expire_up_to(self, place: Place, subscription: str, to: object) -> None:
+        """Acknowledge the messages up to a message id and that one too; without it if it is excluded."""
+        log, found = await self._subscribed(place, subscription)
+        with log.use.call():
+            await expire_up_to(found, end_after(log.log, to))
+
+    async def properties(self, place: Place, subscription: str) -> Mapping[str, str]:
+        """The properties that applications gave to a subscription."""
+        return dict((await self._subscription(place, subscription)).cursor.properties)
+
+    async def set_properties(self, place: Place, subscription: str, given: Mapping[str, str]) -> None:
+        log, found = await self._subscribed(place, subscription)
+        with log.use.call():
+            await replace_properties(found, given)
+
+    async def analyze(self, place: Place, subscription: str, start: object) -> BacklogAnalysis:
+        """Count the backlog from a message id on, or all of it."""
+        log, found = await self._subscribed(place, subscription)
+        with log.use.call():
+            return await analyze(log, found, start)
+
     async def skip(self, place: Place, subscription: str, count: int) -> int:
         """Acknowledge the next `count` entries; returns how many of them the log does not have."""
         log, found = await self._subscribed(place, subscription)
-        acks, end = found.cursor.acks, found.log.extent.next_ordinal
-        if found.backing.spilled_bytes:
-            with log.use.call():
-                skipped = acks.pending_from(acks.mark, end, max(count, 0))
-                await skip_entries(found, skipped)
-            return count - len(skipped)
-        ordinal = acks.next_pending(acks.mark)
-        while count > 0 and ordinal < end:
-            ordinal = acks.next_pending(ordinal + 1)
-            count -= 1
-        await found.seek(min(ordinal, end))
-        return count
+        return await skip_next(log, found, count)
 
     async def lanes(self, place: Place, subscription: str, limit: int) -> list[Listed]:
         """The lanes of a subscription, the largest first, at most `limit`."""
@@ -222,10 +256,7 @@ class Logs:
         self._broker.stores.check(place.store)
         log = self._broker.logs.loaded(place.name)
         if log is None:
-            stored = self._broker.stores.get(str(place.name))
-            cursors = {} if stored is None else dict(stored.cursors)
-            cursors.pop(COMPACTION, None)
-            return {"keys": [], "lanes": noted_lanes(cursors, limit)}
+            return {"keys": [], "lanes": noted_lanes(self._broker.stores.get(str(place.name)), limit)}
         with log.use.call():
             return await lane_reports.hot_spots(log, limit)
 
@@ -261,24 +292,3 @@ LOGS: Final = Port(Logs)
 def serve_logs(broker: Broker) -> Logs:
     """Let other brokers call the logs of this broker; returns the port over all brokers."""
     return broker.serve(TARGET, LOGS, Logs(broker))
-
-
-def _last_id(segment: ServedLog) -> MessageIdBody:
-    last = stats.position_before(segment.log, segment.log.extent.next_ordinal)
-    return stats.message_id(last, segment.partition)
-
-
-def _ordinal(log: SegmentLog, start: object) -> int:
-    """The ordinal of "earliest", "latest", None (latest) or a message id in a body."""
-    if start is None or start == "latest":
-        return log.extent.next_ordinal
-    if start == "earliest":
-        return log.extent.first_ordinal
-    if isinstance(start, dict):
-        ledger, entry = start.get("ledgerId"), start.get("entryId")
-        if isinstance(ledger, int) and isinstance(entry, int):
-            ordinal = log.extent.ordinal_of(Position(ledger, entry))
-            return min(ordinal + bool(start.get("isExcluded")), log.extent.next_ordinal)
-    raise InvalidConfigurationError(
-        'the body must be "earliest", "latest" or {"ledgerId": .., "entryId": ..}'
-    )

@@ -5,22 +5,25 @@ Their messages are not counted yet, but a parked one can be released.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from anabranch.broker.dispatch import spilled
+from anabranch.broker.dispatch.compaction import COMPACTION
 from anabranch.broker.dispatch.lane_notes import LaneNote, SlotNote, decode_note
 from anabranch.broker.dispatch.lanes import LaneReason
 from anabranch.ledger.cursors import Cursor
+from anabranch.ledger.storage import SegmentLog
 from anabranch.model.hashing import bucket_ranges
 
 Json = dict[str, Any]
 
 
-def noted_lanes(cursors: Mapping[str, Cursor], limit: int) -> dict[str, list[Json]]:
+def noted_lanes(stored: SegmentLog | None, limit: int) -> dict[str, list[Json]]:
     """By subscription of a log that is not loaded the lanes that the stored notes name."""
+    cursors = {} if stored is None else dict(stored.cursors)
+    cursors.pop(COMPACTION, None)
     notes = {name: spilled.decode_note(cursor.note).reading for name, cursor in cursors.items()}
     return {name: found for name, note in notes.items() if (found := lanes_in_note(note, limit))}
 

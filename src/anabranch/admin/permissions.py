@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -66,7 +67,7 @@ async def revoke_on_subscription(call: Call) -> None:
 
 
 async def show_classic(call: Call) -> dict[str, list[str]]:
-    return await _show_topic(call, "persistent")
+    return await _show_topic(call, call.domain)
 
 
 async def show_scalable(call: Call) -> dict[str, list[str]]:
@@ -80,7 +81,7 @@ async def _show_topic(call: Call, domain: Domain) -> dict[str, list[str]]:
 
 
 async def grant_on_classic(call: Call) -> None:
-    await _grant_on_topic(call, "persistent")
+    await _grant_on_topic(call, call.domain)
 
 
 async def grant_on_scalable(call: Call) -> None:
@@ -96,7 +97,7 @@ async def _grant_on_topic(call: Call, domain: Domain) -> None:
 
 
 async def revoke_on_classic(call: Call) -> None:
-    await _revoke_on_topic(call, "persistent")
+    await _revoke_on_topic(call, call.domain)
 
 
 async def revoke_on_scalable(call: Call) -> None:
@@ -152,7 +153,9 @@ async def _change_on_topic(call: Call, name: TopicName, change: Callable[..., Po
 
 async def topic_exists(call: Call, name: TopicName) -> bool:
     """Whether a topic of this name exists in any scheme: grants are the same in all."""
-    for classic in (name, name.partitioned_topic):
+    # Only names of scalable topics hold slashes.
+    schemes: Sequence[Domain] = ("topic",) if "/" in name.local else ("persistent", "non-persistent")
+    for classic in [replace(one, domain=to) for one in (name, name.partitioned_topic) for to in schemes]:
         # The record of a migrated topic outlives the scalable topic that replaced it.
         record = await call.topics.find_classic(classic)
         if record is not None and not record.migrated:

@@ -13,6 +13,7 @@ import msgspec
 from anabranch.admin.answers import as_json
 from anabranch.admin.calls import Call, route
 from anabranch.admin.permissions import topic_exists
+from anabranch.admin.policy_forms import MODES, type_of
 from anabranch.errors import InvalidConfigurationError, NotAllowedError, NotFoundError, TopicNotFoundError
 from anabranch.metadata.records import NamespaceRecord
 from anabranch.model.names import Domain, TopicName
@@ -97,9 +98,11 @@ class _OfTopic:
 class _Policy:
     """The calls of one policy at one place."""
 
-    def __init__(self, place: _OfNamespace | _OfTopic, line: PolicyLine) -> None:
+    def __init__(self, place: _OfNamespace | _OfTopic, line: PolicyLine, kind: Any) -> None:
+        """`kind` is the type of the values, as the description of the API has it."""
         self._place = place
         self._check = line.check
+        self._kind = kind
 
     async def get(self, call: Call) -> Any:
         found = await self._place.load(call)
@@ -111,6 +114,11 @@ class _Policy:
             # Pulsar's clients send the time of a topic as a parameter.
             given = call.number("messageTTL")
         value = self._check(self._place.shown, given)
+        try:
+            # A value of another form could not be shown.
+            msgspec.convert(value, self._kind)
+        except msgspec.ValidationError as error:
+            raise InvalidConfigurationError(f"{self._place.shown} has the wrong form: {error}") from error
         await self._place.change(call, lambda _: value)
 
     async def remove(self, call: Call) -> None:
@@ -149,13 +157,14 @@ class _AuthMode(_Policy):
         call.note_change("subscriptions have the mode None")
 
 
-def _check_mode(name: str, value: object) -> object:
+def check_mode(name: str, value: object) -> object:
+    """The mode of subscriptions to store; InvalidConfigurationError for an unknown one."""
     if value not in (None, *SUBSCRIPTION_MODES):
         raise InvalidConfigurationError(f"the body must be one of {', '.join(SUBSCRIPTION_MODES)}")
     return value
 
 
-_AUTH_MODE = PolicyLine(SUBSCRIPTION_MODE, _check_mode)
+_AUTH_MODE = PolicyLine(SUBSCRIPTION_MODE, check_mode)
 
 
 class PolicyPlace:
@@ -173,7 +182,10 @@ class PolicyPlace:
         refusal = refuse(name)
         if refusal is not None:
             raise refusal
-        raise NotFoundError(f"there is no policy {name!r}; known are {', '.join(sorted(self._policies))}")
+        raise NotFoundError(
+            f"{call.path} is not offered: {name!r} is neither a call nor a policy here; policies are "
+            + ", ".join(sorted(self._policies))
+        )
 
     async def get(self, call: Call) -> Any:
         return await self._policy(call).get(call)
@@ -185,19 +197,19 @@ class PolicyPlace:
         await self._policy(call).remove(call)
 
 
-def _policy(place: _OfNamespace | _OfTopic, line: PolicyLine) -> _Policy:
-    return (_BacklogQuotas if place.shown == BACKLOG_QUOTAS else _Policy)(place, line)
+def _policy(name: str, place: _OfNamespace | _OfTopic, line: PolicyLine) -> _Policy:
+    return (_BacklogQuotas if place.shown == BACKLOG_QUOTAS else _Policy)(place, line, type_of(name))
 
 
 def _of_topics(domain: Domain) -> PolicyPlace:
-    lines = [(_OfTopic(name, line, domain), line) for name, line in POLICIES.items() if line.topic_name]
-    return PolicyPlace({place.shown: _policy(place, line) for place, line in lines})
+    lines = [(name, _OfTopic(name, line, domain), line) for name, line in POLICIES.items() if line.topic_name]
+    return PolicyPlace({place.shown: _policy(name, place, line) for name, place, line in lines})
 
 
 def _of_namespaces() -> PolicyPlace:
-    lines = [(_OfNamespace(name, line), line) for name, line in POLICIES.items() if line.field]
-    found = {place.shown: _policy(place, line) for place, line in lines}
-    mode = _AuthMode(_OfNamespace("subscriptionAuthMode", _AUTH_MODE), _AUTH_MODE)
+    lines = [(name, _OfNamespace(name, line), line) for name, line in POLICIES.items() if line.field]
+    found = {place.shown: _policy(name, place, line) for name, place, line in lines}
+    mode = _AuthMode(_OfNamespace("subscriptionAuthMode", _AUTH_MODE), _AUTH_MODE, MODES | None)
     return PolicyPlace({**found, "subscriptionAuthMode": mode})
 
 

@@ -11,18 +11,15 @@ import msgspec
 from anabranch.admin import traffic_cuts
 from anabranch.admin.calls import Call, route, whole
 from anabranch.admin.lanes import hot_spots, lane_figures
+from anabranch.admin.migration import migrate
 from anabranch.admin.models.scalable import Explanation, ScalableMetadata, ScalableStats
 from anabranch.admin.permissions import forget_topic
 from anabranch.admin.scalable_subscriptions import check_unused
-from anabranch.admin.topics import classic_places
 from anabranch.controller.decide.operation import LayoutVersion
-from anabranch.controller.lifecycle import Migration
-from anabranch.errors import ConflictError, InvalidConfigurationError, TopicExistsError, TopicNotFoundError
+from anabranch.errors import InvalidConfigurationError, NotAllowedError, TopicNotFoundError
 from anabranch.metadata import records
 from anabranch.metadata.layouts import layout_of
-from anabranch.metadata.records import SubscriptionKind
 from anabranch.model.hashing import equal_bucket_splits
-from anabranch.model.names import Place
 
 SEGMENTS_AT_ONCE_MAX = 1024
 """Segments that one call may create; a larger number is taken for a typing error."""
@@ -101,6 +98,11 @@ async def merge(call: Call) -> None:
 
 
 async def rebucket(call: Call) -> None:
+    if call.broker.data_plane is not None:
+        raise NotAllowedError(
+            "Apache Pulsar does not share a segment by buckets, and other buckets would only replace the "
+            "segment; split it instead"
+        )
     count, boundaries = call.number("bucketCount"), call.numbers("boundaries")
     if (count is None) == (boundaries is None):
         raise InvalidConfigurationError("give either bucketCount or boundaries")
@@ -126,56 +128,6 @@ async def _layout_version(call: Call) -> LayoutVersion:
         return LayoutVersion(record.incarnation, record.epoch)
 
     return await call.once("layout", read)
-
-
-async def migrate(call: Call) -> None:
-    """Continue a classic topic as a scalable one; consumers read its messages first."""
-    places = await call.once("record", lambda: _record_migration(call))
-    await call.broker.controllers.lead_new(call.topic("topic"))
-    await _adopt_latecomers(call, places)
-
-
-async def _record_migration(call: Call) -> Sequence[Place]:
-    """Check and mark the classic topic and record the scalable one; returns the places of the logs."""
-    name, classic, force = call.topic("topic"), call.topic("persistent"), call.flag("force")
-    if await call.topics.find(name) is not None:
-        raise TopicExistsError(f"{name} is a scalable topic already")
-    places = await classic_places(call)
-    for place in places:
-        await call.logs.make(place)
-        old = await call.logs.old_clients(place)
-        if old and not force:
-            raise ConflictError(
-                f"{place.name} has clients that cannot follow it: {', '.join(old)}; close them, or use force"
-            )
-    kinds = await _subscribed_everywhere(call, places)
-    record = await call.topics.find_classic(classic)
-    await call.broker.classic.mark_migrated(classic)
-    migration = Migration(places, kinds, {} if record is None else record.properties)
-    await call.broker.controllers.record_migration(name, migration)
-    return places
-
-
-async def _adopt_latecomers(call: Call, places: Sequence[Place]) -> None:
-    """Register the subscriptions that clients created on the classic logs during the migration."""
-    # Retention may have removed the sealed logs already.
-    with suppress(TopicNotFoundError):
-        kinds = await _subscribed_everywhere(call, places)
-        known = await call.topics.load_subscriptions(call.topic("topic"))
-        for subscription in sorted(kinds.keys() - known.keys()):
-            await (await call.leader()).ensure_subscription(subscription, kinds[subscription], "earliest")
-
-
-async def _subscribed_everywhere(call: Call, places: Sequence[Place]) -> dict[str, SubscriptionKind]:
-    """The subscriptions of all classic logs with their kinds; each is created where it is missing."""
-    kinds: dict[str, SubscriptionKind] = {}
-    for place in places:
-        for subscription, kind in (await call.logs.kinds(place)).items():
-            kinds[subscription] = "QUEUE" if "QUEUE" in (kind, kinds.get(subscription)) else "STREAM"
-    for place in places:
-        for subscription in sorted(kinds.keys() - (await call.logs.subscriptions(place)).keys()):
-            await call.logs.create_subscription(place, subscription, "latest")
-    return kinds
 
 
 async def why(call: Call) -> Explanation:

@@ -35,6 +35,7 @@ async def existing_subscription(call: Call) -> tuple[str, SubscriptionRecord]:
     topic, subscription = call.topic("topic"), call.part("subscription")
     record = await call.topics.load_subscription(topic, subscription)
     if record is None:
+        await call.topics.load(topic)
         raise SubscriptionNotFoundError(f"{topic} has no subscription {subscription!r}")
     return subscription, record
 

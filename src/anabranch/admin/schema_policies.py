@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -11,10 +11,12 @@ from anabranch.admin.answers import as_json
 from anabranch.admin.calls import Call, route
 from anabranch.admin.schemas import schema_topic
 from anabranch.metadata.records import NamespaceRecord
+from anabranch.schemas.compatibility import STRATEGIES
 from anabranch.schemas.policies import (
     AUTO_UPDATE,
     ENFORCED,
     FIELDS,
+    OLD_STRATEGIES,
     OLD_STRATEGY,
     STRATEGY,
     UNDEFINED,
@@ -95,9 +97,24 @@ _POLICIES: list[tuple[str, _NamespacePolicy | _TopicPolicy]] = [
     *((f"{path}/{name}", _TopicPolicy(name)) for path in TOPICS for name in (STRATEGY, ENFORCED)),
 ]
 
+_TYPES: Mapping[str, Any] = {
+    STRATEGY: Literal[(*STRATEGIES, UNDEFINED)],
+    AUTO_UPDATE: bool,
+    ENFORCED: bool,
+    OLD_STRATEGY: Literal[OLD_STRATEGIES],
+}
+
+
+def _type_of(path: str) -> Any:
+    return _TYPES[path.rpartition("/")[2]]
+
+
 ROUTES = [
-    *(route("GET", path, policy.get, query={"applied": bool}) for path, policy in _POLICIES),
-    *(route("PUT", path, policy.set, body=Any) for path, policy in _POLICIES),
-    *(route("POST", path, policy.set, body=Any) for path, policy in _POLICIES),
+    *(
+        route("GET", path, policy.get, query={"applied": bool}, returns=_type_of(path) | None)
+        for path, policy in _POLICIES
+    ),
+    *(route("PUT", path, policy.set, body=_type_of(path)) for path, policy in _POLICIES),
+    *(route("POST", path, policy.set, body=_type_of(path)) for path, policy in _POLICIES),
     *(route("DELETE", path, policy.remove) for path, policy in _POLICIES),
 ]

@@ -19,6 +19,7 @@ from anabranch.model.names import TopicName
 from anabranch.protocol.limits import SCHEMA_BYTES_MAX
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import pairs
+from anabranch.rights.lines import name_in
 from anabranch.schemas.definitions import KEY_VALUE, KINDS, REST_NAMES, joined, split_text
 
 
@@ -77,7 +78,7 @@ async def delete(call: Call) -> SchemaVersion:
 
 async def schema_topic(call: Call) -> TopicName:
     """The topic that the path names, which has to exist in any scheme: all share one list of schemas."""
-    name = call.topic("persistent")
+    name = name_in(call.part)
     if not await topic_exists(call, name):
         raise TopicNotFoundError(f"topic {name.local} does not exist in {name.namespace_name}")
     return name
@@ -87,7 +88,8 @@ async def _found(call: Call, version: bytes | None) -> tuple[StoredSchema, bytes
     topic = await schema_topic(call)
     found = await call.broker.schemas.get(topic, version)
     if found is None:
-        raise NotFoundError(f"{topic} has no such schema")
+        wanted = "schema" if version is None else f"version {int.from_bytes(version, 'big')} of its schema"
+        raise NotFoundError(f"topic {topic.local} in {topic.namespace_name} has no {wanted}")
     return found
 
 

@@ -23,6 +23,7 @@ from anabranch.admin import (
     clusters,
     configuration,
     lanes,
+    live_topics,
     messages,
     permissions,
     policies,
@@ -33,6 +34,7 @@ from anabranch.admin import (
     schema_policies,
     schemas,
     segments,
+    subscriptions,
     tenants,
     topic_reports,
     topics,
@@ -42,6 +44,7 @@ from anabranch.admin.answers import reason
 from anabranch.admin.browsers import AllowedHosts, guarded
 from anabranch.admin.callers import authenticated
 from anabranch.admin.calls import Call, route
+from anabranch.admin.elsewhere import redirected
 from anabranch.admin.http_connection import HEAD_BYTES_MAX, AdminConnection
 from anabranch.admin.logs import serve_logs
 from anabranch.admin.metrics import routes as metrics
@@ -64,9 +67,10 @@ async def describe_api(call: Call) -> Response:
 def description() -> bytes:
     """The OpenAPI document of all routes."""
     # Only few brokers are asked for it.
-    from anabranch.admin import openapi
+    from anabranch.admin import openapi, policy_forms
 
-    return msgspec.json.encode(openapi.describe((one.form for one in ROUTES), SERVER_VERSION))
+    forms = policy_forms.described(one.form for one in ROUTES)
+    return msgspec.json.encode(openapi.describe(forms, SERVER_VERSION))
 
 
 # The routes of policies match any last part of a path, so more specific routes come first.
@@ -77,7 +81,9 @@ ROUTES = [
     *lanes.ROUTES,
     *segments.ROUTES,
     *topics.ROUTES,
+    *subscriptions.ROUTES,
     *topic_reports.ROUTES,
+    *live_topics.ROUTES,
     *messages.ROUTES,
     *upkeep.ROUTES,
     *permissions.ROUTES,
@@ -103,7 +109,8 @@ def create_app(broker: Broker) -> Any:
     app.state.broker = broker
     app.state.logs = serve_logs(broker)
     app.state.scraper = Scraper(broker)
-    asked = authenticated(app, broker)
+    plane = broker.data_plane
+    asked = authenticated(app if plane is None else redirected(app, plane.admin_url), broker)
 
     async def keep_escapes(scope: Any, receive: Any, send: Any) -> None:
         # A topic name may contain an escaped slash, so routes match the escaped path, and `Call.part` decodes

@@ -5,14 +5,14 @@ Fields that this broker does not measure have the default of their model.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-import msgspec
-
 from anabranch.admin.lane_reports import lane_figures
 from anabranch.admin.models.topics import (
+    CompactionStats,
     ConsumerStats,
     CursorStats,
     InternalStats,
@@ -22,8 +22,10 @@ from anabranch.admin.models.topics import (
     SubscriptionStats,
     TopicStats,
 )
+from anabranch.broker.serving import client_rates
 from anabranch.broker.serving.acknowledging import backlog_messages
 from anabranch.broker.serving.consumer import ServedConsumer
+from anabranch.broker.serving.live_log import LiveLog
 from anabranch.broker.serving.producer import ServedProducer
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.broker.serving.strategies import kind_name
@@ -31,22 +33,6 @@ from anabranch.broker.serving.subscription import Subscription
 from anabranch.ledger.storage import SegmentLog
 from anabranch.model.ids import Position
 from anabranch.protocol.pb import pulsar_pb2 as pb
-
-SUMMED = (
-    "msg_rate_in",
-    "msg_throughput_in",
-    "msg_rate_out",
-    "msg_throughput_out",
-    "bytes_in_counter",
-    "msg_in_counter",
-    "bytes_out_counter",
-    "msg_out_counter",
-    "storage_size",
-    "backlog_size",
-    "publish_rate_limited_times",
-    "waiting_publishers",
-)
-_LATEST = ("last_publish_time_stamp", "topic_creation_time_stamp")
 
 
 class StatsRequest(NamedTuple):
@@ -61,14 +47,22 @@ class StatsRequest(NamedTuple):
 WHOLE_STATS = StatsRequest()
 
 
-def topic_stats(
-    segment: ServedLog, *, deduplication: bool, owner: str, wanted: StatsRequest = WHOLE_STATS
-) -> TopicStats:
+class LogFacts(NamedTuple):
+    """Facts that the owner of a log adds to its counters."""
+
+    deduplication: bool
+    owner: str
+    now_ms: int
+
+
+def topic_stats(segment: ServedLog, facts: LogFacts, wanted: StatsRequest = WHOLE_STATS) -> TopicStats:
     """The stats of one classic log or segment."""
+    now_s, window_s = asyncio.get_running_loop().time(), segment.rate_window_s
     messages_in, bytes_in, messages_out, bytes_out = segment.totals()
     rate_in, throughput_in, rate_out, throughput_out = segment.rates()
     subscriptions = {
-        name: subscription_stats(sub, wanted) for name, sub in sorted(segment.subscriptions.items())
+        name: subscription_stats(sub, wanted, now_s, window_s)
+        for name, sub in sorted(segment.subscriptions.items())
     }
     producers = sorted(segment.producers.attached.items()) if wanted.publishers else ()
     return TopicStats(
@@ -80,62 +74,32 @@ def topic_stats(
         msg_in_counter=messages_in,
         bytes_out_counter=bytes_out,
         msg_out_counter=messages_out,
+        msg_drop_rate=segment.drop_rate if isinstance(segment, LiveLog) else 0.0,
+        msg_drop_counter=segment.messages_dropped if isinstance(segment, LiveLog) else 0,
         average_msg_size=bytes_in / messages_in if messages_in else 0.0,
+        msg_chunk_published=segment.producers.chunked,
         storage_size=segment.log.extent.size_bytes + segment.spilled_bytes,
         backlog_size=max((sub.backlog_size for sub in subscriptions.values()), default=0),
-        publishers=[publisher_stats(producer) for _, producer in producers],
+        oldest_backlog_message_age_seconds=_oldest_age_s(segment, facts.now_ms),
+        publishers=[publisher_stats(producer, now_s, window_s) for _, producer in producers],
         waiting_publishers=len(segment.producers.waiting),
         publish_rate_limited_times=segment.throttle.publish_holds,
         subscriptions=subscriptions,
-        deduplication_status="Enabled" if deduplication else "Disabled",
+        deduplication_status="Enabled" if facts.deduplication else "Disabled",
         topic_epoch=segment.producers.topic_epoch,
-        owner_broker=owner,
+        owner_broker=facts.owner,
         last_publish_time_stamp=segment.log.extent.last_timestamp_ms,
+        compaction=compaction_stats(segment),
         troubles=list(segment.troubles()),
     )
 
 
-def add_up(parts: Sequence[TopicStats]) -> TopicStats:
-    """The stats of a partitioned topic: the sums of the counters and rates of its partitions."""
-    sums: dict[str, Any] = {name: sum(getattr(part, name) for part in parts) for name in SUMMED}
-    latest: dict[str, Any] = {
-        name: max((getattr(part, name) for part in parts), default=0) for name in _LATEST
-    }
-    return TopicStats(
-        **sums,
-        **latest,
-        average_msg_size=sums["bytes_in_counter"] / sums["msg_in_counter"] if sums["msg_in_counter"] else 0.0,
-        publishers=[publisher for part in parts for publisher in part.publishers],
-        subscriptions=_joined_by_name(parts),
-        deduplication_status=parts[0].deduplication_status if parts else "Disabled",
-        troubles=[trouble for part in parts for trouble in part.troubles],
-    )
-
-
-def _joined_by_name(parts: Sequence[TopicStats]) -> dict[str, SubscriptionStats]:
-    joined: dict[str, SubscriptionStats] = {}
-    for part in parts:
-        for name, subscription in part.subscriptions.items():
-            known = joined.get(name)
-            joined[name] = subscription if known is None else _joined(known, subscription)
-    return joined
-
-
-def _joined(one: SubscriptionStats, other: SubscriptionStats) -> SubscriptionStats:
-    joined: dict[str, Any] = {}
-    for name, value in msgspec.structs.asdict(other).items():
-        known = getattr(one, name)
-        if isinstance(value, list):
-            joined[name] = [*known, *value]
-        elif name == "earliest_msg_publish_time_in_backlog":
-            joined[name] = min(known or value, value or known)
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            joined[name] = max(known, value) if name.endswith("timestamp") else known + value
-    return msgspec.structs.replace(one, **joined)
-
-
-def publisher_stats(producer: ServedProducer) -> PublisherStats:
+def publisher_stats(producer: ServedProducer, now_s: float, window_s: float) -> PublisherStats:
+    rates = client_rates.producer_rates(producer, now_s, window_s)
     return PublisherStats(
+        msg_rate_in=rates.messages,
+        msg_throughput_in=rates.size_bytes,
+        chunked_message_rate=rates.chunks,
         access_mode=pb.ProducerAccessMode.Name(pb.ProducerAccessMode.ValueType(producer.options.mode)),
         producer_id=producer.id,
         producer_name=producer.name,
@@ -147,16 +111,22 @@ def publisher_stats(producer: ServedProducer) -> PublisherStats:
     )
 
 
-def subscription_stats(subscription: Subscription, wanted: StatsRequest = WHOLE_STATS) -> SubscriptionStats:
-    consumers = list(subscription.consumers)
+def subscription_stats(
+    subscription: Subscription, wanted: StatsRequest, now_s: float, window_s: float
+) -> SubscriptionStats:
+    consumers, reading = list(subscription.consumers), subscription.reading
     counters = subscription.counters
     backlog = backlog_messages(subscription.log, subscription.cursor)
     lanes = lane_figures(subscription)
     return SubscriptionStats(
+        **_rates_and_times(subscription, now_s, window_s),
         bytes_out_counter=counters.bytes_out,
         msg_out_counter=counters.messages_out,
+        msg_drop_counter=counters.messages_dropped,
         msg_backlog=subscription.backlog,
-        msg_backlog_no_delayed=subscription.backlog,
+        msg_backlog_no_delayed=max(subscription.backlog - reading.delayed, 0),
+        msg_delayed=reading.delayed,
+        msg_in_replay=reading.replayed,
         backlog_messages=backlog,
         backlog_size=_backlog_bytes(subscription.log, backlog),
         earliest_msg_publish_time_in_backlog=_oldest_ms(subscription) if wanted.earliest_in_backlog else 0,
@@ -168,20 +138,55 @@ def subscription_stats(subscription: Subscription, wanted: StatsRequest = WHOLE_
         consumable_backlog=subscription.backlog - lanes["laneEntries"],
         consumable_backlog_messages=backlog - lanes["laneMessages"],
         unacked_messages=sum(consumer.unacked for consumer in consumers),
-        type=kind_name(subscription.kind) if consumers else "",
-        active_consumer_name=consumers[0].name if consumers else "",
-        last_acked_timestamp=subscription.last_acked_ms,
-        last_consumed_timestamp=max((consumer.last_sent_ms for consumer in consumers), default=0),
+        blocked_subscription_on_unacked_msgs=reading.blocked,
+        type=kind_name(subscription.kind) if counters.consumers_seen else "",
+        active_consumer_name="" if reading.active is None else reading.active.name,
         entries_fetched=counters.entries_fetched,
         read_errors=subscription.source.errors,
         damaged_entries=counters.damaged_entries,
         damaged_messages=counters.damaged_messages,
         troubles=list(subscription.troubles),
-        consumers=[consumer_stats(consumer) for consumer in consumers] if wanted.consumers else [],
-        durable=subscription.durable,
-        is_durable=subscription.durable,
+        consumers=[consumer_stats(one, now_s, window_s) for one in consumers if wanted.consumers],
+        key_shared_mode=reading.key_shared_mode,
+        **dict.fromkeys(("durable", "is_durable"), subscription.durable),
         subscription_properties=dict(subscription.cursor.properties),
     )
+
+
+def _rates_and_times(subscription: Subscription, now_s: float, window_s: float) -> dict[str, Any]:
+    rates = client_rates.subscription_rates(subscription, now_s, window_s)
+    counters, sent_ms = subscription.counters, [one.last_sent_ms for one in subscription.consumers]
+    return {
+        "msg_rate_out": rates.messages,
+        "msg_throughput_out": rates.size_bytes,
+        "msg_rate_redeliver": rates.redelivered,
+        "message_ack_rate": rates.acked,
+        "msg_rate_expired": rates.expired,
+        "last_acked_timestamp": subscription.last_acked_ms,
+        "last_consumed_timestamp": max(counters.sent_ms, *sent_ms, 0),
+        "last_consumed_flow_timestamp": counters.flow_ms,
+        "last_mark_delete_advanced_timestamp": counters.marked_ms,
+        "last_expire_timestamp": counters.expired_ms,
+    }
+
+
+def compaction_stats(segment: ServedLog) -> CompactionStats:
+    """The last compactions of a log; a log that was never compacted makes nothing for this answer."""
+    if "compacting" not in vars(segment):
+        return CompactionStats()
+    compacting = segment.compacting
+    return CompactionStats(
+        last_compaction_removed_event_count=compacting.removed,
+        last_compaction_succeed_timestamp=compacting.succeeded_ms,
+        last_compaction_failed_timestamp=compacting.failed_ms,
+        last_compaction_duration_time_in_mills=compacting.took_ms,
+    )
+
+
+def _oldest_age_s(segment: ServedLog, now_ms: int) -> int:
+    durable = (one for one in segment.subscriptions.values() if one.durable and one.backlog)
+    oldest_ms = min((found for one in durable if (found := _oldest_ms(one))), default=None)
+    return -1 if oldest_ms is None else max(now_ms - oldest_ms, 0) // 1000
 
 
 def _oldest_ms(subscription: Subscription) -> int:
@@ -196,9 +201,14 @@ def _backlog_bytes(log: SegmentLog, messages: int) -> int:
     return log.extent.size_bytes * messages // stored if stored else 0
 
 
-def consumer_stats(consumer: ServedConsumer) -> ConsumerStats:
-    entries = consumer.entries_out
+def consumer_stats(consumer: ServedConsumer, now_s: float, window_s: float) -> ConsumerStats:
+    entries, rates = consumer.entries_out, client_rates.consumer_rates(consumer, now_s, window_s)
     return ConsumerStats(
+        msg_rate_out=rates.messages,
+        msg_throughput_out=rates.size_bytes,
+        msg_rate_redeliver=rates.redelivered,
+        message_ack_rate=rates.acked,
+        blocked_consumer_on_unacked_msgs=consumer.blocked,
         consumer_name=consumer.name,
         available_permits=consumer.permits,
         unacked_messages=consumer.unacked,
@@ -219,7 +229,7 @@ def internal_stats(segment: ServedLog) -> InternalStats:
     """The ledgers of a log and the position of each cursor."""
     log = segment.log
     return InternalStats(
-        entries_added_counter=log.extent.next_ordinal,
+        entries_added_counter=segment.entries_in if segment.name.is_live else log.extent.next_ordinal,
         number_of_entries=log.extent.next_ordinal - log.extent.first_ordinal,
         total_size=log.extent.size_bytes,
         last_confirmed_entry=_position_text(position_before(log, log.extent.next_ordinal)),

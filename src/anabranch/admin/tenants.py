@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -11,13 +11,16 @@ from anabranch.admin.calls import Call, route
 from anabranch.admin.models.namespaces import NamespacePolicies
 from anabranch.admin.models.tenants import TenantInfo
 from anabranch.admin.permissions import check_auth_policies
+from anabranch.admin.policies import check_mode
 from anabranch.admin.quotas import check_new_namespace
-from anabranch.admin.topics import delete_topic, list_topics
+from anabranch.admin.topics import delete_topic
 from anabranch.errors import InvalidConfigurationError, MetadataError, TopicNotFoundError
 from anabranch.metadata.records import NamespaceRecord, TenantRecord
+from anabranch.metadata.topics import ClassicDomain
+from anabranch.model.limits import check_properties
 from anabranch.model.names import validate_entity
-from anabranch.model.policies.table import check_policies
-from anabranch.rights.grants import grants_of
+from anabranch.model.policies.new_namespace import check_policies
+from anabranch.rights.grants import SUBSCRIPTION_MODE, grants_of
 from anabranch.schemas.policies import check_schema_policies
 
 
@@ -68,13 +71,27 @@ async def list_namespaces(call: Call) -> list[str]:
 
 async def create_namespace(call: Call) -> None:
     validate_entity("namespace", call.part("namespace"))
-    policies = check_policies(await call.body(dict[str, Any]) or {})
-    check_auth_policies(call.namespace(), policies)
-    check_schema_policies(policies)
+    policies = _new_policies(
+        call.namespace(), await call.body(dict[str, Any]) or {}, call.broker.config.cluster
+    )
     await check_new_namespace(call)
     await call.topics.namespaces.create_namespace(call.namespace(), NamespaceRecord(policies=policies))
     if roles := sorted(grants_of(call.namespace(), policies).roles):
         call.note_change(f"with rights of {', '.join(roles)}")
+
+
+def _new_policies(namespace: str, given: dict[str, Any], cluster: str) -> dict[str, Any]:
+    """The policies of a new namespace as they are stored: each has the form in which it is shown."""
+    policies = check_policies(given, cluster)
+    check_auth_policies(namespace, policies)
+    check_schema_policies(policies)
+    check_mode(SUBSCRIPTION_MODE, policies.get(SUBSCRIPTION_MODE))
+    try:
+        typed = msgspec.convert(policies, NamespacePolicies)
+    except msgspec.ValidationError as error:
+        raise InvalidConfigurationError(f"the policies have the wrong form: {error}") from error
+    check_properties("a namespace", typed.properties or {})
+    return policies
 
 
 async def get_namespace(call: Call) -> NamespacePolicies:
@@ -100,12 +117,30 @@ async def delete_namespace(call: Call) -> None:
         for name in await call.topics.list(namespace):
             with suppress(TopicNotFoundError):
                 await call.broker.controllers.delete_topic(name, force=True)
-        for name in await call.topics.list_classic(namespace):
+        domains: tuple[ClassicDomain, ...] = ("persistent", "non-persistent")
+        for name in [one for domain in domains for one in await call.topics.list_classic(namespace, domain)]:
             # The deletion of a topic removes its partitions from the list.
             with suppress(TopicNotFoundError):
                 await delete_topic(call, name, force=True)
     await call.topics.delete_namespace(namespace)
 
+
+async def list_topics(call: Call) -> list[str]:
+    """The classic topics of a namespace, its live topics, or both, as `mode` says."""
+    mode, namespace = call.query("mode") or "PERSISTENT", call.namespace()
+    if mode not in LISTED:
+        raise InvalidConfigurationError(f"mode must be one of {', '.join(LISTED)}, not {mode!r}")
+    await call.topics.namespaces.load_namespace(namespace)
+    listed = call.broker.classic.list
+    return [str(name) for domain in LISTED[mode] for name in await listed(namespace, domain)]
+
+
+LISTED: Final[dict[str, tuple[ClassicDomain, ...]]] = {
+    "PERSISTENT": ("persistent",),
+    "NON_PERSISTENT": ("non-persistent",),
+    "ALL": ("persistent", "non-persistent"),
+}
+"""The schemes of topics for each mode of a list."""
 
 TENANTS = "/admin/v2/tenants"
 NAMESPACES = "/admin/v2/namespaces/{tenant}"
@@ -121,5 +156,5 @@ ROUTES = [
     route("PUT", NAMESPACE, create_namespace, body=NamespacePolicies),
     route("GET", NAMESPACE, get_namespace),
     route("DELETE", NAMESPACE, delete_namespace, query={"force": bool}),
-    route("GET", NAMESPACE + "/topics", list_topics),
+    route("GET", NAMESPACE + "/topics", list_topics, query={"mode": str}),
 ]

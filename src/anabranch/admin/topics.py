@@ -1,4 +1,7 @@
-"""`/admin/v2/persistent`: classic topics, with or without partitions, and their subscriptions."""
+"""`/admin/v2/persistent`: classic topics, with or without partitions, and their subscriptions.
+
+The handlers serve `/admin/v2/non-persistent` too, as far as `live_topics` lists them there.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from anabranch.admin.models.topics import (
 from anabranch.admin.permissions import forget_topic
 from anabranch.aio import together
 from anabranch.broker.catalog.classic_topics import log_names
+from anabranch.broker.dispatch.compaction import COMPACTION
 from anabranch.errors import (
     ConflictError,
     InvalidConfigurationError,
@@ -22,24 +26,23 @@ from anabranch.errors import (
     SubscriptionNotFoundError,
     TopicNotFoundError,
 )
+from anabranch.model.limits import PARTITIONS_MAX
 from anabranch.model.names import Place, TopicName, validate_subscription
-
-PARTITIONS_MAX = 10_000
 
 
 async def list_topics(call: Call) -> list[str]:
     await call.topics.namespaces.load_namespace(call.namespace())
-    return [str(name) for name in await call.broker.classic.list(call.namespace())]
+    return [str(name) for name in await call.broker.classic.list(call.namespace(), call.domain)]
 
 
 async def list_partitioned(call: Call) -> list[str]:
     await call.topics.namespaces.load_namespace(call.namespace())
-    return [str(name) for name in await call.broker.classic.list_partitioned(call.namespace())]
+    return [str(name) for name in await call.broker.classic.list_partitioned(call.namespace(), call.domain)]
 
 
 async def create(call: Call) -> None:
     properties = await call.body(dict[str, str])
-    name = call.topic("persistent")
+    name = call.classic()
     await call.once("record", lambda: call.broker.classic.create(name, 0, properties or {}))
     await call.logs.make(await _place(call, name))
 
@@ -50,12 +53,12 @@ async def create_partitioned(call: Call) -> None:
     if not isinstance(given, PartitionedMetadata):
         given = PartitionedMetadata(partitions=given or 0)
     count = _partition_count(given.partitions)
-    await call.broker.classic.create(call.topic("persistent"), count, given.properties)
+    await call.broker.classic.create(call.classic(), count, given.properties)
 
 
 async def grow_partitions(call: Call) -> None:
     count = _partition_count(await call.body(int))
-    await call.broker.classic.grow(call.topic("persistent"), count)
+    await call.broker.classic.grow(call.classic(), count)
 
 
 def _partition_count(count: int | None) -> int:
@@ -65,9 +68,11 @@ def _partition_count(count: int | None) -> int:
 
 
 async def get_partitions(call: Call) -> PartitionedMetadata:
-    name = call.topic("persistent")
+    name = call.classic()
     if await call.topics.find_classic(name) is None and call.broker.logs.get(name) is None:
         creating = call.flag("checkAllowAutoCreation")
+        if creating:
+            await call.broker.classic.partitions_for_use(name)
         if not creating or not await call.broker.classic.is_usable(name):
             raise TopicNotFoundError(f"{name} does not exist")
     return await topic_metadata(call)
@@ -75,7 +80,7 @@ async def get_partitions(call: Call) -> PartitionedMetadata:
 
 async def delete(call: Call) -> None:
     try:
-        await delete_topic(call, call.topic("persistent"), force=call.flag("force"))
+        await delete_topic(call, call.classic(), force=call.flag("force"))
     except ConflictError as error:
         raise PreconditionFailedError(f"{error}; disconnect them first, or pass force=true") from error
 
@@ -110,7 +115,7 @@ async def terminate_partitions(call: Call) -> dict[str, MessageIdBody]:
 
 async def topic_metadata(call: Call) -> PartitionedMetadata:
     """The partitions and properties of the topic that the path names."""
-    record = await call.topics.find_classic(call.topic("persistent"))
+    record = await call.topics.find_classic(call.classic())
     return PartitionedMetadata(
         partitions=record.partitions if record else 0, properties=record.properties if record else None
     )
@@ -124,6 +129,8 @@ async def list_subscriptions(call: Call) -> list[str]:
 async def create_subscription(call: Call) -> None:
     name = call.part("subscription")
     validate_subscription(name)
+    if call.flag("replicated"):
+        raise NotAllowedError("a subscription cannot be replicated: there is one cluster")
     start = await call.body(object)
 
     async def free() -> Sequence[Place]:
@@ -138,7 +145,9 @@ async def create_subscription(call: Call) -> None:
 
 
 async def delete_subscription(call: Call) -> None:
-    places, name, consumers = await call.once("places", lambda: subscribed_places(call))
+    """Delete a subscription; that of compaction, as in Pulsar, ends the compaction of the topic."""
+    find = compacted_places if call.part("subscription") == COMPACTION else subscribed_places
+    places, name, consumers = await call.once("places", lambda: find(call))
     if consumers and not call.flag("force"):
         raise PreconditionFailedError("the subscription has consumers; disconnect them, or pass force=true")
     for place in places:
@@ -173,16 +182,9 @@ async def reset_to_id(call: Call) -> None:
         await call.logs.seek(place, name, target)
 
 
-async def expire(call: Call) -> None:
-    before_ms = call.broker.clock.wall_ms() - call.number_part("seconds") * 1000
-    places, name, _ = await subscribed_places(call)
-    for place in places:
-        await call.logs.expire(place, name, before_ms)
-
-
 async def classic_places(call: Call, *, partitions: bool = True) -> list[Place]:
     """The places of a topic: one for each partition, or one for a plain topic."""
-    name = call.topic("persistent")
+    name = call.classic()
     count = await call.broker.classic.partitions(name)
     if count is None:
         if not await _is_partition(call, name):
@@ -212,8 +214,18 @@ async def subscribed_places(call: Call) -> tuple[list[Place], str, int]:
     known = await together(call.logs.subscriptions(place) for place in places)
     found = [place for place, part in zip(places, known, strict=True) if name in part]
     if not found:
-        raise SubscriptionNotFoundError(f"{call.topic('persistent')} has no subscription {name!r}")
+        raise SubscriptionNotFoundError(f"{call.classic()} has no subscription {name!r}")
     return found, name, sum(part.get(name, 0) for part in known)
+
+
+async def compacted_places(call: Call) -> tuple[list[Place], str, int]:
+    """The places of the topic that are compacted, the name of their cursor, and no consumers."""
+    places = await classic_places(call)
+    compacted = await together(call.logs.is_compacted(place) for place in places)
+    found = [place for place, is_compacted in zip(places, compacted, strict=True) if is_compacted]
+    if not found:
+        raise SubscriptionNotFoundError(f"{call.topic('persistent')} is not compacted")
+    return found, COMPACTION, 0
 
 
 NAMESPACE = "/admin/v2/persistent/{tenant}/{namespace}"
@@ -221,6 +233,7 @@ TOPIC = NAMESPACE + "/{topic}"
 SUBSCRIPTION = TOPIC + "/subscription/{subscription}"
 
 FORCE = {"force": bool}
+REPLICATED = {"replicated": bool}
 Start = CursorPosition | Literal["earliest", "latest"]
 """The message at which a subscription begins or continues."""
 
@@ -236,11 +249,10 @@ ROUTES = [
     route("POST", TOPIC + "/terminate", terminate),
     route("POST", TOPIC + "/terminate/partitions", terminate_partitions),
     route("GET", TOPIC + "/subscriptions", list_subscriptions),
-    route("PUT", SUBSCRIPTION, create_subscription, body=Start),
+    route("PUT", SUBSCRIPTION, create_subscription, body=Start, query=REPLICATED),
     route("DELETE", SUBSCRIPTION, delete_subscription, query=FORCE),
     route("POST", SUBSCRIPTION + "/skip_all", skip_all),
     route("POST", SUBSCRIPTION + "/skip/{count}", skip),
     route("POST", SUBSCRIPTION + "/resetcursor", reset_to_id, body=Start),
     route("POST", SUBSCRIPTION + "/resetcursor/{timestamp}", reset_to_time),
-    route("POST", SUBSCRIPTION + "/expireMessages/{seconds}", expire),
 ]

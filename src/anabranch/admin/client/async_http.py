@@ -137,7 +137,7 @@ class AsyncHttpClient:
         limit_s = self._timeout_s if timeout is None else timeout
         try:
             async with asyncio.timeout(limit_s):
-                return request.read(checked(await self._followed(request)))
+                return request.read(checked(request, await self._followed(request)))
         except TimeoutError as error:
             if isinstance(error, OperationTimeoutError):
                 raise

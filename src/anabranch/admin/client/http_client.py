@@ -104,6 +104,7 @@ class HttpClient:
         self._connection: _TimedConnection | None = None
 
     def close(self) -> None:
+        """Close the idle connection; a later call opens another one."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -141,7 +142,7 @@ class HttpClient:
             url, target = redirected(self.url, answer)
             self.close()
             self.url = url
-        return request.read(checked(answer))
+        return request.read(checked(request, answer))
 
     def _exchange_as_role(self, method: str, target: str, data: bytes) -> HttpAnswer:
         """Send a request with fresh credentials, and once again if those were refused and there are newer."""

@@ -22,6 +22,7 @@ from anabranch.errors import (
     ConflictError,
     ConnectError,
     InvalidConfigurationError,
+    InvalidNameError,
     NotAllowedError,
     NotFoundError,
     RemoteProtocolError,
@@ -184,24 +185,36 @@ def _is_json(answer: HttpAnswer) -> bool:
     return answer.headers.get("content-type", "").startswith("application/json")
 
 
-def checked(answer: HttpAnswer) -> HttpAnswer:
+def checked(request: AdminRequest[Any], answer: HttpAnswer) -> HttpAnswer:
     """The answer, if it is not the error that its status stands for."""
-    if answer.status >= 300:
-        raise _ERRORS.get(answer.status, UnknownServerError)(_reason(answer))
-    return answer
-
-
-def _reason(answer: HttpAnswer) -> str:
+    if answer.status < 300:
+        return answer
     try:
-        return str(json.loads(answer.body)["reason"])
+        reason = str(json.loads(answer.body)["reason"])
     except (ValueError, KeyError, TypeError):
-        return answer.body.decode(errors="replace").strip() or f"HTTP status {answer.status}"
+        # A broker gives its reason; only the web server in front of it refuses without one.
+        if answer.status in (404, 405):
+            raise lacking(f"{request.method} {request.path}") from None
+        reason = answer.body.decode(errors="replace").strip() or f"HTTP status {answer.status}"
+    raise _ERRORS.get(answer.status, UnknownServerError)(reason)
+
+
+def lacking(call: str) -> UnsupportedFeatureError:
+    """The error of a call that only brokers of Anabranch have."""
+    return UnsupportedFeatureError(
+        f"this broker has no call {call}: only brokers of Anabranch have it, "
+        "and docs/pulsar-5.md lists what other brokers lack"
+    )
 
 
 def admin_url(url: str) -> str:
     """The part of a URL that names a broker; raises InvalidConfigurationError if it names none."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
         raise InvalidConfigurationError(f"{url!r} is not an admin URL; write http://host:port")
     return f"{parts.scheme}://{parts.netloc}"
 
@@ -216,7 +229,9 @@ def redirected(url: str, answer: HttpAnswer) -> tuple[str, str]:
 
 
 def path_of(resource: str, *parts: str) -> str:
-    """A path below `/admin/v2`; the parts are escaped."""
+    """A path below `/admin/v2`; the parts are escaped, and none may be empty."""
+    if not all(parts):
+        raise InvalidConfigurationError(f"a name in a call about {resource} is empty")
     return "/".join((f"/admin/v2/{resource}", *(quote(part, safe="") for part in parts)))
 
 
@@ -226,14 +241,26 @@ def namespace_path(namespace: str, *parts: str) -> str:
 
 
 def scalable_path(topic: TopicLike, *parts: str) -> str:
-    """The path of a scalable topic; a name without a scheme means one."""
+    """The path of a scalable topic; a bare name means one. Raises InvalidNameError for other topics."""
     name = topic_name(topic, "topic")
+    if name.domain != "topic":
+        raise InvalidNameError(f"{name}: this call is for topic:// topics")
     return path_of("scalable", name.tenant, name.namespace, name.local, *parts)
 
 
+def merge_path(topic: TopicLike, segments: Iterable[int]) -> str:
+    """The path of a merge; raises InvalidConfigurationError without segments."""
+    ids = [str(segment) for segment in segments]
+    if not ids:
+        raise InvalidConfigurationError("name the segments to merge")
+    return scalable_path(topic, "merge", *ids)
+
+
 def classic_path(topic: TopicLike, *parts: str) -> str:
-    """The path of a `persistent://` topic; a name without a scheme means one."""
+    """The path of a classic topic; a bare name is persistent. Raises InvalidNameError for other topics."""
     name = topic_name(topic, "persistent")
+    if name.domain not in ("persistent", "non-persistent"):
+        raise InvalidNameError(f"{name}: this call is for persistent:// and non-persistent:// topics")
     return path_of(name.domain, name.tenant, name.namespace, name.local, *parts)
 
 

@@ -20,6 +20,7 @@ from anabranch.broker.serving.acknowledging import backlog_messages
 from anabranch.broker.serving.kept import KeptLog
 from anabranch.broker.serving.keyed_reading import KeyedReading
 from anabranch.broker.serving.lane_totals import backlog_of, lane_totals
+from anabranch.broker.serving.live_log import LiveLog
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.broker.serving.subscription import Subscription
 from anabranch.controller.service import TopicSummary
@@ -47,6 +48,13 @@ _SUBSCRIPTIONS = (
     Column("anabranch_backlog_messages", "gauge", "Messages not acknowledged yet."),
     Column("anabranch_consumers", "gauge", "Connected consumers, counted on each segment."),
     Column("anabranch_unacked_messages", "gauge", "Messages delivered and not acknowledged yet."),
+)
+_DROPS = (
+    Column(
+        "anabranch_messages_dropped_total",
+        "counter",
+        "Messages of non-persistent topics that were not delivered, counted for each subscription.",
+    ),
 )
 _LANES = (
     Column("anabranch_lanes", "gauge", "Lanes: keys or buckets that wait while others are delivered."),
@@ -115,6 +123,7 @@ class TopicTables:
         self._by_topic = by_topic
         self._traffic = Table(*_TRAFFIC)
         self._subscriptions = Table(*_SUBSCRIPTIONS)
+        self._drops = Table(*_DROPS)
         self._lanes = Table(*_LANES)
         self._faults = Table(*_FAULTS)
         self._layouts = Table(*_LAYOUTS)
@@ -125,6 +134,7 @@ class TopicTables:
         self.all = (
             self._traffic,
             self._subscriptions,
+            self._drops,
             self._lanes,
             self._faults,
             self._layouts,
@@ -163,6 +173,8 @@ class TopicTables:
         if log.name.segment is not None:
             segment = self._within(topic, segment=log.name.segment.id)
             self._entries.add(segment, log.entries_in, totals[0])
+        if isinstance(log, LiveLog):
+            self._drops.add(topic, log.messages_dropped)
         for name, subscription in log.subscriptions.items():
             self._add_subscription(log, subscription, self._within(topic, subscription=name))
 
@@ -236,6 +248,9 @@ async def collect_topics(broker: Broker) -> TopicTables:
             tables.add_served(served)
         elif stored is not None:
             tables.add_stored(name, stored, broker.logs.kept(name), broker.stores)
+    live = [log for log in broker.logs.served if log.name.is_live]
+    async for served in in_slices(live, LOGS_AT_ONCE):
+        tables.add_served(served)
     async for led in in_slices(broker.controllers.summaries(), LOGS_AT_ONCE):
         tables.add_led(led)
     return tables

@@ -12,7 +12,12 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def plain(body: object) -> Any:
-    """The JSON of a body, as dicts, lists, numbers and texts."""
+    """The JSON of a body, as dicts, lists, numbers and texts.
+
+    Example:
+        with AdminClient("http://127.0.0.1:8080") as admin:
+            print(plain(admin.brokers())[0]["serviceUrl"])
+    """
     return msgspec.to_builtins(body, str_keys=True)
 
 

@@ -37,6 +37,16 @@ class LeaderBroker(Body, frozen=True, kw_only=True):
     service_url: str = ""
 
 
+class InternalConfiguration(Body, frozen=True, kw_only=True):
+    """The stores that brokers use; None for one that they do not have."""
+
+    metadata_store_url: str | None = None
+    configuration_metadata_store_url: str | None = None
+    ledgers_root_path: str | None = None
+    bookkeeper_metadata_service_uri: str | None = None
+    state_storage_service_url: str | None = None
+
+
 class LookupAnswer(Body, frozen=True, kw_only=True):
     """The addresses of the broker that serves a topic."""
 

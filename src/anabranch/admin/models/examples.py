@@ -5,9 +5,23 @@ from __future__ import annotations
 from typing import Any, Final
 
 from anabranch.admin.models.body import ErrorBody
-from anabranch.admin.models.brokers import BrokerInfo, ClusterData, LeaderBroker, LookupAnswer
+from anabranch.admin.models.brokers import (
+    BrokerInfo,
+    ClusterData,
+    InternalConfiguration,
+    LeaderBroker,
+    LookupAnswer,
+)
 from anabranch.admin.models.lanes import LaneInfo, LaneMessage, SkippedEntries
-from anabranch.admin.models.namespaces import AuthPolicies, Bundles, NamespacePolicies, RetentionPolicies
+from anabranch.admin.models.namespaces import (
+    AuthPolicies,
+    AutoSubscriptionCreation,
+    AutoTopicCreation,
+    BacklogQuotaBody,
+    Bundles,
+    NamespacePolicies,
+    RetentionPolicies,
+)
 from anabranch.admin.models.scalable import (
     AutoScaleOverride,
     Explanation,
@@ -34,6 +48,7 @@ from anabranch.admin.models.tenants import (
     TopicPermissions,
 )
 from anabranch.admin.models.topics import (
+    BacklogAnalysis,
     CompactionStatus,
     ConsumerStats,
     CursorPosition,
@@ -51,6 +66,7 @@ from anabranch.admin.models.topics import (
 
 _URL: Final = "http://127.0.0.1:8080"
 _BROKER: Final = "pulsar://127.0.0.1:6650"
+_STORE: Final = "sqlite:/var/lib/anabranch/metadata.db"
 _SEGMENT: Final = SegmentInfo(segment_id=0, hash_range=HashRangeBody(start=0, end=0xFFFF))
 _SCHEMA: Final = SchemaInfo(version=0, type="STRING", timestamp=1767322800000, data="")
 
@@ -61,6 +77,7 @@ EXAMPLES: Final[dict[type, Any]] = {
         ClusterData(service_url=_URL, broker_service_url=_BROKER),
         BrokerInfo(id=0, service_url=_BROKER, web_service_url=_URL, stores=[0]),
         LeaderBroker(broker_id="127.0.0.1:8080", service_url=_URL),
+        InternalConfiguration(metadata_store_url=_STORE, configuration_metadata_store_url=_STORE),
         LookupAnswer(broker_url=_BROKER, http_url=_URL, native_url=_BROKER, broker_id="127.0.0.1:8080"),
         PostedSchema(type="AVRO", schema='{"type":"record","name":"Order","fields":[]}'),
         _SCHEMA,
@@ -104,6 +121,14 @@ EXAMPLES: Final[dict[type, Any]] = {
             bundles=Bundles(),
             retention_policies=RetentionPolicies(retention_time_in_minutes=1440, retention_size_in_mb=-1),
         ),
+        Bundles(),
+        RetentionPolicies(retention_time_in_minutes=1440, retention_size_in_mb=-1),
+        AutoTopicCreation(allow_auto_topic_creation=True, topic_type="partitioned", default_num_partitions=4),
+        AutoSubscriptionCreation(allow_auto_subscription_creation=False),
+        BacklogQuotaBody(limit_size=2**30, policy="producer_request_hold"),
+        PublishRate(publish_throttling_rate_in_msg=1000),
+        DispatchRate(dispatch_throttling_rate_in_byte=2**20),
+        BacklogAnalysis(entries=10, messages=1000, first_position="7:33", last_position="7:42"),
         InternalStats(
             entries_added_counter=43,
             number_of_entries=43,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import field
 
@@ -29,8 +29,33 @@ class Bundles(Body, frozen=True, kw_only=True):
 class RetentionPolicies(Body, frozen=True, kw_only=True, omit_defaults=True):
     """How long acknowledged messages stay, and how much of them; -1 is no limit."""
 
-    retention_time_in_minutes: float | None = None
-    retention_size_in_mb: float | None = field(default=None, name="retentionSizeInMB")
+    # Clients in Go read a whole number only if it is written as one.
+    retention_time_in_minutes: int | float | None = None
+    retention_size_in_mb: int | float | None = field(default=None, name="retentionSizeInMB")
+
+
+class AutoTopicCreation(Body, frozen=True, kw_only=True, omit_defaults=True):
+    """Whether clients create a topic by using it, and the partitions that it gets."""
+
+    allow_auto_topic_creation: bool
+    topic_type: Literal["partitioned", "non-partitioned"] | None = None
+    default_num_partitions: int | None = None
+
+
+class AutoSubscriptionCreation(Body, frozen=True, kw_only=True):
+    """Whether consumers create a subscription by using it."""
+
+    allow_auto_subscription_creation: bool
+
+
+class BacklogQuotaBody(Body, frozen=True, kw_only=True, omit_defaults=True):
+    """The most bytes or seconds that subscriptions may leave unacknowledged; -1 is no limit."""
+
+    limit: int | None = None
+    """An older name of `limitSize`."""
+    limit_size: int | None = None
+    limit_time: int | None = None
+    policy: Literal["producer_request_hold", "producer_exception", "consumer_backlog_eviction"]
 
 
 class NamespacePolicies(Body, frozen=True, kw_only=True, rename=None, omit_defaults=True):
@@ -43,13 +68,13 @@ class NamespacePolicies(Body, frozen=True, kw_only=True, rename=None, omit_defau
     properties: dict[str, str] | None = None
     retention_policies: RetentionPolicies | None = None
     message_ttl_in_seconds: int | None = None
-    backlog_quota_map: dict[str, Any] | None = None
+    backlog_quota_map: dict[str, BacklogQuotaBody] | None = None
     subscription_expiration_time_minutes: int | None = None
     deduplication_enabled: bool | None = field(default=None, name="deduplicationEnabled")
-    auto_topic_creation_override: dict[str, Any] | None = field(
+    auto_topic_creation_override: AutoTopicCreation | None = field(
         default=None, name="autoTopicCreationOverride"
     )
-    auto_subscription_creation_override: dict[str, Any] | None = field(
+    auto_subscription_creation_override: AutoSubscriptionCreation | None = field(
         default=None, name="autoSubscriptionCreationOverride"
     )
     scalable_topic_auto_scale_policy: AutoScaleOverride | None = field(

@@ -24,6 +24,8 @@ class CursorPosition(Body, frozen=True, kw_only=True):
     partition_index: int = -1
     batch_index: int = -1
     is_excluded: bool = False
+    excluded: bool = False
+    """Java's name of `isExcluded`."""
     properties: dict[str, str] | None = None
 
 
@@ -42,6 +44,7 @@ class PublisherStats(Body, frozen=True, kw_only=True):
     msg_rate_in: float = 0.0
     msg_throughput_in: float = 0.0
     average_msg_size: float = 0.0
+    chunked_message_rate: float = 0.0
     producer_id: int = 0
     producer_name: str = ""
     supports_partial_producer: bool = False
@@ -63,6 +66,8 @@ class ConsumerStats(Body, frozen=True, kw_only=True):
     msg_throughput_out: float = 0.0
     bytes_out_counter: int = 0
     msg_out_counter: int = 0
+    msg_rate_redeliver: float = 0.0
+    message_ack_rate: float = 0.0
     address: str = ""
     connected_since: str = ""
     client_version: str = ""
@@ -82,10 +87,21 @@ class CompactionStatus(Body, frozen=True, kw_only=True):
 class SubscriptionStats(Body, frozen=True, kw_only=True):
     """One subscription of a log; `msgBacklog` counts entries, `backlogMessages` messages."""
 
+    msg_rate_out: float = 0.0
+    msg_throughput_out: float = 0.0
+    msg_rate_redeliver: float = 0.0
+    message_ack_rate: float = 0.0
+    msg_rate_expired: float = 0.0
     bytes_out_counter: int = 0
     msg_out_counter: int = 0
+    msg_drop_counter: int = 0
+    """Only on a live topic: messages for which no consumer had room."""
     msg_backlog: int = 0
     msg_backlog_no_delayed: int = 0
+    msg_delayed: int = 0
+    """Entries that wait for their delivery time, as far as the broker has read."""
+    msg_in_replay: int = 0
+    """Entries that were read before and wait: they were taken back, or a slow consumer holds their key."""
     backlog_messages: int = 0
     backlog_size: int = 0
     earliest_msg_publish_time_in_backlog: int = 0
@@ -98,7 +114,9 @@ class SubscriptionStats(Body, frozen=True, kw_only=True):
     consumable_backlog: int = 0
     consumable_backlog_messages: int = 0
     unacked_messages: int = 0
+    blocked_subscription_on_unacked_msgs: bool = False
     type: str = ""
+    """Empty until the first consumer attaches."""
     active_consumer_name: str = ""
     last_acked_timestamp: int = 0
     last_consumed_timestamp: int = 0
@@ -116,7 +134,28 @@ class SubscriptionStats(Body, frozen=True, kw_only=True):
     is_durable: bool = True
     replicated: bool = False
     is_replicated: bool = False
+    allow_out_of_order_delivery: bool = False
+    """Never here: a key keeps its order, also for consumers that would allow otherwise."""
+    key_shared_mode: str | None = None
     subscription_properties: dict[str, str] = {}
+
+
+class CompactionStats(Body, frozen=True, kw_only=True):
+    """The last compactions since the log was loaded."""
+
+    last_compaction_removed_event_count: int = 0
+    last_compaction_succeed_timestamp: int = 0
+    last_compaction_failed_timestamp: int = 0
+    last_compaction_duration_time_in_mills: int = 0
+
+
+class SubscriptionFigures(Body, frozen=True, kw_only=True):
+    """The figures that subscriptions of scalable and classic topics have in common."""
+
+    type: str | None = None
+    consumers: int = 0
+    backlog: int | None = None
+    """Messages of a scalable topic, entries of a classic one; None if it is not known."""
 
 
 class TopicStats(Body, frozen=True, kw_only=True):
@@ -130,9 +169,17 @@ class TopicStats(Body, frozen=True, kw_only=True):
     msg_in_counter: int = 0
     bytes_out_counter: int = 0
     msg_out_counter: int = 0
+    msg_drop_rate: float = 0.0
+    msg_drop_counter: int = 0
+    """Only of a live topic: messages that were not delivered, counted for each subscription."""
     average_msg_size: float = 0.0
+    msg_chunk_published: bool = False
     storage_size: int = 0
     backlog_size: int = 0
+    offloaded_storage_size: int = 0
+    """Always 0: there is no second tier of storage."""
+    oldest_backlog_message_age_seconds: int = -1
+    """The age of the oldest message that a durable subscription has not acknowledged; -1 without one."""
     publishers: list[PublisherStats] = []
     waiting_publishers: int = 0
     publish_rate_limited_times: int = 0
@@ -143,6 +190,11 @@ class TopicStats(Body, frozen=True, kw_only=True):
     owner_broker: str = ""
     topic_creation_time_stamp: int = 0
     last_publish_time_stamp: int = 0
+    compaction: CompactionStats = CompactionStats()
+    ongoing_txn_count: int = 0
+    """The counts of transactions are always 0, because transactions are refused."""
+    aborted_txn_count: int = 0
+    committed_txn_count: int = 0
     troubles: list[str] = []
 
 

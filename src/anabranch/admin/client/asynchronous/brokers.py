@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from anabranch.admin.client.async_http import AsyncHttpClient
-from anabranch.admin.client.requests import get, path_of
-from anabranch.admin.models.brokers import BrokerInfo, ClusterData, LookupAnswer
+from anabranch.admin.client.requests import get, lacking, path_of
+from anabranch.admin.models.brokers import BrokerInfo, ClusterData, InternalConfiguration, LookupAnswer
 from anabranch.model.names import TopicName
 
 
@@ -17,11 +17,26 @@ class AsyncBrokerMethods(AsyncHttpClient):
         >>> [broker.id for broker in await admin.brokers()]
         [0]
         """
-        return await self.send(get("/admin/v2/brokers/workers", list[BrokerInfo]), timeout)
+        path = "/admin/v2/brokers/workers"
+        found = await self.send(get(path, list[BrokerInfo | str]), timeout)
+        # Pulsar takes the last word of the path for the name of a cluster, and answers with addresses.
+        if any(isinstance(one, str) for one in found):
+            raise lacking(f"GET {path}")
+        return [one for one in found if isinstance(one, BrokerInfo)]
 
     async def version(self, *, timeout: float | None = None) -> str:
         """The version of the broker."""
         return await self.send(get("/admin/v2/brokers/version", str), timeout)
+
+    async def internal_configuration(self, *, timeout: float | None = None) -> InternalConfiguration:
+        """The addresses of the stores that the brokers share.
+
+        >>> (await admin.internal_configuration()).bookkeeper_metadata_service_uri is None
+        True
+        """
+        return await self.send(
+            get("/admin/v2/brokers/internal-configuration", InternalConfiguration), timeout
+        )
 
     async def clusters(self, *, timeout: float | None = None) -> list[str]:
         """The names of the clusters that the broker knows.

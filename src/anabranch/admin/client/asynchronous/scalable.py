@@ -13,8 +13,10 @@ from anabranch.admin.client.requests import (
     change,
     find,
     get,
+    merge_path,
     path_of,
     scalable_path,
+    topic_name,
 )
 from anabranch.admin.models.scalable import (
     AutoScaleOverride,
@@ -55,7 +57,12 @@ class AsyncScalableMethods(AsyncHttpClient):
 
     async def migrate(self, topic: TopicLike, *, force: bool = False, timeout: float | None = None) -> None:
         """Continue the classic topic of this name as a scalable topic."""
-        await self.send(change("POST", scalable_path(topic, "migrate"), query={"force": force}), timeout)
+        await self.send(
+            change(
+                "POST", scalable_path(topic_name(topic, "topic").topic, "migrate"), query={"force": force}
+            ),
+            timeout,
+        )
 
     async def list_topics(
         self, namespace: str, properties: Mapping[str, str] | None = None, *, timeout: float | None = None
@@ -125,8 +132,7 @@ class AsyncScalableMethods(AsyncHttpClient):
 
     async def merge(self, topic: TopicLike, segments: Iterable[int], *, timeout: float | None = None) -> None:
         """Merge neighbouring segments into one."""
-        path = scalable_path(topic, "merge", *map(str, segments))
-        await self.send(change("POST", path), timeout)
+        await self.send(change("POST", merge_path(topic, segments)), timeout)
 
     async def rebucket(self, topic: TopicLike, segment: int, **how: Unpack[RebucketOptions]) -> None:
         """Replace a segment by one with buckets of equal width or load, or with these boundaries."""

@@ -3,12 +3,43 @@
 from __future__ import annotations
 
 from anabranch.admin.client.async_http import AsyncHttpClient
-from anabranch.admin.client.requests import TopicLike, change, subscription_path, topic_name
-from anabranch.admin.models.topics import CursorPosition
+from anabranch.admin.client.requests import (
+    TopicLike,
+    change,
+    classic_path,
+    get,
+    scalable_path,
+    subscription_path,
+    topic_name,
+)
+from anabranch.admin.models.scalable import ScalableStats
+from anabranch.admin.models.topics import CursorPosition, SubscriptionFigures, TopicStats
 
 
 class AsyncSubscriptionMethods(AsyncHttpClient):
     """Methods about subscriptions; the scheme of the topic decides about its kind."""
+
+    async def subscription_figures(
+        self, topic: TopicLike, *, timeout: float | None = None
+    ) -> dict[str, SubscriptionFigures]:
+        """The type, consumers and backlog of each subscription of a topic of any kind.
+
+        >>> await admin.subscription_figures("orders")
+        {}
+        """
+        if topic_name(topic, "topic").domain == "topic":
+            scalable = await self.send(get(scalable_path(topic, "stats"), ScalableStats), timeout)
+            return {
+                name: SubscriptionFigures(type=one.type, consumers=one.consumer_count, backlog=one.backlog)
+                for name, one in scalable.subscriptions.items()
+            }
+        classic = await self.send(get(classic_path(topic, "stats"), TopicStats), timeout)
+        return {
+            name: SubscriptionFigures(
+                type=one.type or None, consumers=len(one.consumers), backlog=one.msg_backlog
+            )
+            for name, one in classic.subscriptions.items()
+        }
 
     async def create_subscription(
         self,

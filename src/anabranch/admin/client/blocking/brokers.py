@@ -5,8 +5,8 @@
 from __future__ import annotations
 
 from anabranch.admin.client.http_client import HttpClient
-from anabranch.admin.client.requests import get, path_of
-from anabranch.admin.models.brokers import BrokerInfo, ClusterData, LookupAnswer
+from anabranch.admin.client.requests import get, lacking, path_of
+from anabranch.admin.models.brokers import BrokerInfo, ClusterData, InternalConfiguration, LookupAnswer
 from anabranch.model.names import TopicName
 
 
@@ -19,11 +19,24 @@ class BrokerMethods(HttpClient):
         >>> [broker.id for broker in admin.brokers()]
         [0]
         """
-        return self.send(get("/admin/v2/brokers/workers", list[BrokerInfo]), timeout)
+        path = "/admin/v2/brokers/workers"
+        found = self.send(get(path, list[BrokerInfo | str]), timeout)
+        # Pulsar takes the last word of the path for the name of a cluster, and answers with addresses.
+        if any(isinstance(one, str) for one in found):
+            raise lacking(f"GET {path}")
+        return [one for one in found if isinstance(one, BrokerInfo)]
 
     def version(self, *, timeout: float | None = None) -> str:
         """The version of the broker."""
         return self.send(get("/admin/v2/brokers/version", str), timeout)
+
+    def internal_configuration(self, *, timeout: float | None = None) -> InternalConfiguration:
+        """The addresses of the stores that the brokers share.
+
+        >>> (admin.internal_configuration()).bookkeeper_metadata_service_uri is None
+        True
+        """
+        return self.send(get("/admin/v2/brokers/internal-configuration", InternalConfiguration), timeout)
 
     def clusters(self, *, timeout: float | None = None) -> list[str]:
         """The names of the clusters that the broker knows.

@@ -104,6 +104,17 @@ class ClassicMethods(HttpClient):
         """The id of the last message; entry -1 if there is none."""
         return self.send(get(classic_path(topic, "lastMessageId"), MessageIdBody), timeout)
 
+    def backlog_size(
+        self, topic: TopicLike, ledger_id: int = -1, entry_id: int = -1, *, timeout: float | None = None
+    ) -> int:
+        """The stored bytes behind a message; all bytes without one.
+
+        >>> admin.backlog_size("events")
+        0
+        """
+        last = MessageIdBody(ledger_id=ledger_id, entry_id=entry_id)
+        return self.send(ask("PUT", classic_path(topic, "backlogSize"), int, body=last), timeout)
+
     def message_id_at(
         self, topic: TopicLike, timestamp_ms: int, *, timeout: float | None = None
     ) -> MessageIdBody:

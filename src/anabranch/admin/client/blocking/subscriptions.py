@@ -5,12 +5,43 @@
 from __future__ import annotations
 
 from anabranch.admin.client.http_client import HttpClient
-from anabranch.admin.client.requests import TopicLike, change, subscription_path, topic_name
-from anabranch.admin.models.topics import CursorPosition
+from anabranch.admin.client.requests import (
+    TopicLike,
+    change,
+    classic_path,
+    get,
+    scalable_path,
+    subscription_path,
+    topic_name,
+)
+from anabranch.admin.models.scalable import ScalableStats
+from anabranch.admin.models.topics import CursorPosition, SubscriptionFigures, TopicStats
 
 
 class SubscriptionMethods(HttpClient):
     """Methods about subscriptions; the scheme of the topic decides about its kind."""
+
+    def subscription_figures(
+        self, topic: TopicLike, *, timeout: float | None = None
+    ) -> dict[str, SubscriptionFigures]:
+        """The type, consumers and backlog of each subscription of a topic of any kind.
+
+        >>> admin.subscription_figures("orders")
+        {}
+        """
+        if topic_name(topic, "topic").domain == "topic":
+            scalable = self.send(get(scalable_path(topic, "stats"), ScalableStats), timeout)
+            return {
+                name: SubscriptionFigures(type=one.type, consumers=one.consumer_count, backlog=one.backlog)
+                for name, one in scalable.subscriptions.items()
+            }
+        classic = self.send(get(classic_path(topic, "stats"), TopicStats), timeout)
+        return {
+            name: SubscriptionFigures(
+                type=one.type or None, consumers=len(one.consumers), backlog=one.msg_backlog
+            )
+            for name, one in classic.subscriptions.items()
+        }
 
     def create_subscription(
         self,

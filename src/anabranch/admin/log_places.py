@@ -1,0 +1,67 @@
+"""Places in a log as bodies of admin calls: message ids, and the words "earliest" and "latest"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from anabranch.admin import stats
+from anabranch.admin.models.topics import MessageIdBody
+from anabranch.broker.serving.served_log import ServedLog
+from anabranch.errors import InvalidConfigurationError
+from anabranch.ledger.storage import SegmentLog
+from anabranch.model.ids import Position
+from anabranch.model.limits import check_properties
+
+
+def last_id(segment: ServedLog) -> MessageIdBody:
+    """The id of the last message of a log."""
+    last = stats.position_before(segment.log, segment.log.extent.next_ordinal)
+    return stats.message_id(last, segment.partition)
+
+
+def ordinal_from(log: SegmentLog, start: object) -> int:
+    """The ordinal of "earliest", "latest", None (latest) or a message id in a body."""
+    if start is None or start == "latest":
+        return log.extent.next_ordinal
+    if start == "earliest":
+        return log.extent.first_ordinal
+    if isinstance(start, dict):
+        ledger, entry = start.get("ledgerId"), start.get("entryId")
+        if isinstance(ledger, int) and isinstance(entry, int):
+            ordinal = log.extent.ordinal_of(Position(ledger, entry))
+            return min(ordinal + _is_excluded(start), log.extent.next_ordinal)
+    raise InvalidConfigurationError(
+        'the body must be "earliest", "latest" or {"ledgerId": .., "entryId": ..}'
+    )
+
+
+async def subscribe_from(segment: ServedLog, subscription: str, start: object) -> None:
+    """Create a durable subscription at `start`, with the properties that a body has beside a message id."""
+    ordinal, properties = ordinal_from(segment.log, start), _properties_of(start)
+    await segment.subscription(subscription, durable=True, ordinal=ordinal, properties=properties)
+
+
+def _properties_of(start: object) -> dict[str, str]:
+    given = start.get("properties") if isinstance(start, dict) else None
+    try:
+        properties = msgspec.convert(given or {}, dict[str, str])
+    except msgspec.ValidationError as error:
+        raise InvalidConfigurationError(f"properties must be an object of texts: {error}") from error
+    check_properties("a subscription", properties)
+    return properties
+
+
+def end_after(log: SegmentLog, last: object) -> int:
+    """As `ordinal_from`; for a message id the ordinal after it, unless the id is excluded."""
+    if isinstance(last, dict) and isinstance(last.get("entryId"), int):
+        after = last["entryId"] + (not _is_excluded(last))
+        return ordinal_from(log, {"ledgerId": last.get("ledgerId"), "entryId": after})
+    return ordinal_from(log, last)
+
+
+def _is_excluded(place: Mapping[str, Any]) -> bool:
+    # Java's admin client drops the verb from the name of the field.
+    return bool(place.get("isExcluded") or place.get("excluded"))
