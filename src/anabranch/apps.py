@@ -14,18 +14,30 @@ A handler stays an ordinary function. `app.bench()` runs handlers without a brok
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Any, Literal, NamedTuple, TypeVar
+from datetime import datetime
+from typing import Any, NamedTuple, TypeVar
 
 from anabranch.aio import Backoff
 from anabranch.client.api import AsyncClient
-from anabranch.client.options import DeadLetter, parse_topic
+from anabranch.client.consume.attempts import begin
+from anabranch.client.consume.run_options import StopSignal
+from anabranch.client.consume.topics_options import TopicsKind
+from anabranch.client.decide.outgoing import Extras
+from anabranch.client.message import Message
+from anabranch.client.options import DeadLetter, InitialPosition, Seconds, one_of, parse_topic, positive
+from anabranch.client.produce.preparing import Prepared, Preparing
 from anabranch.client.produce.producer import AsyncProducer
-from anabranch.client.schema import Codec, Schema
+from anabranch.client.received import Received
+from anabranch.client.schema import BYTES, Codec, Schema
+from anabranch.clock import SystemClock
 from anabranch.errors import InvalidConfigurationError
+from anabranch.model.ids import MessageId
+from anabranch.model.names import validate_subscription
+from anabranch.protocol.commands import Delivery
+from anabranch.protocol.singles import build_single
 
 F = TypeVar("F", bound=Callable[[Any], Awaitable[object]])
 
@@ -36,9 +48,21 @@ Lifespan = Callable[[], AbstractAsyncContextManager[object]]
 
 @dataclass(frozen=True)
 class HandlerOptions:
-    """How the messages of one subscription are handled."""
+    """How the messages of one subscription are handled.
 
-    kind: Literal["stream", "queue"] = "stream"
+    Example:
+        app = App("pulsar://127.0.0.1:6650")
+        options = HandlerOptions(kind="queue", schema=Schema.string(), dead_letter=DeadLetter(3))
+
+        @app.subscriber("names", subscription="greet", options=options)
+        async def greet(message: Message[str]) -> None:
+            print("Hello", message.value)
+
+        async with app.bench() as bench:
+            await bench.deliver("names", "Zoë")
+    """
+
+    kind: TopicsKind = "stream"
     """A stream keeps the order of each key; a queue shares messages out one by one."""
     schema: Codec[Any] = field(default_factory=Schema.bytes)
     concurrency: int = 500
@@ -46,7 +70,12 @@ class HandlerOptions:
     """The pauses of a key whose handler raised."""
     dead_letter: DeadLetter | None = None
     """The place of messages that failed too often."""
-    initial_position: Literal["earliest", "latest"] = "earliest"
+    initial_position: InitialPosition = "earliest"
+
+    def __post_init__(self) -> None:
+        one_of("kind", self.kind, TopicsKind)
+        one_of("initial_position", self.initial_position, InitialPosition)
+        positive("concurrency", self.concurrency)
 
 
 class Subscriber(NamedTuple):
@@ -59,15 +88,27 @@ class Subscriber(NamedTuple):
 
 
 class App:
-    """The handlers of an application, and the client that they share."""
+    """The handlers of an application, and the client that they share.
+
+    Example:
+        app = App("pulsar://127.0.0.1:6650")
+
+        @app.subscriber("orders", subscription="billing")
+        async def charge(message: Message[bytes]) -> None:
+            await app.publish("receipts", b"paid", key=message.key)
+
+        async with app.bench() as bench:
+            await bench.deliver("orders", b"one tea", key="alice")
+            print(bench.published)
+    """
 
     def __init__(self, service_url: str, *, lifespan: Lifespan | None = None, **client: Any) -> None:
         """`lifespan` surrounds every run, to open and close what handlers need; `client` are the arguments of
         AsyncClient."""
         self._url, self._lifespan, self._arguments = service_url, lifespan, client
-        self.subscribers: list[Subscriber] = []
+        self._subscribers: list[Subscriber] = []
         self._client: AsyncClient | None = None
-        self._producers: dict[str, asyncio.Task[AsyncProducer[Any]]] = {}
+        self._producers: dict[tuple[str, Any], asyncio.Task[AsyncProducer[Any]]] = {}
         self._bench: Bench | None = None
 
     def subscriber(
@@ -75,49 +116,68 @@ class App:
     ) -> Callable[[F], F]:
         """Let the decorated coroutine function handle the messages of a subscription."""
         chosen = options or HandlerOptions()
-        name = str(parse_topic(topic))
-        if any((each.topic, each.subscription) == (name, subscription) for each in self.subscribers):
+        name, subscription = str(parse_topic(topic)), validate_subscription(subscription)
+        if any((each.topic, each.subscription) == (name, subscription) for each in self._subscribers):
             raise InvalidConfigurationError(f"{subscription} of {name} has a handler already")
 
         def register(handler: F) -> F:
-            self.subscribers.append(Subscriber(name, subscription, handler, chosen))
+            self._subscribers.append(Subscriber(name, subscription, handler, chosen))
             return handler
 
         return register
 
-    async def publish(self, topic: str, value: Any, *, key: str | None = None) -> None:
-        """Publish from a handler, and wait until the message is stored."""
+    async def publish(
+        self, topic: str, value: Any, *, key: str | None = None, schema: Codec[Any] = BYTES
+    ) -> None:
+        """Publish from a handler, and wait until the message is stored.
+
+        The value has the type of `schema`, bytes by default. The application keeps one producer for each
+        topic and schema. Raises SchemaError or TypeError for a value that does not fit, and
+        the errors of `AsyncProducer.send`.
+        """
         name = str(parse_topic(topic))
         if self._bench is not None:
-            self._bench.published.append(BenchPublished(name, value, key))
+            self._bench._note(name, value, key, schema)
             return
         if self._client is None:
             raise InvalidConfigurationError("the application does not run; publish from a handler")
-        if name not in self._producers:
-            self._producers[name] = asyncio.ensure_future(self._client.create_producer(name))
+        # A handler may make its schema in each call, so equal ones share a producer.
+        definition = getattr(schema, "definition", None)
+        of = name, schema if definition is None else (type(value), repr(definition))
+        if of not in self._producers:
+            self._producers[of] = asyncio.ensure_future(self._client.create_producer(name, schema=schema))
         try:
-            producer = await asyncio.shield(self._producers[name])
+            producer = await asyncio.shield(self._producers[of])
         except Exception:
-            self._producers.pop(name, None)
+            self._producers.pop(of, None)
             raise
         await producer.send(value, key=key)
 
-    async def run(self) -> None:
-        """Handle messages until the task is cancelled, or until a consumer fails; then close everything."""
-        if not self.subscribers:
+    async def run(self, *, stop: StopSignal | Seconds | None = None) -> None:
+        """Handle messages until the task is cancelled, a consumer fails, or as `stop` says; then close all.
+
+        `stop` is that of `AsyncStreamConsumer.run`: running handlers may end. Raises the error of the first
+        consumer that fails, as `subscribe_stream` and `run` raise it.
+        """
+        if not self._subscribers:
             raise InvalidConfigurationError("the application has no handlers; use @app.subscriber")
+        if self._client is not None or self._bench is not None:
+            raise InvalidConfigurationError("the application runs already")
         async with AsyncExitStack() as stack:
             if self._lifespan is not None:
                 await stack.enter_async_context(self._lifespan())
             self._client = await stack.enter_async_context(AsyncClient(self._url, **self._arguments))
             try:
                 async with asyncio.TaskGroup() as tasks:
-                    for each in self.subscribers:
-                        tasks.create_task(self._handle(self._client, each))
+                    for each in self._subscribers:
+                        tasks.create_task(self._handle(self._client, each, stop))
+            except ExceptionGroup as group:
+                # The first failure ends all handlers, so it is the one that the caller can handle.
+                raise group.exceptions[0] from None
             finally:
                 self._client, self._producers = None, {}
 
-    async def _handle(self, client: AsyncClient, each: Subscriber) -> None:
+    async def _handle(self, client: AsyncClient, each: Subscriber, stop: StopSignal | Seconds | None) -> None:
         how = each.options
         shared: dict[str, Any] = {
             "schema": how.schema,
@@ -126,7 +186,7 @@ class App:
         }
         subscribe: Any = client.subscribe_stream if how.kind == "stream" else client.subscribe_queue
         consumer = await subscribe(each.topic, each.subscription, **shared)
-        await consumer.run(each.handler, concurrency=how.concurrency, retry=how.retry)
+        await consumer.run(each.handler, concurrency=how.concurrency, retry=how.retry, stop=stop)
 
     @asynccontextmanager
     async def bench(self) -> AsyncIterator[Bench]:
@@ -136,7 +196,7 @@ class App:
         async with AsyncExitStack() as stack:
             if self._lifespan is not None:
                 await stack.enter_async_context(self._lifespan())
-            self._bench = Bench(self.subscribers)
+            self._bench = Bench(self._subscribers)
             try:
                 yield self._bench
             finally:
@@ -144,42 +204,96 @@ class App:
 
 
 class BenchPublished(NamedTuple):
-    """A message that a handler published on a bench."""
+    """A message that a handler published on a bench, encoded and decoded by the schema of `publish`.
+
+    Example:
+        receipt = BenchPublished("topic://public/default/receipts", b"paid", "alice")
+        assert receipt.key == "alice"
+    """
 
     topic: str
     value: Any
     key: str | None
 
 
-@dataclass(frozen=True)
-class BenchMessage:
-    """A message that a test delivers; handlers read it like a received one."""
-
-    value: Any
-    key: str | None = None
-    topic: str = ""
-    properties: dict[str, str] = field(default_factory=dict)
-    publish_time: datetime = datetime(1970, 1, 1, tzinfo=UTC)
-    redelivery_count: int = 0
-
-
 class Bench:
-    """Handlers without a broker."""
+    """Handlers without a broker; made by `App.bench`.
+
+    Example:
+        app = App("pulsar://127.0.0.1:6650")
+
+        @app.subscriber("orders", subscription="billing")
+        async def charge(message: Message[bytes]) -> None:
+            await app.publish("receipts", b"paid", key=message.key)
+
+        async with app.bench() as bench:
+            await bench.deliver("orders", b"one tea", key="alice")
+            assert bench.published == [BenchPublished("topic://public/default/receipts", b"paid", "alice")]
+    """
 
     def __init__(self, subscribers: list[Subscriber]) -> None:
         self._subscribers = subscribers
+        self._clock = SystemClock()
+        self._count = 0
         self.published: list[BenchPublished] = []
 
-    async def deliver(self, topic: str, value: Any, *, key: str | None = None) -> None:
+    async def deliver(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: str | bytes | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time: datetime | None = None,
+    ) -> None:
         """Call the handlers of a topic with one message, encoded and decoded by their schemas.
 
-        An exception of a handler reaches the test at once; there is no retry.
+        The arguments are those of `send`. An exception of a handler reaches the test at once; there is no
+        retry.
         """
         name = str(parse_topic(topic))
         found = [each for each in self._subscribers if each.topic == name]
         if not found:
             raise InvalidConfigurationError(f"no handler subscribes to {name}")
         for each in found:
-            codec = each.options.schema
-            decoded = None if value is None else codec.decode(codec.encode(value))
-            await each.handler(BenchMessage(decoded, key, name))
+            prepared = Preparing(each.options.schema, self._clock).one(
+                value, key, properties, event_time, None, None, None
+            )
+            await begin(each.handler, self._message(name, each.options.schema, prepared))
+
+    def _message(self, topic: str, schema: Codec[Any], prepared: Prepared) -> Message[Any]:
+        """A message as a consumer hands it out: an entry of its own in a log of the bench."""
+        data, key, extras, _ = prepared
+        rare = extras or Extras()
+        self._count += 1
+        entry = build_single(
+            data,
+            key,
+            self._count,
+            "bench",
+            self._clock.wall_ms(),
+            properties=rare.properties,
+            event_time_ms=rare.event_time_ms,
+            null_value=rare.null_value,
+        )
+        delivery = Delivery(1, 1, self._count, -1, 0, (), None, None, None, entry)
+        return Message(Received(_BenchSource(topic, schema), delivery), 0, self._count)
+
+    def _note(self, topic: str, value: Any, key: str | None, schema: Codec[Any]) -> None:
+        """Keep a message that a handler publishes; raises as a producer does for a bad value."""
+        prepared = Preparing(schema, self._clock).one(value, key, None, None, None, None, None)
+        message = self._message(topic, schema, prepared)
+        self.published.append(BenchPublished(topic, message.value, message.key))
+
+
+class _BenchSource:
+    """The segment and the consumer of a message of a bench."""
+
+    segment_id = 0
+
+    def __init__(self, topic: str, schema: Codec[Any]) -> None:
+        self.topic = self._given_topic = topic
+        self.schema, self.home = schema, self
+
+    def vector(self, number: int) -> tuple[tuple[int, MessageId], ...]:
+        return ()

@@ -7,27 +7,26 @@ loop they were made on; the same API for code without a loop is in `blocking`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from random import Random
 from typing import Any, Unpack, cast
 
 from anabranch.client.consume.consumer_figures import figures_of
 from anabranch.client.consume.consumer_opening import ConsumerOpening
 from anabranch.client.consume.inbox import Inbox
+from anabranch.client.consume.letters import LetterTarget
 from anabranch.client.figures import ClientFigures
-from anabranch.client.net.connection_pool import ConnectionPool, PoolTimes
-from anabranch.client.net.layout_watch import TopicLayout, look_up_layout
-from anabranch.client.net.schemas import TopicSchema, look_up_schema
+from anabranch.client.interceptors import checked_interceptors
+from anabranch.client.net.new_pool import new_pool
+from anabranch.client.net.timeouts import PoolTimes
 from anabranch.client.options import (
     MEMORY_LIMIT,
     AccessMode,
     Batching,
     ClientArguments,
     CompressionName,
+    ProducerArguments,
     PublishOptions,
     Seconds,
     kept_pairs,
-    optional_seconds,
-    parse_service_url,
     parse_topic,
     positive,
     refuse_unknown,
@@ -37,9 +36,6 @@ from anabranch.client.produce.memory import Memory, PublishContext
 from anabranch.client.produce.producer import AsyncProducer
 from anabranch.client.schema import Codec, Schema, V
 from anabranch.clock import SystemClock
-from anabranch.credentials.asking import checked_authentication
-from anabranch.transport.tls import TLS_SCHEME
-from anabranch.transport.tls_arguments import tls_of
 
 BYTES: Codec[Any] = Schema.bytes()
 
@@ -68,20 +64,18 @@ class AsyncClient(ConsumerOpening):
         `operation_timeout` bounds each call that has no timeout of its own, `memory_limit` the bytes of
         messages that wait to be stored, over all producers. ClientArguments describes the others.
         """
-        refuse_unknown(more, ClientArguments)
-        pool = ConnectionPool(
-            parse_service_url(service_url),
+        pool = new_pool(
+            service_url,
             PoolTimes(
                 connect_s=seconds("connect_timeout", connect_timeout),
                 operation_s=seconds("operation_timeout", operation_timeout),
                 keep_alive_s=seconds("keep_alive_interval", keep_alive_interval),
             ),
-            authentication=checked_authentication(more.get("authentication")),
-            tls=tls_of(service_url, TLS_SCHEME, more, more.get("authentication")),
-            rng=more.get("rng") or Random(),
+            more,
         )
         super().__init__(service_url, pool)
         self._memory = Memory(positive("memory_limit", memory_limit))
+        self._interceptors = checked_interceptors(more.get("interceptors", ()))
         self._clock = more.get("clock") or SystemClock()
 
     async def __aexit__(self, kind: object, *error: object) -> None:
@@ -102,15 +96,17 @@ class AsyncClient(ConsumerOpening):
         batching: Batching | bool = True,
         initial_sequence_id: int | None = None,
         properties: Mapping[str, str] | None = None,
-        chunking: bool = False,
+        **more: Unpack[ProducerArguments],
     ) -> AsyncProducer[V]:
         """Open a producer; a bare topic name means topic://public/default/<name>.
 
         A message that is not stored within `send_timeout` fails with SendTimeoutError; 0 lets messages wait
         for ever. A message that does not fit `memory_limit` waits as long for room, or raises at once when
         `block_if_full` is False. With `wait_for_exclusive` the call waits until the other producer leaves.
-        With `chunking` a message may have up to 128 MiB: it is stored in several entries if need be.
+        ProducerArguments describes the others.
         """
+        refuse_unknown(more, ProducerArguments)
+        own = checked_interceptors(more.get("interceptors", ()))
         options = PublishOptions(
             name=name,
             access_mode=access_mode,
@@ -120,54 +116,30 @@ class AsyncClient(ConsumerOpening):
             batching=batching,
             initial_sequence_id=initial_sequence_id,
             properties=kept_pairs("properties", properties),
-            chunking=chunking,
+            **cast(Any, more) | {"interceptors": self._interceptors + own},
         )
         producer = self._new_producer(topic, schema, options)
         self._producers[producer] = None
-        await producer.open()
+        await producer._open()
         return producer
 
     @property
     def stats(self) -> ClientFigures:
         """The producers and consumers of this client now, with their states and numbers."""
-        producers = (one.figures() for one in list(self._producers) if isinstance(one, AsyncProducer))
+        producers = (one._figures() for one in list(self._producers) if isinstance(one, AsyncProducer))
         consumers = (figures_of(one) for one in list(self._consumers) if isinstance(one, Inbox))
         return ClientFigures(
             len(self._pool.connections), self._memory.used, tuple(producers), tuple(consumers)
         )
 
-    async def layout(self, topic: str, *, create: bool = False, with_pruned: bool = False) -> TopicLayout:
-        """The layout of a topic now, for tools and bulk readers; with what is known of pruned segments."""
-        pool, name = self._connections(), parse_topic(topic)
-        return await pool.retry(
-            lambda: look_up_layout(pool, name, create=create, with_pruned=with_pruned), f"looking up {name}"
+    async def _open_letters(self, target: LetterTarget, schema: Schema[bytes]) -> AsyncProducer[bytes]:
+        # A letter may be larger than an entry, as the message was that it comes from.
+        options = PublishOptions(
+            initial_subscription=target.first_subscription, encryption=target.encryption, chunking=True
         )
-
-    async def topic_schema(self, topic: str, *, version: bytes | None = None) -> TopicSchema | None:
-        """A version of the topic's registered schema, the newest by default; None without such a schema."""
-        pool, name = self._connections(), parse_topic(topic)
-        return await pool.retry(
-            lambda: look_up_schema(pool, name, version), f"asking for the schema of {name}"
-        )
-
-    async def close(self, timeout: Seconds | None = None) -> None:
-        """Complete pending sends and acknowledgements, close all producers, then all consumers.
-
-        The client is closed after `timeout` in any case, by default after the operation timeout. Messages
-        that were not stored raise in their futures, or are logged. A cancelled call closes at once.
-        """
-        limit = optional_seconds("timeout", timeout)
-        await self._close_within(self._pool.operation_timeout_s if limit is None else limit)
-
-    async def shutdown(self) -> None:
-        """Close at once: pending sends fail, pending acknowledgements may be lost."""
-        await self._close_within(0.0)
-
-    async def _open_dead_letters(self, topic: str, subscription: str | None) -> AsyncProducer[bytes]:
-        options = PublishOptions(initial_subscription=subscription)
-        # The consumer, and not this client, closes the producer of its dead letters.
-        producer = self._new_producer(topic, cast(Codec[bytes], BYTES), options)
-        await producer.open()
+        # The consumer, and not this client, closes the producers of its letters.
+        producer = self._new_producer(target.topic, schema, options)
+        await producer._open()
         return producer
 
     def _new_producer(self, topic: str, schema: Codec[V], options: PublishOptions) -> AsyncProducer[V]:

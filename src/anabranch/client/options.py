@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from random import Random
-from typing import Any, Literal, TypedDict, get_args, get_type_hints
+from types import NoneType
+from typing import Literal, TypedDict, get_args, get_type_hints
 
+from anabranch.client.encryption import Encrypt
+from anabranch.client.interceptors import Interceptor
 from anabranch.clock import Clock
 from anabranch.credentials.authentication import Authentication
 from anabranch.errors import InvalidConfigurationError, InvalidNameError, InvalidServiceUrlError
@@ -29,46 +32,28 @@ BadEntries = Literal["skip", "fail", "dead_letter"]
 log = logging.getLogger("anabranch.client")
 
 
-class ConsumerArguments(TypedDict, total=False):
-    """Arguments that every kind of consumer takes."""
-
-    properties: Mapping[str, str] | None
-    """Text for the operators of the broker."""
-    bad_entries: BadEntries
-    """The policy for an entry that cannot be decoded; it is logged and counted in any case.
-
-    "skip", the default, acknowledges it. "fail" raises BadEntryError from one receive and leaves the entry to
-    the caller. "dead_letter" sends its bytes to the topic of `dead_letter` and acknowledges it.
-    """
-
-
-class StreamArguments(ConsumerArguments, total=False):
-    """More arguments of a stream consumer."""
-
-    dead_letter: DeadLetter | None
-    """The fate of messages that the handlers of `run` fail with too often. Messages that the application
-    receives itself have no redelivery."""
-
-
-class QueueArguments(ConsumerArguments, total=False):
-    """More arguments of a queue consumer."""
-
-    order: QueueOrder
-    """With "key" the consumers share the topic by segments and buckets, as stream consumers do, and messages
-    of one key come in order. A message that the application gives back comes again from the memory of its
-    consumer, before all later messages of its key. Up to ten times `receiver_queue_size` messages wait for
-    such keys; then the consumer takes no more until a key continues. "none" is the default."""
-
-
 class ClientArguments(TlsArguments, total=False):
     """More arguments of a client; those of TLS need a `pulsar+ssl://` URL."""
 
     authentication: Authentication | None
     """Proves the client's role, such as an AuthenticationToken; the client asks it for each connection and
     closes it. None connects without credentials."""
+    interceptors: Sequence[Interceptor]
+    """See the messages of all producers and consumers of the client."""
     clock: Clock | None
     """For simulation, as `rng`."""
     rng: Random | None
+
+
+class ProducerArguments(TypedDict, total=False):
+    """More arguments of a producer."""
+
+    chunking: bool
+    """Whether a message may have up to 128 MiB: it is stored in several entries if need be."""
+    interceptors: Sequence[Interceptor]
+    """See Interceptor; those of the client come first."""
+    encryption: Encrypt | None
+    """With keys, only the holders of their private parts can read the messages."""
 
 
 CompressionName = Literal["lz4", "zlib", "zstd", "snappy"]
@@ -79,7 +64,10 @@ MEMORY_LIMIT = 64 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """Limits of the open batches of a segment; the first limit reached closes all of them.
+    """Limits of a batch, which becomes one entry; the first limit reached closes all batches of a segment.
+
+    A segment has one open batch for each of its buckets. They hold four full batches at most, so with more
+    than four buckets each batch gets a smaller share of the limits.
 
     Example:
         with Client("pulsar://127.0.0.1:6650") as client:
@@ -118,6 +106,8 @@ class DeadLetter:
     topic: str | None = None
     initial_subscription: str | None = None
     policy: DeadLetterPolicy = "skip"
+    encryption: Encrypt | None = None
+    """Encrypts the dead letters; a consumer that decrypts needs it."""
 
     def __post_init__(self) -> None:
         one_of("policy", self.policy, DeadLetterPolicy)
@@ -146,18 +136,23 @@ class PublishOptions:
     """Whether a message that is too large for an entry is stored in several."""
     initial_subscription: str | None = None
     """A subscription that the broker makes before the first message."""
+    encryption: Encrypt | None = None
+    interceptors: tuple[Interceptor, ...] = ()
 
     def __post_init__(self) -> None:
         one_of("access_mode", self.access_mode, AccessMode)
         if self.compression is not None:
             one_of("compression", self.compression, CompressionName)
+        if not isinstance(self.encryption, (Encrypt, NoneType)):
+            raise InvalidConfigurationError("encryption of a producer must be an Encrypt")
         if not isinstance(self.batching, (Batching, bool)):
             raise InvalidConfigurationError("batching must be a Batching, True or False")
         if self.name is not None and not self.name:
             raise InvalidConfigurationError("name must not be empty; leave it out to get a generated one")
         validate_client_name("producer", self.name or "")
-        if self.initial_sequence_id is not None and self.initial_sequence_id < -1:
-            raise InvalidConfigurationError("initial_sequence_id must be -1 or more")
+        first = self.initial_sequence_id
+        if first is not None and not (isinstance(first, int) and -1 <= first < 2**63):
+            raise InvalidConfigurationError(f"initial_sequence_id must be -1 or more, not {first!r}")
 
     @property
     def limits(self) -> Batching:
@@ -169,23 +164,6 @@ class PublishOptions:
         return Batching() if self.batching else Batching(max_delay=0.0, max_messages=1)
 
 
-def checked_arguments(given: ConsumerArguments, dead_letter: DeadLetter | None = None) -> dict[str, Any]:
-    """The arguments with their defaults; `dead_letter` is needed for bad entries that go there."""
-    bad_entries = given.get("bad_entries", "skip")
-    one_of("bad_entries", bad_entries, BadEntries)
-    if bad_entries == "dead_letter" and dead_letter is None:
-        raise InvalidConfigurationError('bad_entries="dead_letter" needs a queue consumer with a dead_letter')
-    return {"properties": kept_pairs("properties", given.get("properties")), "bad_entries": bad_entries}
-
-
-def stream_arguments(given: StreamArguments) -> dict[str, Any]:
-    return {**checked_arguments(given), "dead_letter": given.get("dead_letter")}
-
-
-def queue_arguments(given: QueueArguments, dead_letter: DeadLetter | None) -> dict[str, Any]:
-    return {**checked_arguments(given, dead_letter), "order": given.get("order", "none")}
-
-
 def refuse_unknown(given: Mapping[str, object], known: type) -> None:
     """Raise TypeError, as Python does, for a keyword that the TypedDict `known` does not have."""
     for name in given.keys() - get_type_hints(known).keys():
@@ -193,8 +171,14 @@ def refuse_unknown(given: Mapping[str, object], known: type) -> None:
 
 
 def seconds(name: str, value: Seconds, *, zero: bool = False) -> float:
-    """A duration as a float; raises InvalidConfigurationError when it is negative, or zero unless allowed."""
-    number = value.total_seconds() if isinstance(value, timedelta) else float(value)
+    """A duration as a float; raises InvalidConfigurationError for any other value.
+
+    So do negative durations, and zero unless allowed.
+    """
+    try:
+        number = value.total_seconds() if isinstance(value, timedelta) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
     if not math.isfinite(number) or number < 0 or (number == 0 and not zero):
         raise InvalidConfigurationError(f"{name} must be a positive number of seconds, not {value!r}")
     return number
@@ -220,10 +204,13 @@ def one_of(name: str, value: object, allowed: object) -> None:
 
 
 def wall_ms(name: str, moment: datetime) -> int:
-    """An instant in milliseconds since the epoch; it must say its time zone."""
+    """An instant in milliseconds since 1970; it must say its time zone."""
     if not isinstance(moment, datetime) or moment.tzinfo is None:
         raise InvalidConfigurationError(f"{name} must be a datetime with a time zone, not {moment!r}")
-    return round(moment.timestamp() * 1000)
+    found = round(moment.timestamp() * 1000)
+    if found < 0:
+        raise InvalidConfigurationError(f"{name} must not be before 1970, not {moment}")
+    return found
 
 
 def text_pairs(name: str, pairs: Mapping[str, str] | None) -> dict[str, str]:
@@ -231,7 +218,16 @@ def text_pairs(name: str, pairs: Mapping[str, str] | None) -> dict[str, str]:
     found = dict(pairs or {})
     if not all(isinstance(key, str) and isinstance(value, str) for key, value in found.items()):
         raise InvalidConfigurationError(f"{name} must map text to text")
+    try:
+        "".join((*found, *found.values())).encode()
+    except UnicodeEncodeError as error:
+        raise without_utf8(name, error) from None
     return found
+
+
+def without_utf8(name: str, error: UnicodeEncodeError) -> InvalidConfigurationError:
+    """The error of text that cannot be sent, such as half of a surrogate pair."""
+    return InvalidConfigurationError(f"{name} must be text that has a form in UTF-8: {error}")
 
 
 def kept_pairs(name: str, pairs: Mapping[str, str] | None) -> dict[str, str]:

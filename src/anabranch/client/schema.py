@@ -13,11 +13,13 @@ from collections.abc import Callable
 from struct import Struct, error
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, overload
 
+from anabranch.errors import InvalidConfigurationError
 from anabranch.schemas.schema_errors import SchemaError
 
 if TYPE_CHECKING:
     from anabranch.schemas.definitions import Definition
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 if TYPE_CHECKING:
@@ -39,6 +41,13 @@ class Codec(Protocol[T]):
     def decode(self, data: bytes) -> T:
         """Undo `encode`."""
         raise NotImplementedError
+
+
+def checked_codec(schema: Codec[T]) -> Codec[T]:
+    """The schema of a caller; raises InvalidConfigurationError for an object that is none, such as a type."""
+    if not (hasattr(schema, "encode") and hasattr(schema, "decode")):
+        raise InvalidConfigurationError(f"schema must be a schema, such as Schema.json(...), not {schema!r}")
+    return schema
 
 
 class Schema(Codec[T]):
@@ -147,6 +156,19 @@ class Schema(Codec[T]):
         return ProtobufSchema(kind)
 
     @staticmethod
+    def key_value(
+        key: Schema[K], value: Schema[T], *, separated: builtins.bool = False
+    ) -> Schema[tuple[K, T]]:
+        """Values are pairs, whose halves have schemas of their own.
+
+        Both halves are stored in the value, or with `separated` the first is the key of the message, by which
+        it is routed; `message.key_bytes` has its bytes.
+        """
+        from anabranch.client.typed_schemas import KeyValueSchema, SeparatedSchema
+
+        return SeparatedSchema(key, value) if separated else KeyValueSchema(key, value)
+
+    @staticmethod
     def auto_consume() -> Schema[Any]:
         """For consumers: values decoded by the schema that each message was written with.
 
@@ -171,6 +193,17 @@ class _Bytes(Schema[bytes]):
 
     def decode(self, data: bytes) -> bytes:
         return data
+
+
+class EncodedSchema(_Bytes):
+    """Values that a writer has encoded already; the schema of the writer goes with them."""
+
+    def __init__(self, definition: Definition) -> None:
+        self._definition = definition
+
+    @property
+    def definition(self) -> Definition:
+        return self._definition
 
 
 class _Registered(Schema[T]):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from anabranch.client.schema import Schema
+from anabranch.errors import InvalidConfigurationError
 from anabranch.schemas.codecs import (
     AvroCodec,
     Decode,
@@ -14,9 +16,17 @@ from anabranch.schemas.codecs import (
     json_codec,
     protobuf_definition,
 )
-from anabranch.schemas.definitions import Definition
+from anabranch.schemas.definitions import (
+    KEY_VALUE,
+    Definition,
+    halves,
+    is_separated,
+    key_value_definition,
+)
+from anabranch.schemas.pairs import join_pair, split_pair
 from anabranch.schemas.schema_errors import SchemaError
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 _MISTAKES = (Exception,)
@@ -103,6 +113,87 @@ class AvroSchema(_Typed[T]):
         if writer.kind != "Avro":
             raise SchemaError(f"the value was written with a schema of kind {writer.kind}, not Avro")
         return self._checked(self._codec.decoder(writer.data))
+
+
+class KeyValueSchema(Schema[tuple[K, T]]):
+    """Pairs whose halves are both stored in the value, each behind its size."""
+
+    separated = False
+
+    def __init__(self, key: Schema[K], value: Schema[T]) -> None:
+        for half in (key, value):
+            if not isinstance(half, Schema) or isinstance(half, (AutoConsume, KeyValueSchema)):
+                raise InvalidConfigurationError(f"{half!r} cannot be a half of a key-value schema")
+        self._key, self._value = key, value
+        self._definition = key_value_definition(key.definition, value.definition, separated=self.separated)
+
+    @property
+    def definition(self) -> Definition:
+        return self._definition
+
+    @property
+    def by_writer(self) -> bool:
+        return self._key.by_writer or self._value.by_writer
+
+    def encode(self, value: tuple[K, T]) -> bytes:
+        first, second = checked_pair(value)
+        return join_pair(self._key.encode(first), self._value.encode(second))
+
+    def decode(self, data: bytes) -> tuple[K, T]:
+        return self._decoded(data, self._key.decode, self._value.decode)
+
+    def decoder(self, writer: Definition | None) -> Callable[[bytes], tuple[K, T]]:
+        if writer is None:
+            return self.decode
+        key, value = self._halves_of(writer)
+        return partial(
+            self._decoded, decode_key=self._key.decoder(key), decode_value=self._value.decoder(value)
+        )
+
+    def _halves_of(self, writer: Definition) -> tuple[Definition, Definition]:
+        if writer.kind != KEY_VALUE or is_separated(writer) is not self.separated:
+            raise SchemaError(
+                f"the value was written in another form: {writer.kind} {dict(writer.properties)}"
+            )
+        return halves(writer)
+
+    def _decoded(
+        self, data: bytes, decode_key: Callable[[bytes], K], decode_value: Callable[[bytes], T]
+    ) -> tuple[K, T]:
+        key, value = split_pair(data)
+        return decode_key(key), decode_value(value)
+
+
+class SeparatedSchema(KeyValueSchema[K, T]):
+    """Pairs whose first half is the key of the message; messages add it to the result of `decode`."""
+
+    separated = True
+
+    def encode(self, value: tuple[K, T]) -> bytes:
+        return self._value.encode(checked_pair(value)[1])
+
+    def encode_key(self, value: tuple[K, T]) -> bytes:
+        """The key of a message with this value."""
+        return self._key.encode(checked_pair(value)[0])
+
+    def decode(self, data: bytes) -> Any:
+        return self._value.decode(data)
+
+    def decode_key(self, key: bytes | None) -> K:
+        """The first half of the value of a message with this key."""
+        if key is None:
+            raise SchemaError("the message has no key, which is the first half of its value")
+        return self._key.decode(key)
+
+    def decoder(self, writer: Definition | None) -> Callable[[bytes], Any]:
+        return self.decode if writer is None else self._value.decoder(self._halves_of(writer)[1])
+
+
+def checked_pair(value: Any) -> tuple[Any, Any]:
+    """The halves; raises TypeError for another value."""
+    if not isinstance(value, tuple) or len(value) != 2:
+        raise TypeError(f"the schema takes a pair of a key and a value, not {type(value).__name__}")
+    return value
 
 
 class AutoConsume(Schema[Any]):

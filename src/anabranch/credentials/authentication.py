@@ -78,9 +78,11 @@ class AuthenticationToken:
         return text
 
     async def auth_data(self, host: str) -> bytes:
+        """The credentials for a broker, as its connections carry them."""
         return (await self._token()).encode()
 
     async def http_headers(self, host: str) -> Mapping[str, str]:
+        """The headers that prove the role in a request over HTTP."""
         return bearer(await self._token())
 
     @classmethod
@@ -113,9 +115,11 @@ class AuthenticationTLS:
         return f"AuthenticationTLS({self.certificate_path!r}, {self.private_key_path!r})"
 
     async def auth_data(self, host: str) -> bytes:
+        """The credentials for a broker, as its connections carry them."""
         return b""
 
     async def http_headers(self, host: str) -> Mapping[str, str]:
+        """The headers that prove the role in a request over HTTP."""
         return {"X-Pulsar-Auth-Method-Name": "tls"}
 
     @classmethod
@@ -159,9 +163,11 @@ class AuthenticationBasic:
         return f"AuthenticationBasic({self._username!r}, {HIDDEN})"
 
     async def auth_data(self, host: str) -> bytes:
+        """The credentials for a broker, as its connections carry them."""
         return f"{self._username}:{self._password}".encode()
 
     async def http_headers(self, host: str) -> Mapping[str, str]:
+        """The headers that prove the role in a request over HTTP."""
         encoded = base64.b64encode(await self.auth_data(host)).decode()
         return {"Authorization": f"Basic {encoded}", "X-Pulsar-Auth-Method-Name": self.method_name}
 

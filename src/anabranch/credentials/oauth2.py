@@ -127,12 +127,15 @@ class AuthenticationOauth2:
 
     @classmethod
     def from_parameters(cls, text: str) -> AuthenticationOauth2:
+        """The flow in Pulsar's `authParams`: JSON with the type, the issuer and the key file."""
         return cls(text)
 
     async def auth_data(self, host: str) -> bytes:
+        """The credentials for a broker, as its connections carry them."""
         return (await self._token()).encode()
 
     async def http_headers(self, host: str) -> Mapping[str, str]:
+        """The headers that prove the role in a request over HTTP."""
         return bearer(await self._token())
 
     async def _token(self) -> str:

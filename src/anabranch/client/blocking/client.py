@@ -38,7 +38,7 @@ def _opening(
     def opening(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> B:
         twin = self._run(opens.__name__, lambda: opens(self._twin, *args, **kwargs))
         handle = wrap(self._portal, twin)
-        handle.client = self
+        handle._client = self
         if isinstance(handle, Producer):
             self._producers.add(handle)
         return handle
@@ -85,6 +85,7 @@ class Client(Handle):
 
     @property
     def closed(self) -> bool:
+        """Whether `close` or `shutdown` was called; other calls raise AlreadyClosedError then."""
         return self._twin.closed
 
     @property
@@ -106,9 +107,16 @@ class Client(Handle):
         """The layout of a topic now, for tools and bulk readers."""
         return self._run("layout", lambda: self._twin.layout(topic, create=create, with_pruned=with_pruned))
 
-    def topic_schema(self, topic: str, *, version: bytes | None = None) -> TopicSchema | None:
-        """A version of the topic's registered schema, the newest by default; None without such a schema."""
+    def topic_schema(self, topic: str, *, version: bytes | int | None = None) -> TopicSchema | None:
+        """A version of the topic's registered schema, the newest by default; None without such a schema.
+
+        The version is the number that `anabranch schema list` shows, or the bytes that messages carry.
+        """
         return self._run("topic_schema", lambda: self._twin.topic_schema(topic, version=version))
+
+    def topics(self, namespace: str, *, classic: bool = False) -> list[str]:
+        """The full names of the scalable topics, or of the classic ones, of a namespace `tenant/name`."""
+        return self._run("topics", lambda: self._twin.topics(namespace, classic=classic))
 
     def close(self, timeout: Seconds | None = None) -> None:
         """Complete pending sends and acknowledgements, close all handles and end the thread.
@@ -117,7 +125,7 @@ class Client(Handle):
         that were not stored raise in their futures, or are logged.
         """
         limit = optional_seconds("timeout", timeout)
-        self._close_within("close", self._twin.operation_timeout_s if limit is None else limit)
+        self._close_within("close", self._twin._operation_timeout_s if limit is None else limit)
 
     def shutdown(self) -> None:
         """Close at once: pending sends fail, pending acknowledgements may be lost."""
@@ -139,7 +147,7 @@ class Client(Handle):
 async def _close(twin: AsyncClient, producers: Iterable[Producer[Any]], limit_s: float) -> None:
     deadline = Deadline(limit_s)
     try:
-        await twin.end_runs(deadline)
+        await twin._end_runs(deadline)
         # The messages of callers go to their twins before the twins close.
         await close_all(producers, deadline)
     finally:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Generic, Self, TypeVar
 
@@ -13,14 +12,14 @@ from anabranch.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
 from anabranch.client.consume.inbox import Inbox
 from anabranch.client.figures import State
 from anabranch.client.message import Message
-from anabranch.client.options import Seconds, positive
+from anabranch.client.options import Seconds, optional_seconds, positive
 from anabranch.client.schema import V
 from anabranch.errors import AlreadyClosedError, ReceiveTimeoutError
 from anabranch.model.checkpoint import Checkpoint
 
 C = TypeVar("C", bound=Inbox[Any])
 
-TAKEN_MAX = 256
+TAKEN_MAX = 500
 """Messages that an iteration takes at a time."""
 
 
@@ -63,6 +62,7 @@ class Consumer(Handle, Generic[C, V]):
     def receive_many(self, max_messages: int, timeout: Seconds | None = None) -> list[Message[V]]:
         """Wait for a message, then take all that arrived, up to `max_messages`; empty after `timeout`."""
         positive("max_messages", max_messages)
+        optional_seconds("timeout", timeout)
         try:
             self._await_resume("receive_many", timeout)
         except ReceiveTimeoutError:
@@ -70,21 +70,22 @@ class Consumer(Handle, Generic[C, V]):
         with self._lock:
             if self._taken:
                 return [self._taken.popleft() for _ in range(min(max_messages, len(self._taken)))]
-        return self._run("receive_many", lambda: self._twin.receive_many(max_messages, timeout))
+        return self._take("receive_many", max_messages, timeout)
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Message[V]:
         try:
-            self._await_resume("__next__", None)
+            if self._twin._stopped:
+                self._await_resume("__next__", None)
             return self._taken.popleft()
         except IndexError:
             pass
         except AlreadyClosedError:
             raise StopIteration from None
         try:
-            taken = self._run("__next__", lambda: self._twin.receive_many(TAKEN_MAX))
+            taken = self._take("__next__", TAKEN_MAX, None)
         except AlreadyClosedError:
             raise StopIteration from None
         with self._lock:
@@ -113,17 +114,14 @@ class Consumer(Handle, Generic[C, V]):
         """Whether the consumer is paused."""
         return self._twin.paused
 
-    def _call(self, what: str, function: Callable[[], None]) -> None:
-        """Call a function of the twin in its thread."""
-
-        async def call() -> None:
-            function()
-
-        self._run(what, call)
+    def _take(self, what: str, limit: int, timeout: Seconds | None) -> list[Message[V]]:
+        """Take messages of the twin; only a caller that has to wait for them needs a task of the loop."""
+        found: list[Message[V]] = self._call(what, lambda: self._twin._poll(limit))
+        return found or self._run(what, lambda: self._twin.receive_many(limit, timeout))
 
     def _await_resume(self, what: str, timeout: Seconds | None) -> None:
         if self._twin.paused:
-            self._run(what, lambda: self._twin.resumed(timeout))
+            self._run(what, lambda: self._twin._resumed(timeout))
 
     def close(self, timeout: Seconds | None = None) -> None:
         """End waiting receives and iterations, confirm acknowledgements and leave the topic.
@@ -151,13 +149,13 @@ class CheckpointConsumer(Consumer[AsyncCheckpointConsumer[V], V]):
             waiting = list(self._taken)
 
         async def look() -> Checkpoint:
-            return self._twin.checkpoint_before(waiting)
+            return self._twin._checkpoint_before(waiting)
 
         try:
             return self._run("checkpoint", look)
         except AlreadyClosedError:
             # The client is closed, and nothing moves the position any more.
-            return self._twin.checkpoint_before(waiting)
+            return self._twin._checkpoint_before(waiting)
 
     def commit(self, checkpoint: Checkpoint | None = None, timeout: Seconds | None = None) -> None:
         """Tell the group that this checkpoint, or the current one, is stored by the application.

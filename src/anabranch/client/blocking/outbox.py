@@ -8,81 +8,36 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from concurrent.futures import Future
-from typing import Any, TypeVar, cast
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, cast
 
+from anabranch.client.blocking.outcomes import SendOutcome
 from anabranch.client.blocking.portal import Portal
-from anabranch.client.decide.batcher import Outgoing
+from anabranch.client.decide.outgoing import Extras
 from anabranch.client.net.closing import Deadline
-from anabranch.client.produce.futures import BulkFuture, follow, message_id
+from anabranch.client.produce.futures import follow
+from anabranch.client.produce.intercepting import give_up
 from anabranch.client.produce.preparing import Prepared
 from anabranch.client.produce.producer import AsyncProducer
 from anabranch.errors import AlreadyClosedError
 
-R = TypeVar("R")
-
 TAKEN_MAX = 256
-"""Messages that the loop's thread takes from the outbox before other tasks of the loop run."""
+"""Messages with rarely used parts that the loop's thread takes before other tasks of the loop run."""
+
+Item = (
+    tuple[SendOutcome[Any], bytes, Any]
+    | tuple[SendOutcome[Any], Prepared]
+    | tuple[SendOutcome[Any], Any, Any, Any]
+)
+"""A future with a plain value and key, with one prepared message, or with lists of values, keys, extras."""
 
 
-class SendOutcome(Future[R]):
-    """A future of concurrent.futures that marks a failure as seen when a caller retrieves it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._bulk: BulkFuture | None = None
-        self._batch: Outgoing | None = None
-        self._index = 0
-
-    def settle(self, batch: Outgoing, index: int) -> None:
-        """Take the outcome of a single message."""
-        self._batch, self._index = batch, index
-        self._finish(batch.error)
-
-    def settle_list(self, bulk: BulkFuture) -> None:
-        """Take the outcome of a list of messages."""
-        self._bulk = bulk
-        self._finish(bulk.peek())
-
-    def fail(self, error: BaseException) -> None:
-        """Take the error that kept the twin from accepting the message."""
-        if not isinstance(error, Exception):
-            error = AlreadyClosedError("the producer was closed before the message was sent")
-        self._finish(error)
-
-    def _finish(self, error: Exception | None) -> None:
-        if self.set_running_or_notify_cancel():
-            if error is None:
-                # `result` makes the id of a single message.
-                self.set_result(cast(R, None))
-            else:
-                self.set_exception(error)
-
-    def result(self, timeout: float | None = None) -> R:
-        """Wait for the outcome; raises the error of a failed message, or TimeoutError."""
-        try:
-            result = super().result(timeout)
-        finally:
-            self._mark_seen()
-        return result if self._batch is None else cast(R, message_id(self._batch, self._index))
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait for the outcome; returns the error of a failed message, None for a stored one."""
-        try:
-            return super().exception(timeout)
-        finally:
-            self._mark_seen()
-
-    def _mark_seen(self) -> None:
-        if self.done():
-            if self._batch is not None:
-                self._batch.seen = True
-            if self._bulk is not None:
-                self._bulk.mark_seen()
-
-
-Item = tuple[SendOutcome[Any], Prepared] | tuple[SendOutcome[Any], Any, Any]
-"""A future with one prepared message, or with a list of values and a list of keys."""
+def extras_of(item: Item) -> Iterable[Extras | None] | None:
+    """The rarely used parts of the messages of an item."""
+    if len(item) == 2:
+        return (item[1][2],)
+    return item[3] if len(item) == 4 else None
 
 
 class Outbox:
@@ -101,9 +56,13 @@ class Outbox:
         if not self._emptying:
             self._emptying = True
             self._portal.call_soon(self._start)
-        if self._twin.closed:
+        if self._twin._closed:
             # The task that empties the outbox may have ended before it could see this message.
             self._fail_rest()
+
+    def tell(self, outcome: SendOutcome[Any]) -> None:
+        """See to it that an outcome is settled, from any thread: a caller waits for it now."""
+        self._portal.call_soon(partial(_follow, outcome))
 
     async def emptied(self, deadline: Deadline) -> bool:
         """Return when the twin has taken all messages; False at the deadline."""
@@ -117,16 +76,19 @@ class Outbox:
 
     def _start(self) -> None:
         if self._task is None or self._task.done():
-            self._task = self._twin.tasks.start(self._empty(), f"outbox of {self._twin.name}")
+            self._task = self._twin._tasks.start(self._empty(), f"outbox of {self._twin.name}")
 
     async def _empty(self) -> None:
         items = self.items
         try:
             while items:
-                if len(items[0]) == 2:
+                kind = len(items[0])
+                if kind == 3:
+                    await self._send_plain()
+                elif kind == 2:
                     await self._send_singles()
                 else:
-                    await self._send_list(*items.popleft())
+                    await self._send_list(*cast(Any, items.popleft()))
                 if not items:
                     # A caller that saw the flag still set relies on the next look at the outbox.
                     self._emptying = False
@@ -135,6 +97,23 @@ class Outbox:
             self._fail_rest()
             raise
 
+    async def _send_plain(self) -> None:
+        """Let the twin take plain messages until a batch is full."""
+        items, twin = self.items, self._twin
+        try:
+            if twin._memory.full or twin._closed:
+                await twin._admit()
+        except BaseException as error:
+            # Only the message in front waited; the next one may find room.
+            if items:
+                items.popleft()[0].fail(error)
+            if not isinstance(error, Exception):
+                raise
+            return
+        twin._add_placed(items)
+        # Batches may have been closed; let the loop send them.
+        await asyncio.sleep(0)
+
     async def _send_singles(self) -> None:
         items, twin = self.items, self._twin
         for _ in range(TAKEN_MAX):
@@ -142,11 +121,12 @@ class Outbox:
                 break
             outcome, row = cast(tuple[SendOutcome[Any], Prepared], items.popleft())
             try:
-                if twin.memory.full or twin.closed:
-                    await twin.admit()
-                placed = twin.add_numbered(row)
+                if twin._memory.full or twin._closed:
+                    await twin._admit()
+                placed = twin._add_numbered(row)
             except BaseException as error:
                 outcome.fail(error)
+                give_up((row[2],), error)
                 if not isinstance(error, Exception):
                     raise
             else:
@@ -154,11 +134,13 @@ class Outbox:
         # Batches may have been closed; let the loop send them.
         await asyncio.sleep(0)
 
-    async def _send_list(self, outcome: SendOutcome[None], datas: Any, keys: Any) -> None:
+    async def _send_list(self, outcome: SendOutcome[None], datas: Any, keys: Any, extras: Any) -> None:
         try:
-            sent = await self._twin.enqueue_many_prepared(datas, keys)
+            sent = await self._twin._enqueue_many_prepared(datas, keys, extras)
+            give_up(extras, None)
         except BaseException as error:
             outcome.fail(error)
+            give_up(extras, error)
             if not isinstance(error, Exception):
                 raise
         else:
@@ -168,7 +150,14 @@ class Outbox:
         error = AlreadyClosedError("the producer was closed before the message was sent")
         while self.items:
             try:
-                outcome = self.items.popleft()[0]
+                item = self.items.popleft()
             except IndexError:
                 return
-            outcome.fail(error)
+            item[0].fail(error)
+            give_up(extras_of(item), error)
+
+
+def _follow(outcome: SendOutcome[Any]) -> None:
+    # A message that is still in the outbox is followed when the twin takes it.
+    if (placed := outcome.placed()) is not None:
+        follow(*placed, outcome)

@@ -6,20 +6,23 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Generic
+from typing import Generic, cast
 
-from anabranch.client.blocking.outbox import Item, Outbox, SendOutcome
+from anabranch.client.blocking.outbox import Item, Outbox, extras_of
+from anabranch.client.blocking.outcomes import SendOutcome
 from anabranch.client.blocking.portal import Handle, Portal
 from anabranch.client.decide.batcher import BucketFill
 from anabranch.client.figures import State
 from anabranch.client.net.closing import Deadline
 from anabranch.client.options import Seconds, optional_seconds
+from anabranch.client.produce.intercepting import give_up
+from anabranch.client.produce.preparing import KEY_TYPES
 from anabranch.client.produce.producer import AsyncProducer, ProducerStats
 from anabranch.client.schema import V
 from anabranch.errors import AlreadyClosedError, AnabranchError, SendTimeoutError
 from anabranch.model.ids import MessageId
 
-QUEUED_SENDS_MAX = 500
+QUEUED_SENDS_MAX = 2000
 """Messages that may wait for the loop's thread before a caller waits; with more, the two threads would only
 compete for the interpreter."""
 
@@ -40,6 +43,9 @@ class Producer(Handle, Generic[V]):
         super().__init__(portal)
         self._twin = twin
         self._outbox = Outbox(portal, twin)
+        self._tell = self._outbox.tell
+        self._plain = twin._preparing.plain if twin._takes_plain else None
+        """The type of values that need neither encoding nor a check of their sequence ids."""
 
     @property
     def topic(self) -> str:
@@ -106,7 +112,7 @@ class Producer(Handle, Generic[V]):
             deliver_after=deliver_after,
             deliver_at=deliver_at,
         )
-        timeout_s = self._twin.options.send_timeout_s
+        timeout_s = self._twin._options.send_timeout_s
         try:
             # The loop's thread ends a message in time; it needs a moment more to say so.
             return outcome.result(timeout_s + OUTCOME_S if timeout_s else None)
@@ -127,11 +133,23 @@ class Producer(Handle, Generic[V]):
         deliver_at: datetime | None = None,
     ) -> SendOutcome[MessageId]:
         """Give a message its place in the order and return a future for its id; waits for room only."""
-        data, extras = self._twin.preparing.one(
+        outcome: SendOutcome[MessageId] = SendOutcome(self._tell)
+        if (
+            type(value) is self._plain
+            and type(key) in KEY_TYPES
+            and (not isinstance(key, str) or key.isascii())
+            and properties is None
+            and event_time is None
+            and sequence_id is None
+            and deliver_after is None
+            and deliver_at is None
+        ):
+            self._put("Producer.enqueue", (outcome, cast(bytes, value), key))
+            return outcome
+        row = self._twin._preparing.one(
             value, key, properties, event_time, sequence_id, deliver_after, deliver_at
         )
-        outcome: SendOutcome[MessageId] = SendOutcome()
-        self._put("enqueue", (outcome, (data, key, extras, sequence_id)))
+        self._put("Producer.enqueue", (outcome, row))
         return outcome
 
     def send_many(self, values: Sequence[V], keys: Sequence[str | bytes | None] | None = None) -> None:
@@ -143,9 +161,9 @@ class Producer(Handle, Generic[V]):
         self, values: Sequence[V], keys: Sequence[str | bytes | None] | None = None
     ) -> SendOutcome[None]:
         """Give many messages their place in the order and return one future for all of them."""
-        datas = self._twin.preparing.many(values, keys)
+        prepared = self._twin._preparing.many(values, keys)
         outcome: SendOutcome[None] = SendOutcome()
-        self._put("enqueue_many", (outcome, datas, keys))
+        self._put("Producer.enqueue_many", (outcome, *prepared))
         return outcome
 
     def flush(self, timeout: Seconds | None = None) -> None:
@@ -171,21 +189,27 @@ class Producer(Handle, Generic[V]):
 
     async def _close(self, timeout: Seconds | None) -> None:
         limit = optional_seconds("timeout", timeout)
-        await self.close_by(Deadline(self._twin.pool.operation_timeout_s if limit is None else limit))
+        await self._close_by(Deadline(self._twin._pool.operation_timeout_s if limit is None else limit))
 
-    async def close_by(self, deadline: Deadline) -> None:
+    async def _close_by(self, deadline: Deadline) -> None:
         """Complete the messages of callers until the deadline, then end; runs in the loop's thread."""
         await self._outbox.emptied(deadline)
-        await self._twin.close_by(deadline)
+        await self._twin._close_by(deadline)
 
     def _put(self, method: str, item: Item) -> None:
-        self._portal.check(f"Producer.{method}")
-        self._twin.check_open()
-        if len(self._outbox.items) >= QUEUED_SENDS_MAX or not self._twin.options.block_if_full:
-            self._run(method, self._wait_for_outbox)
+        try:
+            self._portal.check(method)
+            twin = self._twin
+            if twin._closed:
+                twin._check_open()
+            if len(self._outbox.items) >= QUEUED_SENDS_MAX or not twin._options.block_if_full:
+                self._portal.run(method, self._wait_for_outbox)
+        except BaseException as error:
+            give_up(extras_of(item), error)
+            raise
         self._outbox.put(item)
 
     async def _wait_for_outbox(self) -> None:
-        timeout_s = self._twin.options.send_timeout_s or math.inf
+        timeout_s = self._twin._options.send_timeout_s or math.inf
         if not await self._outbox.emptied(Deadline(timeout_s)):
             raise SendTimeoutError(f"earlier messages left no room within {timeout_s:g} s")

@@ -6,9 +6,13 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from inspect import isawaitable
+from types import CoroutineType
 from typing import Any, TypeVar, Unpack
 
 from anabranch.client.blocking.consumers import Consumer
+from anabranch.client.consume.attempts import HandlerKindError, check_callable, refuse_generator
 from anabranch.client.consume.moving import MovableConsumer, SeekTarget
 from anabranch.client.consume.run_options import RunArguments, RunOrder, RunStatistics
 from anabranch.client.consume.runnable import FLUSH_S
@@ -41,6 +45,7 @@ class RunningConsumer(Consumer[R, V]):
         thread cannot be cancelled: the key of a handler that takes too long waits until the handler returns.
         `AsyncStreamConsumer.run` describes the order, the acknowledgements and the failures.
         """
+        check_callable(handler)
         threads = ThreadPoolExecutor(positive("concurrency", concurrency), "anabranch handler")
         ended = threading.Event()
 
@@ -50,7 +55,7 @@ class RunningConsumer(Consumer[R, V]):
                 with self._lock:
                     taken = list(self._taken)
                     self._taken.clear()
-                self._twin.hand_out_again(taken)
+                self._twin._hand_out_again(taken)
                 work = _in_threads(threads, handler)
                 return await self._twin.run(work, concurrency=concurrency, order=order, **more)
             finally:
@@ -89,13 +94,23 @@ class RunningConsumer(Consumer[R, V]):
         return self._run("release_parked", lambda: self._twin.release_parked(key))
 
 
+def _call(handler: Callable[[Message[V]], object], message: Message[V]) -> None:
+    found = handler(message)
+    if isawaitable(found):
+        if isinstance(found, CoroutineType):
+            found.close()
+        raise HandlerKindError(f"the handler {handler!r} is no plain function; use AsyncClient with it")
+    refuse_generator(handler, found)
+
+
 def _in_threads(
     threads: ThreadPoolExecutor, handler: Callable[[Message[V]], object]
 ) -> Callable[[Message[V]], Awaitable[object]]:
     loop = asyncio.get_running_loop()
 
     async def handle(message: Message[V]) -> None:
-        attempt = loop.run_in_executor(threads, handler, message)
+        # The handler sees the context of its interceptors, such as the span of a trace.
+        attempt = loop.run_in_executor(threads, copy_context().run, _call, handler, message)
         try:
             await asyncio.shield(attempt)
         except asyncio.CancelledError:

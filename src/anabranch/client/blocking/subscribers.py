@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
+from anabranch.client.blocking.ack_notes import AckNotes
+from anabranch.client.blocking.portal import Portal
 from anabranch.client.blocking.running import RunningConsumer
 from anabranch.client.consume.queue_consumer import AsyncQueueConsumer
 from anabranch.client.consume.stream_consumer import AsyncStreamConsumer
@@ -27,8 +29,13 @@ class StreamConsumer(RunningConsumer[AsyncStreamConsumer[V], V]):
                 break
     """
 
+    def __init__(self, portal: Portal, twin: AsyncStreamConsumer[V]) -> None:
+        super().__init__(portal, twin)
+        self._notes: AckNotes[V] = AckNotes(portal, twin, "StreamConsumer.acknowledge_cumulative")
+
     @property
     def subscription(self) -> str:
+        """The name of the subscription."""
         return self._twin.subscription
 
     @property
@@ -43,7 +50,16 @@ class StreamConsumer(RunningConsumer[AsyncStreamConsumer[V], V]):
 
     def acknowledge_cumulative(self, message: Message[V] | MessageId) -> None:
         """Acknowledge all messages handed out up to this one, in every segment."""
-        self._run("acknowledge_cumulative", lambda: self._twin.acknowledge_cumulative(message))
+        twin = self._twin
+        if (
+            twin._notes_acks
+            and not twin._closed
+            and isinstance(message, Message)
+            and message._entry.source.home is twin
+        ):
+            self._notes.put(message)
+        else:
+            self._run("acknowledge_cumulative", lambda: twin.acknowledge_cumulative(message))
 
     def flush_acks(self, timeout: Seconds | None = None) -> None:
         """Send grouped acknowledgements and return when the broker has confirmed them.
@@ -64,13 +80,27 @@ class QueueConsumer(RunningConsumer[AsyncQueueConsumer[V], V]):
                 print(message.key)
     """
 
+    def __init__(self, portal: Portal, twin: AsyncQueueConsumer[V]) -> None:
+        super().__init__(portal, twin)
+        self._notes: AckNotes[V] = AckNotes(portal, twin, "QueueConsumer.acknowledge")
+
     @property
     def subscription(self) -> str:
+        """The name of the subscription."""
         return self._twin.subscription
 
     def acknowledge(self, message: Message[V] | MessageId | Iterable[Message[V] | MessageId]) -> None:
         """Acknowledge one message or several; the broker never delivers them again."""
-        self._run("acknowledge", lambda: self._twin.acknowledge(message))
+        twin = self._twin
+        if (
+            twin._notes_acks
+            and not twin._closed
+            and isinstance(message, Message)
+            and message._entry.source.home is twin
+        ):
+            self._notes.put(message)
+        else:
+            self._run("acknowledge", lambda: twin.acknowledge(message))
 
     def negative_acknowledge(
         self,
@@ -86,6 +116,20 @@ class QueueConsumer(RunningConsumer[AsyncQueueConsumer[V], V]):
         self._run(
             "negative_acknowledge",
             lambda: self._twin.negative_acknowledge(message, delay=delay, reason=reason),
+        )
+
+    def reconsume_later(
+        self,
+        message: Message[V],
+        *,
+        delay: Seconds | None = None,
+        properties: Mapping[str, str] | None = None,
+        reason: str = "reconsumed later",
+    ) -> None:
+        """Send a message to the retry topic, which delivers it after `delay`, and acknowledge it here."""
+        self._run(
+            "reconsume_later",
+            lambda: self._twin.reconsume_later(message, delay=delay, properties=properties, reason=reason),
         )
 
     @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Generic, Self
 
@@ -30,6 +30,7 @@ class TopicsConsumer(Handle, Generic[V]):
 
     @property
     def subscription(self) -> str:
+        """The name of the subscription."""
         return self._twin.subscription
 
     @property
@@ -67,6 +68,20 @@ class TopicsConsumer(Handle, Generic[V]):
         """Give a message of a queue back."""
         self._run("negative_acknowledge", lambda: self._twin.negative_acknowledge(message, delay=delay))
 
+    def reconsume_later(
+        self,
+        message: Message[V],
+        *,
+        delay: Seconds | None = None,
+        properties: Mapping[str, str] | None = None,
+        reason: str = "reconsumed later",
+    ) -> None:
+        """Send a message to its retry topic, which delivers it after `delay`."""
+        self._run(
+            "reconsume_later",
+            lambda: self._twin.reconsume_later(message, delay=delay, properties=properties, reason=reason),
+        )
+
     def acknowledge_cumulative(self, message: Message[V]) -> None:
         """Acknowledge all messages of the same topic that were handed out up to this one."""
         self._run("acknowledge_cumulative", lambda: self._twin.acknowledge_cumulative(message))
@@ -82,12 +97,6 @@ class TopicsConsumer(Handle, Generic[V]):
     def resume(self) -> None:
         """Hand out messages again after `pause`."""
         self._call("resume", self._twin.resume)
-
-    def _call(self, what: str, function: Callable[[], None]) -> None:
-        async def call() -> None:
-            function()
-
-        self._run(what, call)
 
     def seek(self, to: SeekTarget, timeout: Seconds | None = None) -> None:
         """Move the subscription of every topic to a time, or to its beginning or end.

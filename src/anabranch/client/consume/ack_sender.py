@@ -22,7 +22,7 @@ class AckSender:
 
     def __init__(self, pool: ConnectionPool, topic: str, reconnector: Reconnector) -> None:
         self.topic = topic
-        self.acks = Acknowledgements()
+        self._acks = Acknowledgements()
         self._pool = pool
         self._life = reconnector.life
         self._trouble = reconnector.trouble
@@ -30,6 +30,11 @@ class AckSender:
         self._consumer_id = 0
         self._acks_changed = asyncio.Event()
         """Set when acknowledgements were confirmed, or the connection was lost."""
+
+    @property
+    def acks(self) -> Acknowledgements:
+        """The acknowledgements, with all that were noted."""
+        return self._acks
 
     @property
     def connected(self) -> bool:

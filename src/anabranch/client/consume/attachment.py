@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from random import Random
 
 from anabranch.aio import Backoff
+from anabranch.client.encryption import Decrypt
+from anabranch.client.interceptors import Interceptor
 from anabranch.client.net.layout_watch import TopicLayout
 from anabranch.client.options import (
     BadEntries,
@@ -15,6 +17,7 @@ from anabranch.client.options import (
     QueueOrder,
     kept_pairs,
     one_of,
+    parse_topic,
 )
 from anabranch.errors import InvalidConfigurationError
 from anabranch.model.checkpoint import Checkpoint
@@ -138,6 +141,9 @@ class SubscriptionOptions:
     subscription_properties: Mapping[str, str] | None
     properties: Mapping[str, str]
     bad_entries: BadEntries
+    encryption: Decrypt | None
+    interceptors: tuple[Interceptor, ...]
+    dead_letter: DeadLetter | None
 
     def __post_init__(self) -> None:
         one_of("initial_position", self.initial_position, InitialPosition)
@@ -158,7 +164,6 @@ class SubscriptionOptions:
 @dataclass(frozen=True, slots=True)
 class StreamOptions(SubscriptionOptions):
     on_assignment: OnAssignment | None
-    dead_letter: DeadLetter | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,20 +172,41 @@ class QueueOptions(SubscriptionOptions):
     priority: int
     processing_s: float | None
     redelivery: Backoff
-    dead_letter: DeadLetter | None
     order: QueueOrder
+    retry_topic: bool | str
 
     def __post_init__(self) -> None:
         # A dataclass with slots is made anew, so that `super()` without arguments does not find it.
         SubscriptionOptions.__post_init__(self)
         one_of("order", self.order, QueueOrder)
+        if not isinstance(self.priority, int) or self.priority < 0:
+            raise InvalidConfigurationError(
+                f"priority must be a whole number from 0 on, not {self.priority!r}"
+            )
+        if not isinstance(self.redelivery, Backoff):
+            raise InvalidConfigurationError(f"redelivery must be a Backoff, not {self.redelivery!r}")
+        self._check_retry_topic()
         if self.order == "key":
+            if self.retry_topic:
+                raise InvalidConfigurationError('retry_topic needs order="none"')
             if self.processing_s is not None:
                 raise InvalidConfigurationError('processing_timeout needs order="none"; give `run` a timeout')
             if self.priority:
                 raise InvalidConfigurationError('priority needs order="none"')
         elif self.dead_letter is not None and self.dead_letter.policy != "skip":
             raise InvalidConfigurationError(f'the policy {self.dead_letter.policy} needs order="key"')
+
+    def _check_retry_topic(self) -> None:
+        name = self.retry_topic
+        if not isinstance(name, (bool, str)):
+            raise InvalidConfigurationError(f"retry_topic must be True, False or a name, not {name!r}")
+        if isinstance(name, str) and parse_topic(name) == self.topic:
+            raise InvalidConfigurationError(f"retry_topic must be another topic than {self.topic}")
+        if name and self.encryption is not None and self.dead_letter is None:
+            # Messages that were encrypted must not end up readable in another topic.
+            raise InvalidConfigurationError(
+                "retries of a consumer that decrypts need DeadLetter(encryption=Encrypt(...))"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +221,8 @@ class CheckpointOptions:
     properties: Mapping[str, str]
     fail_on_data_loss: bool
     bad_entries: BadEntries
+    encryption: Decrypt | None
+    interceptors: tuple[Interceptor, ...]
 
     def __post_init__(self) -> None:
         validate_client_name("consumer", self.name or "")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from anabranch.client.message import Received
+from anabranch.client.encryption import DecryptionError
 from anabranch.client.options import BadEntries, log
+from anabranch.client.received import Received
 from anabranch.errors import AnabranchError, BadEntryError
 from anabranch.model.ids import MessageId
 
@@ -14,8 +15,12 @@ class BadEntryRecord:
     def __init__(self, policy: BadEntries) -> None:
         self.policy = policy
         self.count = 0
-        self.to_raise: BadEntryError | None = None
+        self.to_raise: BadEntryError | DecryptionError | None = None
         """The error that the next receive raises; no entry behind it is handed out before."""
+
+    def policy_for(self, problem: AnabranchError | None) -> BadEntries:
+        """The policy for a problem; an entry that cannot be decrypted is added here only to be skipped."""
+        return "skip" if isinstance(problem, DecryptionError) else self.policy
 
     def add(self, entry: Received, problem: AnabranchError, topic: str, number: int) -> None:
         """Take an entry that follows message `number`; it is passed over, or raised as the policy says."""
@@ -26,7 +31,7 @@ class BadEntryRecord:
         entry.passed_over = True
         # The entry is acknowledged with all messages before it; if it raises, with the first one behind it.
         entry.first_number = number
-        if self.policy == "fail":
+        if self.policy_for(problem) == "fail":
             entry.first_number += 1
             self.to_raise = BadEntryError(text, topic, place)
         else:

@@ -1,16 +1,16 @@
-"""The part of a client for bulk readers: entries of single segments without a cursor, and topic lists."""
+"""The part of a client for bulk readers: entries of single segments without a cursor."""
 
 from __future__ import annotations
 
 from anabranch.client.consume.place_reader import PERMITS, EntryPlace, PlaceReader, PlaceTails
 from anabranch.client.consume.segment_reader import SegmentReader
 from anabranch.client.consume.segment_tails import SegmentTails
-from anabranch.client.net.client_life import ClientLife
-from anabranch.client.net.topic_lists import list_classic_topics, list_scalable_topics
+from anabranch.client.net.topic_questions import TopicQuestions
 from anabranch.model.ranges import HashRange
+from anabranch.protocol.connection import CONTROL_VERSION
 
 
-class BulkReading(ClientLife):
+class BulkReading(TopicQuestions):
     """Hands out readers of segments; the client closes them."""
 
     def read_segment(
@@ -36,16 +36,17 @@ class BulkReading(ClientLife):
         self._readers[tails] = None
         return tails
 
-    async def topics(self, namespace: str, *, classic: bool = False) -> list[str]:
-        """The full names of the scalable topics, or of the classic ones, of a namespace `tenant/name`."""
-        pool = self._connections()
-        listing = list_classic_topics if classic else list_scalable_topics
-        return await pool.retry(lambda: listing(pool, namespace), f"listing the topics of {namespace}")
-
     async def numbers_messages(self) -> bool:
-        """Whether the brokers number messages; only Anabranch's do. Elsewhere read by places."""
+        """Whether the logs of the cluster number messages; those of Apache Pulsar do not: read by places."""
         pool = self._connections()
-        return (await pool.retry(pool.any_connection, "connecting")).is_ours
+        connection = await pool.retry(pool.any_connection, "connecting")
+        return connection.is_ours and connection.machine.server_version != CONTROL_VERSION
+
+    async def has_control_plane(self) -> bool:
+        """Whether control processes of ours lead the topics, and brokers of Apache Pulsar hold messages."""
+        pool = self._connections()
+        connection = await pool.retry(pool.any_connection, "connecting")
+        return connection.is_ours and connection.machine.server_version == CONTROL_VERSION
 
     def read_places(
         self, topic: str, start: EntryPlace | None, stop: EntryPlace | None, permits: int = PERMITS

@@ -20,11 +20,12 @@ from anabranch.client.consume.segment_ends import last_message
 from anabranch.client.decide.member_positions import MemberPositions
 from anabranch.client.decide.permits import Permits
 from anabranch.client.decide.read_positions import ReadPositions
-from anabranch.client.message import Message, Received
+from anabranch.client.message import Message
 from anabranch.client.net.closing import Deadline, farewell
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.layout_watch import LayoutWatch, TopicLayout
 from anabranch.client.options import Seconds, log
+from anabranch.client.received import Received
 from anabranch.client.schema import Codec
 from anabranch.errors import AlreadyClosedError, AnabranchError, DataLossError, TopicNotFoundError
 from anabranch.model.assignment import Assignment
@@ -46,11 +47,11 @@ class AsyncCheckpointConsumer(Inbox[T]):
 
     def __init__(self, pool: ConnectionPool, schema: Codec[T], options: CheckpointOptions) -> None:
         name = options.name or f"anabranch-checkpoint-{pool.rng.getrandbits(40):010x}"
-        super().__init__(pool, schema, name, options.receiver_queue_size, options.bad_entries)
+        super().__init__(pool, schema, name, options)
         self._options = replace(options, name=name)
         self._pins: dict[SegmentConsumer, asyncio.Task[None]] = {}
         """Tasks that replace the start LATEST of a segment by its last message."""
-        self._watch = LayoutWatch(pool, options.topic, self._layout_changed, gone=self.role_refused)
+        self._watch = LayoutWatch(pool, options.topic, self._layout_changed, gone=self._role_refused)
         self._layout: TopicLayout | None = None
         self._read = ReadPositions(options.start)
         self._member: GroupMember | None = None
@@ -58,14 +59,14 @@ class AsyncCheckpointConsumer(Inbox[T]):
             self._read = read = MemberPositions(options.start)
             self._member = GroupMember(pool, self._options, read, self._assigned, self._refused)
 
-    async def open(self) -> None:
+    async def _open(self) -> None:
         """Look the topic up and find the position of every segment."""
         async with self._close_on_error() as deadline:
-            self._layout = layout = await self._watch.open(self.tasks, deadline.left_s)
+            self._layout = layout = await self._watch.open(self._tasks, deadline.left_s)
             for id_ in self._read.begin(layout.layout):
                 self._lose(f"segment {id_} was removed before this checkpoint came to its end")
             if self._member is not None:
-                await self._member.registration.open(self.tasks, deadline.left_s)
+                await self._member.registration.open(self._tasks, deadline.left_s)
             self._open_readable()
             await self._first_answers(deadline, self._opened)
             if self._failure is not None:
@@ -95,7 +96,7 @@ class AsyncCheckpointConsumer(Inbox[T]):
         known = None if self._member is None else self._member.known
         return self._read.checkpoint(self._entry, len(self._run), known)
 
-    def checkpoint_before(self, waiting: Sequence[Message[T]]) -> Checkpoint:
+    def _checkpoint_before(self, waiting: Sequence[Message[T]]) -> Checkpoint:
         """As `checkpoint`, as if these messages, the last ones handed out, had not been handed out."""
         return self._read.before(self.checkpoint(), waiting)
 
@@ -115,18 +116,18 @@ class AsyncCheckpointConsumer(Inbox[T]):
     async def _close(self, deadline: Deadline) -> None:
         """Stop reading; the last checkpoint can still be taken."""
         if self._entry is not None:
-            self.dropped(self._entry.source)  # type: ignore[arg-type]
+            self._dropped(self._entry.source)  # type: ignore[arg-type]
             self._keep_position()
         self._end_waiting()
         self._watch.close()
-        answers = [source.hang_up() for source in self.sources.values()]
+        answers = [source.hang_up() for source in self._sources.values()]
         if self._member is not None:
             self._member.close()
             answers.append(self._member.registration.hang_up())
         try:
             await farewell(answers, deadline)
         finally:
-            await self.tasks.stop()
+            await self._tasks.stop()
 
     # Layouts and assignments.
 
@@ -135,12 +136,12 @@ class AsyncCheckpointConsumer(Inbox[T]):
             return
         assert self._member is not None
         for id_ in self._member.changed(assignment):
-            source = self.sources.pop(id_, None)
+            source = self._sources.pop(id_, None)
             if source is not None:
                 source.release()
                 self._keep_position()
                 self._read.ends.pop(id_, None)
-                self.tasks.start(source.close(), f"leave {source.topic}")
+                self._tasks.start(source.close(), f"leave {source.topic}")
         self._member.take(assignment)
         self._open_readable()
         self._member.report_starts()
@@ -148,16 +149,16 @@ class AsyncCheckpointConsumer(Inbox[T]):
     def _layout_changed(self, layout: TopicLayout) -> None:
         self._keep_position()
         for id_ in self._read.unread(layout.layout):
-            self._lose(f"segment {id_} was removed before it was read to its end")
+            self._removed(id_)
         if self._failure is not None:
             return
         self._layout = layout
         self._read.follow(layout.layout)
-        for id_ in list(self.sources):
+        for id_ in list(self._sources):
             if id_ not in layout.layout.segments:
-                self.tasks.start(self.sources.pop(id_).close(), f"leave segment {id_}")
+                self._tasks.start(self._sources.pop(id_).close(), f"leave segment {id_}")
             else:
-                self.sources[id_].owned_by(layout.owners.get(id_))
+                self._sources[id_].owned_by(layout.owners.get(id_))
         self._open_readable()
 
     def _open_readable(self) -> None:
@@ -166,23 +167,23 @@ class AsyncCheckpointConsumer(Inbox[T]):
         if layout is None:
             return
         for segment in self._read.readable(layout.layout):
-            source = self.sources.get(segment.id)
+            source = self._sources.get(segment.id)
             if source is None:
-                source = self.sources[segment.id] = self._attach(layout, segment)
+                source = self._sources[segment.id] = self._attach(layout, segment)
             if not segment.active and segment.id not in self._read.ends:
                 self._read.ends[segment.id] = MessageId(segment.id, *LATEST)
-                self.tasks.start(self._find_end(source), f"end of {source.topic}")
+                self._tasks.start(self._find_end(source), f"end of {source.topic}")
 
     def _attach(self, layout: TopicLayout, segment: Segment) -> SegmentConsumer:
         # A segment that begins at its end sends nothing until the end is known: otherwise messages before
         # and after the end could not be distinguished.
         at_the_end = self._read.positions[segment.id].position == LATEST
         start, properties = partial(self._start_of, segment.id), self._options.properties
-        attachment = reader_attachment(self.name, self.pool.rng, properties, start, paused=at_the_end)
+        attachment = reader_attachment(self.name, self._pool.rng, properties, start, paused=at_the_end)
         permits = Permits(self._queue_size, grows=self._grows)
         source = SegmentConsumer(self, address_in(layout, segment), attachment, permits)
         if at_the_end:
-            self._pins[source] = self.tasks.start(
+            self._pins[source] = self._tasks.start(
                 self._pin(source), f"pin the end of {source.topic}", awaited=True
             )
         return source
@@ -193,7 +194,7 @@ class AsyncCheckpointConsumer(Inbox[T]):
 
     def _reads(self, source: SegmentConsumer) -> bool:
         """Whether this consumer still reads the segment, through this source."""
-        return self.sources.get(source.segment_id) is source
+        return self._sources.get(source.segment_id) is source
 
     # The ends of segments.
 
@@ -229,10 +230,10 @@ class AsyncCheckpointConsumer(Inbox[T]):
 
     def _finish(self, source: SegmentConsumer) -> None:
         self._read.finish(source.segment_id)
-        del self.sources[source.segment_id]
+        del self._sources[source.segment_id]
         if self._member is not None:
             self._member.report_finished()
-        self.tasks.start(source.close(), f"leave {source.topic}")
+        self._tasks.start(source.close(), f"leave {source.topic}")
         if not self._closed:
             self._open_readable()
 
@@ -242,8 +243,8 @@ class AsyncCheckpointConsumer(Inbox[T]):
         if not self._run:
             self._keep_position()
             for id_ in list(self._read.ends):
-                if id_ in self.sources:
-                    self._finish_if_read(self.sources[id_])
+                if id_ in self._sources:
+                    self._finish_if_read(self._sources[id_])
         return super()._load()
 
     def _keep_position(self) -> None:
@@ -274,25 +275,26 @@ class AsyncCheckpointConsumer(Inbox[T]):
             self._lose(f"{removed} messages of segment {entry.source.segment_id} were removed before reading")
         return self._failure is None
 
+    def _removed(self, id_: int) -> None:
+        # While a consumer without a checkpoint opens, it misses nothing that it could have read.
+        if self._role.opened or self._options.start.is_regular:
+            self._lose(f"segment {id_} was removed before it was read to its end")
+
     def _lose(self, what: str) -> None:
         """Report that messages which should be read are gone for good."""
         if self._options.fail_on_data_loss:
-            self._fail(
-                DataLossError(f"{self.topic}: {what}; set fail_on_data_loss=False to read on without them")
-            )
+            self._fail(DataLossError(f"{self.topic}: {what}; fail_on_data_loss=False reads on without them"))
         else:
             log.warning("%s: %s", self.topic, what)
 
     # Called by the consumers of segments.
 
-    def gave_up(self, source: SegmentConsumer, error: AnabranchError) -> None:
+    def _gave_up(self, source: SegmentConsumer, error: AnabranchError) -> None:
         if isinstance(error, PermissionError):
-            self.role_refused(error)
+            self._role_refused(error)
         elif not isinstance(error, TopicNotFoundError):
             log.warning("%s is not read any further: %s", source.topic, error)
         elif self._reads(source):
-            # Retention may remove segments while a consumer without a checkpoint opens; it misses nothing.
-            if self.role.opened or self._options.start.is_regular:
-                self._lose(f"segment {source.segment_id} was removed before it was read to its end")
+            self._removed(source.segment_id)
             if self._failure is None:
                 self._finish(source)

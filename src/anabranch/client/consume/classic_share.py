@@ -45,12 +45,12 @@ class ClassicShare(LayoutFollowing):
     @property
     def assignment(self) -> tuple[str, ...]:
         """Names of the partitions that the consumer reads now."""
-        return tuple(source.topic for source in self._ordered.sources.values() if _reads(source))
+        return tuple(source.topic for source in self._ordered._sources.values() if _reads(source))
 
     @property
     def awaited(self) -> tuple[str, ...]:
         """Names of the partitions that other consumers of the subscription read."""
-        return tuple(source.topic for source in self._ordered.sources.values() if not _reads(source))
+        return tuple(source.topic for source in self._ordered._sources.values() if not _reads(source))
 
     def active_changed(self, source: SegmentConsumer) -> None:
         """The owner of a partition gave it to this consumer, or took it away."""
@@ -71,27 +71,27 @@ class ClassicShare(LayoutFollowing):
         return self._queue_size
 
     def _consume(self, address: SegmentAddress, attachment: Attachment, share: int) -> SegmentConsumer:
-        return self._ordered.consume(address, attachment)
+        return self._ordered._consume(address, attachment)
 
     def _layout_changed(self, layout: TopicLayout) -> None:
         if layout.is_classic:
             super()._layout_changed(layout)
             return
         self.stop()
-        for source in self._ordered.sources.values():
+        for source in self._ordered._sources.values():
             source.attachment = replace(source.attachment, kind=pb.CommandSubscribe.Exclusive)
-        self._ordered.use_share(self._membership)
-        self._ordered.tasks.start(self._join(), f"register with {layout.name}")
+        self._ordered._use_share(self._membership)
+        self._ordered._tasks.start(self._join(), f"register with {layout.name}")
 
     async def _join(self) -> None:
         """Register with the leader of the migrated topic; it assigns the former partitions first."""
         home, failures = self._ordered, 0
         while not home._closed:
             try:
-                await self._membership.open(Deadline(home.pool.operation_timeout_s))
+                await self._membership.open(Deadline(home._pool.operation_timeout_s))
                 return
             except (OperationTimeoutError, ClassicTopicError):
-                await asyncio.sleep(RECONNECT.delay(failures, home.pool.rng))
+                await asyncio.sleep(RECONNECT.delay(failures, home._pool.rng))
                 failures += 1
             except AnabranchError as error:
                 home._refused(error)

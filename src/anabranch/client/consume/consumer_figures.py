@@ -10,10 +10,10 @@ from anabranch.client.figures import ConsumerFigures
 
 def figures_of(consumer: Inbox[Any]) -> ConsumerFigures:
     """The consumer now, for `AsyncClient.stats`."""
-    sources = list(consumer.sources.values())
+    sources = list(consumer._sources.values())
     waiting = sum(entry.wanted.bit_count() for source in sources for entry in source.entries)
     return ConsumerFigures(
-        consumer.topic,
+        consumer._given_topic,
         getattr(consumer, "subscription", None),
         consumer.name,
         consumer.state,

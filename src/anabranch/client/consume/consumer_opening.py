@@ -5,51 +5,45 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack, cast
 
-from anabranch.aio import Backoff
-from anabranch.client.consume.attachment import (
-    CheckpointOptions,
-    OnAssignment,
-    QueueOptions,
-    StreamOptions,
+from anabranch.client.consume.arguments import (
+    ConsumerArguments,
+    QueueArguments,
+    StreamArguments,
+    checkpoint_options,
+    queue_options,
+    stream_options,
 )
-from anabranch.client.consume.bulk_reading import BulkReading
+from anabranch.client.consume.attachment import QueueOptions
 from anabranch.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
-from anabranch.client.consume.cursor_mirror import CursorMirror
 from anabranch.client.consume.keyed_queue_consumer import KeyedQueueConsumer
+from anabranch.client.consume.letters import LetterTarget
 from anabranch.client.consume.queue_consumer import AsyncQueueConsumer
+from anabranch.client.consume.retrying_consumer import RetryingQueueConsumer
 from anabranch.client.consume.runnable import RunnableConsumer
 from anabranch.client.consume.stream_consumer import AsyncStreamConsumer
 from anabranch.client.consume.topic_selection import TopicSelection
 from anabranch.client.consume.topics_consumer import AsyncTopicsConsumer
-from anabranch.client.consume.topics_options import TopicsArguments, TopicsKind, topics_arguments
+from anabranch.client.consume.topics_options import TopicsKind, topics_arguments
+from anabranch.client.interceptors import Interceptor
 from anabranch.client.net.closing import Deadline
-from anabranch.client.options import (
-    ConsumerArguments,
-    DeadLetter,
-    InitialPosition,
-    QueueArguments,
-    Seconds,
-    StreamArguments,
-    checked_arguments,
-    parse_topic,
-    positive,
-    queue_arguments,
-    seconds,
-    stream_arguments,
-)
+from anabranch.client.net.topic_questions import TopicQuestions
+from anabranch.client.options import InitialPosition
 from anabranch.client.produce.producer import AsyncProducer
 from anabranch.client.schema import Codec, Schema, V
-from anabranch.errors import InvalidConfigurationError
 from anabranch.model.checkpoint import Checkpoint
 from anabranch.model.names import validate_subscription
 
 BYTES: Codec[Any] = Schema.bytes()
+A = TypeVar("A", bound=ConsumerArguments)
+C = TypeVar("C", bound=Any)
 
 
-class ConsumerOpening(BulkReading):
+class ConsumerOpening(TopicQuestions):
     """Opens the consumers of a client, which closes them."""
+
+    _interceptors: tuple[Interceptor, ...] = ()
 
     async def subscribe_stream(
         self,
@@ -58,45 +52,18 @@ class ConsumerOpening(BulkReading):
         *,
         schema: Codec[V] = BYTES,
         initial_position: InitialPosition = "latest",
-        name: str | None = None,
-        receiver_queue_size: int | None = None,
-        ack_group_time: Seconds = 0.1,
-        ack_receipts: bool = False,
-        subscription_properties: Mapping[str, str] | None = None,
-        on_assignment: OnAssignment | None = None,
         **more: Unpack[StreamArguments],
     ) -> AsyncStreamConsumer[V]:
         """Read in key order with cumulative acknowledgement; consumers of one subscription share the topic.
 
-        Give a stable `name` to get the same share after a restart. A name has one consumer at a time:
-        ConsumerBusyError names the consumer that has it. This method raises it, and so does receiving when
-        another consumer took the name while this one was disconnected. Receiving raises
-        SubscriptionNotFoundError when the subscription is deleted meanwhile. Acknowledge continuously:
-        unacknowledged messages of a segment keep its successors closed. See also StreamArguments.
-
-        The client holds `receiver_queue_size` messages of each segment ready; by default a thousand, and up
-        to a mebibyte for an application that runs out of them.
+        Receiving raises SubscriptionNotFoundError when the subscription is deleted meanwhile. Acknowledge
+        continuously: unacknowledged messages of a segment keep its successors closed. StreamArguments
+        describes the other arguments.
         """
-        consumer: AsyncStreamConsumer[V] = AsyncStreamConsumer(
-            self._connections(),
-            schema,
-            StreamOptions(
-                topic=parse_topic(topic),
-                subscription=validate_subscription(subscription),
-                initial_position=initial_position,
-                name=name,
-                receiver_queue_size=receiver_queue_size,
-                ack_group_s=seconds("ack_group_time", ack_group_time, zero=True),
-                ack_receipts=ack_receipts,
-                subscription_properties=subscription_properties,
-                on_assignment=on_assignment,
-                **stream_arguments(more),
-            ),
-            self._open_dead_letters,
+        options = stream_options(topic, subscription, initial_position, self._with_own(more))
+        return await self._opened(
+            AsyncStreamConsumer(self._connections(), schema, options, self._open_letters)
         )
-        self._consumers[consumer] = None
-        await consumer.open()
-        return consumer
 
     async def subscribe_queue(
         self,
@@ -105,49 +72,17 @@ class ConsumerOpening(BulkReading):
         *,
         schema: Codec[V] = BYTES,
         initial_position: InitialPosition = "latest",
-        name: str | None = None,
-        receiver_queue_size: int = 1000,
-        ack_group_time: Seconds = 0.1,
-        ack_group_size: int = 1000,
-        ack_receipts: bool = False,
-        subscription_properties: Mapping[str, str] | None = None,
-        priority: int = 0,
-        processing_timeout: Seconds | None = None,
-        redelivery: Backoff = Backoff(60.0, 60.0),  # noqa: B008 - frozen
-        dead_letter: DeadLetter | None = None,
         **more: Unpack[QueueArguments],
     ) -> AsyncQueueConsumer[V]:
         """Read in parallel with single acknowledgement; each message goes to one consumer at a time.
 
-        Receiving raises SubscriptionNotFoundError when the subscription is deleted. See also QueueArguments.
+        Receiving raises SubscriptionNotFoundError when the subscription is deleted. QueueArguments describes
+        the other arguments.
         """
-        if processing_timeout is not None:
-            processing_timeout = seconds("processing_timeout", processing_timeout)
-        kind = KeyedQueueConsumer if more.get("order") == "key" else AsyncQueueConsumer
-        consumer: AsyncQueueConsumer[V] = kind(
-            self._connections(),
-            schema,
-            QueueOptions(
-                topic=parse_topic(topic),
-                subscription=validate_subscription(subscription),
-                initial_position=initial_position,
-                name=name,
-                receiver_queue_size=receiver_queue_size,
-                ack_group_s=seconds("ack_group_time", ack_group_time, zero=True),
-                ack_group_size=positive("ack_group_size", ack_group_size),
-                ack_receipts=ack_receipts,
-                subscription_properties=subscription_properties,
-                priority=priority,
-                processing_s=processing_timeout,
-                redelivery=redelivery,
-                dead_letter=dead_letter,
-                **queue_arguments(more, dead_letter),
-            ),
-            self._open_dead_letters,
-        )
-        self._consumers[consumer] = None
-        await consumer.open()
-        return consumer
+        options = queue_options(topic, subscription, initial_position, self._with_own(more))
+        kind = kind_of_queue(options)
+        consumer: AsyncQueueConsumer[V] = kind(self._connections(), schema, options, self._open_letters)
+        return await self._opened(consumer)
 
     async def subscribe_topics(
         self,
@@ -159,15 +94,16 @@ class ConsumerOpening(BulkReading):
         property_filters: Mapping[str, str] | None = None,
         schema: Codec[V] = BYTES,
         initial_position: InitialPosition = "latest",
-        **more: Unpack[TopicsArguments],
+        **more: Unpack[QueueArguments],
     ) -> AsyncTopicsConsumer[V]:
         """Read several topics with one consumer: a list of names, or topics of a namespace `tenant/name`.
 
         A compiled pattern matches the last parts of the names of scalable topics, in `public/default` unless
-        `namespace` says otherwise. With None all topics of the namespace are read. `property_filters` keeps
-        those whose properties have these values. Topics that come later are read from their first message,
-        and those that are deleted are left. The other arguments are those of `subscribe_queue`, or of
-        `subscribe_stream` with `kind="stream"`.
+        `namespace` says otherwise. One that begins with `persistent://tenant/name/` or `topic://tenant/name/`
+        matches full names of classic or scalable topics. With None all scalable topics of the namespace are
+        read. `property_filters` keeps those whose properties have these values. Topics that come later are
+        read from their first message, and those that are deleted are left. The other arguments are those of
+        `subscribe_queue`, or of `subscribe_stream` with `kind="stream"`.
         """
         given = topics_arguments(more, kind)
         opening: Any = self.subscribe_queue if kind == "queue" else self.subscribe_stream
@@ -181,9 +117,7 @@ class ConsumerOpening(BulkReading):
         consumer: AsyncTopicsConsumer[V] = AsyncTopicsConsumer(
             pool, selection, validate_subscription(subscription), open_one
         )
-        self._consumers[consumer] = None
-        await consumer.open()
-        return consumer
+        return await self._opened(consumer)
 
     async def create_checkpoint_consumer(
         self,
@@ -192,8 +126,6 @@ class ConsumerOpening(BulkReading):
         start: Checkpoint = Checkpoint.latest(),  # noqa: B008 - frozen
         group: str | None = None,
         schema: Codec[V] = BYTES,
-        name: str | None = None,
-        receiver_queue_size: int | None = None,
         fail_on_data_loss: bool = True,
         **more: Unpack[ConsumerArguments],
     ) -> AsyncCheckpointConsumer[V]:
@@ -201,66 +133,39 @@ class ConsumerOpening(BulkReading):
 
         The members of a `group` share the segments, and a member that gains one begins it at its own `start`.
         When retention has taken messages that should have been read, opening or receiving raises
-        DataLossError, unless `fail_on_data_loss` is False.
+        DataLossError, unless `fail_on_data_loss` is False. ConsumerArguments describes the others.
         """
-        if not isinstance(start, Checkpoint):
-            raise InvalidConfigurationError(
-                "start is a Checkpoint: Checkpoint.earliest(), Checkpoint.latest() or one that was kept"
-            )
-        consumer: AsyncCheckpointConsumer[V] = AsyncCheckpointConsumer(
-            self._connections(),
-            schema,
-            CheckpointOptions(
-                topic=parse_topic(topic),
-                start=start,
-                group=None if group is None else validate_subscription(group),
-                name=name,
-                receiver_queue_size=receiver_queue_size,
-                fail_on_data_loss=fail_on_data_loss,
-                **checked_arguments(more),
-            ),
-        )
+        options = checkpoint_options(topic, start, group, fail_on_data_loss, self._with_own(more))
+        return await self._opened(AsyncCheckpointConsumer(self._connections(), schema, options))
+
+    async def _opened(self, consumer: C) -> C:
+        """Open a consumer, which this client closes."""
         self._consumers[consumer] = None
-        await consumer.open()
+        await consumer._open()
         return consumer
 
-    async def mirror_cursors(self, topic: str, subscription: str, name: str) -> CursorMirror:
-        """Hold the cursors of a stream subscription, made at the beginning of the topic if it is missing.
+    def _with_own(self, given: A) -> A:
+        """The arguments of a consumer, with the interceptors of the client before its own."""
+        own: tuple[Interceptor, ...] = tuple(cast(Any, given).get("interceptors", ()))
+        given["interceptors"] = self._interceptors + own
+        return given
 
-        For readers that keep their positions elsewhere, such as Spark: retention waits for them, and tools
-        show how far they are.
-        """
-        mirror = CursorMirror(
-            self._connections(),
-            BYTES,
-            StreamOptions(
-                topic=parse_topic(topic),
-                subscription=validate_subscription(subscription),
-                initial_position="earliest",
-                name=name,
-                receiver_queue_size=1,
-                ack_group_s=0.0,
-                ack_receipts=True,
-                subscription_properties=None,
-                on_assignment=None,
-                **stream_arguments({}),
-            ),
-            self._open_dead_letters,
-        )
-        self._consumers[mirror] = None
-        await mirror.open()
-        return mirror
-
-    async def end_runs(self, deadline: Deadline) -> None:
+    async def _end_runs(self, deadline: Deadline) -> None:
         """End the runs of all consumers; their handlers may still use producers."""
         consumers = [each for each in self._consumers if isinstance(each, RunnableConsumer)]
-        await asyncio.gather(*(consumer.end_run(deadline) for consumer in consumers))
+        await asyncio.gather(*(consumer._end_run(deadline) for consumer in consumers))
 
     async def _close(self, deadline: Deadline) -> None:
         try:
-            await self.end_runs(deadline)
+            await self._end_runs(deadline)
         finally:
             await super()._close(deadline)
 
-    async def _open_dead_letters(self, topic: str, subscription: str | None) -> AsyncProducer[bytes]:
+    async def _open_letters(self, target: LetterTarget, schema: Schema[bytes]) -> AsyncProducer[bytes]:
         raise NotImplementedError
+
+
+def kind_of_queue(options: QueueOptions) -> type[AsyncQueueConsumer[Any]]:
+    if options.order == "key":
+        return KeyedQueueConsumer
+    return RetryingQueueConsumer if options.retry_topic else AsyncQueueConsumer

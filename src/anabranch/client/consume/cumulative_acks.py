@@ -8,7 +8,7 @@ from __future__ import annotations
 from anabranch.client.consume.segment_consumer import SegmentConsumer
 from anabranch.client.decide.acknowledgements import leading
 from anabranch.client.decide.ordering import bits_after
-from anabranch.client.message import Received
+from anabranch.client.received import Received
 from anabranch.errors import ConsumerBusyError
 from anabranch.model.acks import bits_at
 from anabranch.model.ids import MessageId

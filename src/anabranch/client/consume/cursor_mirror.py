@@ -37,10 +37,10 @@ class AckPlace(NamedTuple):
 
 
 class CursorMirror(AsyncStreamConsumer[bytes]):
-    """The cursors of one subscription; made by `AsyncClient.mirror_cursors`."""
+    """The cursors of one subscription; made by `BulkClient.mirror_cursors`."""
 
-    def consume(self, address: SegmentAddress, attachment: Attachment) -> SegmentConsumer:
-        return super().consume(address, replace(attachment, paused=True))
+    def _consume(self, address: SegmentAddress, attachment: Attachment) -> SegmentConsumer:
+        return super()._consume(address, replace(attachment, paused=True))
 
     async def follow(
         self, places: Mapping[int, AckPlace], awaited: Collection[int], timeout_s: float
@@ -60,8 +60,8 @@ class CursorMirror(AsyncStreamConsumer[bytes]):
 
     async def _follow(self, places: dict[int, AckPlace], awaited: set[int]) -> None:
         while True:
-            for id_ in [id_ for id_, source in self.sources.items() if id_ in places and _is_ready(source)]:
-                source, place = self.sources[id_], places.pop(id_)
+            for id_ in [id_ for id_, source in self._sources.items() if id_ in places and _is_ready(source)]:
+                source, place = self._sources[id_], places.pop(id_)
                 source.acks.add_up_to(place.ledger, place.entry, place.remaining)
                 await source.acks_confirmed()
                 awaited.discard(id_)

@@ -151,6 +151,8 @@ class GroupMember:
 
         Raises OperationTimeoutError if the leader has not answered within the limit.
         """
+        if not isinstance(checkpoint, Checkpoint):
+            raise InvalidConfigurationError(f"commit takes a Checkpoint, not {checkpoint!r}")
         self._commits = True
         if not await Deadline(limit_s).allow(self._commit(checkpoint)):
             raise OperationTimeoutError(f"the checkpoint is not committed after {limit_s:g} s")

@@ -49,7 +49,7 @@ class GroupMembership:
             pb.STREAM,
             attachment.initial_position,
         )
-        self._registration = Registration(home.pool, request, self._assigned, self._refused)
+        self._registration = Registration(home._pool, request, self._assigned, self._refused)
 
     @property
     def topic(self) -> str:
@@ -61,7 +61,7 @@ class GroupMembership:
         """Names of the segments that the consumer reads now."""
         return tuple(
             source.topic
-            for source in self.home.sources.values()
+            for source in self.home._sources.values()
             if source.first_answer.accepted and not source.released
         )
 
@@ -70,13 +70,13 @@ class GroupMembership:
         """Names of assigned segments that the consumer cannot read yet: other consumers hold them."""
         return tuple(
             source.topic
-            for source in self.home.sources.values()
+            for source in self.home._sources.values()
             if not (source.first_answer.accepted or source.released)
         )
 
     async def open(self, deadline: Deadline) -> None:
         """Register, and subscribe to the first assigned segments."""
-        await self._registration.open(self.home.tasks, deadline.left_s)
+        await self._registration.open(self.home._tasks, deadline.left_s)
         await self.home._first_answers(deadline, self._answered)
 
     @staticmethod
@@ -94,7 +94,7 @@ class GroupMembership:
 
     async def delete(self) -> None:
         """Have the leader delete the subscription, unless it has other members."""
-        for source in self.home.sources.values():
+        for source in self.home._sources.values():
             source.hang_up()
         await self._registration.ask(
             lambda id_, request: pb.CommandUnsubscribe(consumer_id=id_, request_id=request)
@@ -122,9 +122,9 @@ class GroupMembership:
         before = set(self._assignment)
         self._assignment = {segment.segment_id: segment for segment in assignment.segments}
         self._generation = assignment.generation if assignment.generation != UNCOUNTED else None
-        home.opened_in = self._registration.opened_in
+        home._opened_in = self._registration.opened_in
         gone = before - self._assignment.keys()
-        removed = tuple(home.sources[id_].topic for id_ in sorted(gone) if id_ in home.sources)
+        removed = tuple(home._sources[id_].topic for id_ in sorted(gone) if id_ in home._sources)
         self.reconcile()
         added = tuple(segment.topic for id_, segment in self._assignment.items() if id_ not in before)
         self.report(added, removed)
@@ -145,12 +145,12 @@ class GroupMembership:
         """Release all segments, because other consumers get them at once."""
         self._assignment = {}
         self.stop()
-        for source in self.home.sources.values():
+        for source in self.home._sources.values():
             source.release()
 
     def reconcile(self) -> None:
         """Subscribe to assigned segments, and begin to hand over the others."""
-        sources = self.home.sources
+        sources = self.home._sources
         for id_, source in list(sources.items()):
             assigned = self._assignment.get(id_)
             kept = assigned is not None and assigned.bucket_ranges == source.attachment.bucket_ranges
@@ -159,7 +159,7 @@ class GroupMembership:
             elif id_ not in self._hand_overs:
                 source.release()
                 work = self._hand_over(source)
-                self._hand_overs[id_] = self.home.tasks.start(work, f"hand over {source.topic}")
+                self._hand_overs[id_] = self.home._tasks.start(work, f"hand over {source.topic}")
         for id_, segment in self._assignment.items():
             if id_ not in sources:
                 sources[id_] = self._attach(segment)
@@ -174,20 +174,20 @@ class GroupMembership:
         )
         is_classic = segment.topic.startswith("persistent://")
         address = SegmentAddress(segment.segment_id, segment.topic, is_classic)
-        return self.home.consume(address, attachment)
+        return self.home._consume(address, attachment)
 
     async def _hand_over(self, source: SegmentConsumer) -> None:
         """Wait until the application has acknowledged the segment's messages, then leave the segment."""
         home = self.home
         home._send_acks()
-        warning = home.loop.call_later(
+        warning = home._loop.call_later(
             HAND_OVER_WARNING_S,
             log.warning,
             "%s: acknowledge its messages so that another consumer can read it",
             source.topic,
         )
         try:
-            while home.has_messages_of(source):
+            while home._has_messages_of(source):
                 self._progress.clear()
                 await self._progress.wait()
         finally:
@@ -200,9 +200,9 @@ class GroupMembership:
     def forget(self, source: SegmentConsumer, why: str | None = None) -> None:
         """Remove the consumer of a segment; `why` says why its open acknowledgements are not confirmed."""
         self._hand_overs.pop(source.segment_id, None)
-        if self.home.sources.get(source.segment_id) is source:
-            del self.home.sources[source.segment_id]
-        self.home.left(source, why)
+        if self.home._sources.get(source.segment_id) is source:
+            del self.home._sources[source.segment_id]
+        self.home._left(source, why)
 
     # Called by the consumers of segments.
 

@@ -12,15 +12,18 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby, repeat
 from typing import Generic, Self, TypeVar
 
+from anabranch.client.consume.attachment import CheckpointOptions, SubscriptionOptions
 from anabranch.client.consume.bad_entries import BadEntryRecord
+from anabranch.client.consume.decrypting import EntryDecryption
 from anabranch.client.consume.pausing import PausableConsumer
 from anabranch.client.consume.segment_consumer import SegmentConsumer
 from anabranch.client.consume.writer_schemas import WriterSchemas
 from anabranch.client.decide.refused_roles import is_refused_role
-from anabranch.client.message import Message, Received
+from anabranch.client.message import Message
 from anabranch.client.net.connection_pool import ConnectionPool
-from anabranch.client.options import BadEntries, Seconds, optional_seconds, positive
-from anabranch.client.schema import Codec
+from anabranch.client.options import Seconds, optional_seconds, positive
+from anabranch.client.received import Received
+from anabranch.client.schema import Codec, checked_codec
 from anabranch.errors import (
     AlreadyClosedError,
     AnabranchError,
@@ -45,34 +48,30 @@ class Inbox(PausableConsumer, Generic[T]):
         pool: ConnectionPool,
         schema: Codec[T],
         name: str,
-        receiver_queue_size: int | None,
-        bad_entries: BadEntries = "skip",
+        options: SubscriptionOptions | CheckpointOptions,
     ) -> None:
-        super().__init__(pool)
-        self.loop = asyncio.get_running_loop()
-        self.schema = schema
+        super().__init__(pool, options.interceptors)
+        self._loop = asyncio.get_running_loop()
+        self._schema, self._given_topic = checked_codec(schema), str(options.topic)
         self._writers = WriterSchemas.needed_by(self)
+        self._bad = BadEntryRecord(options.bad_entries)
+        self._decryption = EntryDecryption.needed_by(self, options.encryption, self._bad)
         self.name = name
         """The consumer's identity: registering under it within the grace time brings the same share."""
-        self._grows = receiver_queue_size is None
-        self._queue_size = positive(
-            "receiver_queue_size", QUEUE_SIZE if receiver_queue_size is None else receiver_queue_size
-        )
+        size = options.receiver_queue_size
+        self._grows = size is None
+        self._queue_size = positive("receiver_queue_size", QUEUE_SIZE if size is None else size)
         self._line: deque[SegmentConsumer] = deque()
         """Segments that have entries, in the order of their turns."""
         self._run: list[Message[T]] = []
         """The messages of the run that are not handed out, last message first."""
         self._entry: Received | None = None
-        """The entry of the run."""
         self._number = 0
-        """The number of the last message of the run."""
-        self._bad = BadEntryRecord(bad_entries)
+        """The entry of the run, and the number of its last message."""
         self._asked = False
         """Whether a command asked the broker for more; it leaves only when the event loop runs."""
-        self.opened_in: int | None = None
+        self._opened_in: int | None = None
         """The incarnation of the topic, in which the broker does not create a deleted subscription again."""
-
-    # For the application.
 
     async def receive(self, timeout: Seconds | None = None) -> Message[T]:
         """The next message; raises ReceiveTimeoutError when none came in time.
@@ -104,24 +103,14 @@ class Inbox(PausableConsumer, Generic[T]):
                 raise StopAsyncIteration from None
         return self._run.pop()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, kind: object, *error: object) -> None:
-        # A coroutine that is destroyed can wait for nothing.
-        if kind is not GeneratorExit:
-            await self.close()
-
     @property
     def bad_entry_count(self) -> int:
         """Entries so far that could not be decoded; `bad_entries` says what became of them."""
         return self._bad.count
 
-    # Handing out.
-
     async def _next(self, timeout: Seconds | None) -> None:
         """Return when the run has a message."""
-        if asyncio.get_running_loop() is not self.loop:
+        if asyncio.get_running_loop() is not self._loop:
             raise InvalidConfigurationError("this consumer belongs to another event loop")
         limit = optional_seconds("timeout", timeout)
         if self._asked:
@@ -146,6 +135,15 @@ class Inbox(PausableConsumer, Generic[T]):
             # The run may have a message for another waiting caller.
             self._waiting.wake()
 
+    def _poll(self, limit: int) -> list[Message[T]]:
+        """The messages at hand, perhaps none; raises the errors of `receive`."""
+        if self._has_message():
+            return self._take(limit)
+        self._bad.raise_once()
+        if self._failure is not None:
+            raise self._failure
+        return []
+
     def _has_message(self) -> bool:
         """Whether the run has a message that may be handed out."""
         return not self._stopped and (bool(self._run) or self._load())
@@ -154,9 +152,7 @@ class Inbox(PausableConsumer, Generic[T]):
         """Make the next entry the run; False when there is none."""
         while self._line and self._failure is None and self._bad.to_raise is None:
             source = self._line.popleft()
-            if not source.entries:
-                continue
-            if self._writers is not None and self._writers.waits(source):
+            if not source.entries or self._must_wait(source):
                 continue
             entry, asked = source.take()
             self._asked |= asked
@@ -176,6 +172,12 @@ class Inbox(PausableConsumer, Generic[T]):
                     return True
         return False
 
+    def _must_wait(self, source: SegmentConsumer) -> bool:
+        """Whether a key or schema is missing for the next entry of a segment."""
+        if self._decryption is not None and self._decryption.waits(source):
+            return True
+        return self._writers is not None and self._writers.waits(source)
+
     def _wants(self, entry: Received) -> bool:
         """Whether an entry is decoded at all; False after covering one that other members read."""
         return True
@@ -190,6 +192,8 @@ class Inbox(PausableConsumer, Generic[T]):
         self._number += count
         numbers = range(self._number, self._number - count, -1)
         self._run = list(map(Message, repeat(entry, count), reversed(indexes), numbers))
+        if self._interceptors is not None:
+            self._interceptors.received(reversed(self._run))
 
     def _take(self, limit: int) -> list[Message[T]]:
         taken: list[Message[T]] = []
@@ -210,14 +214,12 @@ class Inbox(PausableConsumer, Generic[T]):
         """Note that an entry is about to be handed out; False keeps it from the application."""
         return True
 
-    # Called by the consumers of segments.
-
-    def ready(self, source: SegmentConsumer) -> None:
+    def _ready(self, source: SegmentConsumer) -> None:
         """Called when the first entry arrives in an empty buffer."""
         self._line.append(source)
         self._waiting.wake()
 
-    def dropped(self, source: SegmentConsumer) -> None:
+    def _dropped(self, source: SegmentConsumer) -> None:
         """Called before buffered entries are dropped; the broker will deliver them again."""
         self._drop_run(source, everything=source.released)
 
@@ -245,36 +247,36 @@ class Inbox(PausableConsumer, Generic[T]):
             entry.source.unhold(entry.position, left)
             entry.wanted &= ~left
 
-    def hand_out_again(self, messages: Sequence[Message[T]]) -> None:
+    def _hand_out_again(self, messages: Sequence[Message[T]]) -> None:
         """Hand out messages before all others; the application had them, and has not acknowledged them."""
         if messages and not self._closed:
             self._run += reversed(messages)
             self._waiting.wake()
 
-    def voided(self, source: SegmentConsumer) -> None:
+    def _voided(self, source: SegmentConsumer) -> None:
         """Called when messages handed out so far, if not yet confirmed, cannot be acknowledged any more."""
         self._drop_run(source, everything=True)
 
-    def reached_end(self, source: SegmentConsumer) -> None:
+    def _reached_end(self, source: SegmentConsumer) -> None:
         """Called when the subscription has acknowledged a sealed segment to its end."""
 
-    def active_changed(self, source: SegmentConsumer) -> None:
+    def _active_changed(self, source: SegmentConsumer) -> None:
         """Called when a Failover subscription gives a segment to this consumer, or takes it away."""
 
-    def attached_again(self, source: SegmentConsumer) -> None:
+    def _attached_again(self, source: SegmentConsumer) -> None:
         """Called when the consumer has subscribed again; a seek may have moved the subscription."""
 
-    def is_final(self, source: SegmentConsumer, error: AnabranchError) -> bool:
+    def _is_final(self, source: SegmentConsumer, error: AnabranchError) -> bool:
         """Whether an error ends the segment's consumer; otherwise it subscribes again."""
         if is_refused_role(error):
-            return self.role.ends(error)
+            return self._role.ends(error)
         return isinstance(error, TopicNotFoundError) or not error.retryable
 
-    def gave_up(self, source: SegmentConsumer, error: AnabranchError) -> None:
+    def _gave_up(self, source: SegmentConsumer, error: AnabranchError) -> None:
         """Called when the segment's consumer has ended because of an error."""
         raise NotImplementedError
 
-    def vector(self, number: int) -> tuple[tuple[int, MessageId], ...]:
+    def _vector(self, number: int) -> tuple[tuple[int, MessageId], ...]:
         """The last message of each segment handed out up to a number; empty without cumulative acks."""
         return ()
 
@@ -282,7 +284,7 @@ class Inbox(PausableConsumer, Generic[T]):
 
     def _refused(self, error: AnabranchError) -> None:
         """The leader refused this consumer for good."""
-        self.role_refused(error)
+        self._role_refused(error)
         self._fail(error)
 
     def _fail(self, error: AnabranchError) -> None:

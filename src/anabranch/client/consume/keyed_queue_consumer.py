@@ -20,8 +20,9 @@ from anabranch.client.consume.segment_consumer import SegmentConsumer
 from anabranch.client.decide.failures import Fate, after_failure
 from anabranch.client.decide.key_pauses import KeyPauses
 from anabranch.client.decide.permits import Permits
-from anabranch.client.message import Message, Received, again, ordering_key
+from anabranch.client.message import Message, again, ordering_key
 from anabranch.client.options import log
+from anabranch.client.received import Received
 from anabranch.errors import AnabranchError, InvalidConfigurationError
 from anabranch.model.ids import MessageId
 
@@ -39,10 +40,10 @@ class KeyedQueueConsumer(AsyncQueueConsumer[T]):
 
     def _choose_segments(self, attachment: Attachment) -> GroupMembership:
         self._pauses = KeyPauses(ordering_key)
-        self._resume_alarm = Alarm(self.loop, self._resume)
+        self._resume_alarm = Alarm(self._loop, self._resume)
         return GroupMembership(self, self._options, attachment, None)
 
-    async def open(self) -> None:
+    async def _open(self) -> None:
         async with self._close_on_error() as deadline:
             await open_share(self._segments, deadline, self._use_classic)
 
@@ -51,11 +52,11 @@ class KeyedQueueConsumer(AsyncQueueConsumer[T]):
         self._segments = share = ClassicShare(self, self._segments, self._options, self._queue_size)
         return share
 
-    def use_share(self, share: GroupMembership) -> None:
+    def _use_share(self, share: GroupMembership) -> None:
         self._segments = share
 
-    def active_changed(self, source: SegmentConsumer) -> None:
-        super().active_changed(source)
+    def _active_changed(self, source: SegmentConsumer) -> None:
+        super()._active_changed(source)
         self._segments.active_changed(source)
 
     # Handing out.
@@ -88,7 +89,7 @@ class KeyedQueueConsumer(AsyncQueueConsumer[T]):
             raise InvalidConfigurationError('a consumer with order="key" needs the message, not its id')
         if not self._holds(message):
             return
-        fate = after_failure(message.redelivery_count, self.dead_letter)
+        fate = after_failure(message.redelivery_count, self._dead_letter)
         if fate is not Fate.SKIP and source.released:
             # The next reader of the segment gets the message, before all later ones of its key.
             self._unhold([message])
@@ -96,20 +97,20 @@ class KeyedQueueConsumer(AsyncQueueConsumer[T]):
             return
         if fate is Fate.PARK:
             log.error("%s: the key of %r is parked: %s", self.topic, message, reason)
-            if self.park(message, reason):
+            if self._park(message, reason):
                 return
-        due_at = self.loop.time() + delay_s if fate is Fate.RETRY else math.inf
+        due_at = self._loop.time() + delay_s if fate is Fate.RETRY else math.inf
         self._pauses.refuse(again(message), message._number, due_at)
         self._sift()
         if fate is Fate.SKIP:
-            self.tasks.start(self._skip(message, delay_s, reason), f"dead letter of {self.topic}")
+            self._tasks.start(self._skip(message, delay_s, reason), f"dead letter of {self.topic}")
         self._schedule_resume()
 
     def _take_back(self, unwanted: Callable[[Message[T]], bool]) -> list[Message[T]]:
         return super()._take_back(unwanted) + self._pauses.withdraw(unwanted)
 
     async def release_parked(self, key: str | None = None) -> int:
-        hastened = self._pauses.hasten(self.loop.time(), lambda message: key in (None, message.key))
+        hastened = self._pauses.hasten(self._loop.time(), lambda message: key in (None, message.key))
         self._schedule_resume()
         return hastened + await super().release_parked(key)
 
@@ -121,21 +122,21 @@ class KeyedQueueConsumer(AsyncQueueConsumer[T]):
 
     async def _skip(self, message: Message[T], delay_s: float, reason: str) -> None:
         try:
-            await self.bury(message, reason)
+            await self._bury(message, reason)
             self._pauses.settle(message, message._number)
         except AnabranchError as error:
             log.warning("%s: %r cannot become a dead letter: %s", self.topic, message, error)
             self._pauses.settle(message, message._number)
-            self._pauses.refuse(again(message), message._number, self.loop.time() + delay_s)
+            self._pauses.refuse(again(message), message._number, self._loop.time() + delay_s)
         self._schedule_resume()
 
     def _schedule_resume(self) -> None:
         if not self._closed:
-            self._resume_alarm.set(max(self._pauses.next_due, self.loop.time()))
+            self._resume_alarm.set(max(self._pauses.next_due, self._loop.time()))
 
     def _resume(self) -> None:
-        due = self._pauses.take_due(self.loop.time())
-        self.hand_out_again([message for message in due if self._holds(message)])
+        due = self._pauses.take_due(self._loop.time())
+        self._hand_out_again([message for message in due if self._holds(message)])
         # The consumer may have taken no message because too many waited.
         self._waiting.wake()
         self._schedule_resume()
@@ -146,36 +147,36 @@ class KeyedQueueConsumer(AsyncQueueConsumer[T]):
 
     # For the membership, and for the consumers of segments.
 
-    def consume(self, address: SegmentAddress, attachment: Attachment) -> SegmentConsumer:
+    def _consume(self, address: SegmentAddress, attachment: Attachment) -> SegmentConsumer:
         return SegmentConsumer(self, address, attachment, Permits(self._queue_size))
 
-    def has_messages_of(self, source: SegmentConsumer) -> bool:
+    def _has_messages_of(self, source: SegmentConsumer) -> bool:
         return bool(source.held)
 
-    def left(self, source: SegmentConsumer, why: str | None) -> None:
+    def _left(self, source: SegmentConsumer, why: str | None) -> None:
         if why is not None:
             log.debug("%s: acknowledgements may not be confirmed: %s", source.topic, why)
 
-    def dropped(self, source: SegmentConsumer) -> None:
-        super().dropped(source)
+    def _dropped(self, source: SegmentConsumer) -> None:
+        super()._dropped(source)
         if source.released:
             self._forget_paused(source)
 
-    def voided(self, source: SegmentConsumer) -> None:
-        super().voided(source)
+    def _voided(self, source: SegmentConsumer) -> None:
+        super()._voided(source)
         self._forget_paused(source)
-        self.loop.call_soon(self._segments.progressed)
+        self._loop.call_soon(self._segments.progressed)
 
     def _forget_paused(self, source: SegmentConsumer) -> None:
         """Let the broker deliver waiting messages of a segment again, here or elsewhere."""
         self._unhold(self._pauses.withdraw(lambda message: message._entry.source is source))
         self._schedule_resume()
 
-    def give_back(self, message: Message[T], delay_s: float) -> bool:
+    async def _give_back(self, message: Message[T], delay_s: float) -> bool:
         return False
 
-    def gave_up(self, source: SegmentConsumer, error: AnabranchError) -> None:
-        super().gave_up(source, error)
+    def _gave_up(self, source: SegmentConsumer, error: AnabranchError) -> None:
+        super()._gave_up(source, error)
         if source.released and self._failure is None and isinstance(self._segments, GroupMembership):
             # The leader may have assigned the segment again, with other buckets.
             self._segments.reconcile()

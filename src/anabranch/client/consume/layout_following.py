@@ -11,8 +11,9 @@ from anabranch.client.consume.inbox import Inbox
 from anabranch.client.consume.segment_consumer import SegmentConsumer
 from anabranch.client.decide.permits import Permits
 from anabranch.client.decide.seeking import SeekMove, seek_command
-from anabranch.client.net.closing import Deadline
+from anabranch.client.net.closing import Deadline, farewell
 from anabranch.client.net.layout_watch import LayoutWatch, TopicLayout
+from anabranch.client.net.queue_subscription import QueueSubscription
 from anabranch.errors import AnabranchError, ConsumerBusyError, NotConnectedError, UnsupportedFeatureError
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -31,8 +32,11 @@ class LayoutFollowing:
         self._queue_size = queue_size
         self._finished: dict[int, None] = {}
         """Sealed segments that the subscription has acknowledged to their end."""
-        self._watch = LayoutWatch(home.pool, topic, self._layout_changed, gone=home.role_refused)
+        self._watch = LayoutWatch(home._pool, topic, self._layout_changed, gone=home._role_refused)
+        self._at_leader = QueueSubscription(home._pool, attachment.subscription)
         self._layout: TopicLayout | None = None
+        self._is_subscribed = False
+        """Whether the segments have the subscription, or make it when a consumer attaches."""
 
     @property
     def topic(self) -> str:
@@ -41,12 +45,20 @@ class LayoutFollowing:
 
     async def open(self, deadline: Deadline) -> None:
         """Look the topic up and subscribe to all its segments."""
-        self._layout = await self._watch.open(self._home.tasks, deadline.left_s)
+        self._layout = await self._watch.open(self._home._tasks, deadline.left_s)
+        attachment = self._attachment
+        if self._layout.topics and attachment.durable:
+            await self._at_leader.make(self._layout, attachment.initial_position, deadline.left_s)
+        self._is_subscribed = True
         self._follow(self._layout, self._attachment)
         await self._home._first_answers(deadline, lambda source: source.first_answer.success())
 
     async def move(self, move: SeekMove) -> None:
         """SeekMove the subscription: at the leader, or on each partition of a topic without one."""
+        if self._layout is not None and self._layout.topics:
+            request = self._home._pool.next_id()
+            await self._at_leader.move(self._layout, seek_command(move, 0, request, to_leader=True))
+            return
         sources = self._attached()
         if self._layout is not None and self._layout.is_classic:
             chosen = [source for source in sources if move.segment_id in (None, source.segment_id)]
@@ -55,13 +67,23 @@ class LayoutFollowing:
         elif sources[0].broker_is_ours:
             await sources[0].ask(partial(seek_command, move, to_leader=True))
         else:
-            raise UnsupportedFeatureError("this broker moves no subscriptions of scalable topics")
+            raise UnsupportedFeatureError(
+                "this broker neither moves nor deletes the subscription of a scalable topic for its consumers"
+            )
 
     async def delete(self) -> None:
         """Delete the subscription, unless it has other consumers."""
+        if self._layout is not None and self._layout.topics:
+            # The leader counts the consumers at Pulsar, so this one leaves first.
+            await farewell(source.hang_up() for source in self._home._sources.values())
+            await self._at_leader.delete(self._layout)
+            return
         classic = self._layout is not None and self._layout.is_classic
-        asked = self._attached() if classic else self._attached()[:1]
-        for source in self._home.sources.values():
+        asked = self._attached()
+        if not classic and asked[0].broker_is_ours:
+            # Its leader deletes the subscription in all segments.
+            asked = asked[:1]
+        for source in self._home._sources.values():
             if source not in asked:
                 source.hang_up()
         for source in asked:
@@ -70,9 +92,9 @@ class LayoutFollowing:
 
     def _attached(self) -> list[SegmentConsumer]:
         """The segments' consumers that have a connection, those of classic segments last."""
-        found = [source for source in self._home.sources.values() if source.connected]
+        found = [source for source in self._home._sources.values() if source.connected]
         if not found or (
-            len(found) < len(self._home.sources) and self._layout is not None and self._layout.is_classic
+            len(found) < len(self._home._sources) and self._layout is not None and self._layout.is_classic
         ):
             raise NotConnectedError(f"{self.topic} is not connected now; try again")
         return sorted(found, key=lambda source: source.topic.startswith("persistent://"))
@@ -89,6 +111,8 @@ class LayoutFollowing:
 
     def _layout_changed(self, layout: TopicLayout) -> None:
         self._layout = layout
+        if not self._is_subscribed:
+            return
         # Segments that are newer than this consumer have the subscription at their first message.
         self._follow(layout, replace(self._attachment, initial_position=pb.CommandSubscribe.Earliest))
 
@@ -99,18 +123,18 @@ class LayoutFollowing:
             return
         segments = layout.layout.segments
         share = self._share(len(segments))
-        for id_ in list(home.sources):
+        for id_ in list(home._sources):
             if id_ not in segments:
-                home.tasks.start(self._leave_segment(home.sources.pop(id_)), f"leave segment {id_}")
+                home._tasks.start(self._leave_segment(home._sources.pop(id_)), f"leave segment {id_}")
         self._finished = {id_: None for id_ in self._finished if id_ in segments}
         for id_ in sorted(segments):
-            source = home.sources.get(id_)
+            source = home._sources.get(id_)
             if source is not None:
                 source.resize(share)
                 source.owned_by(layout.owners.get(id_))
             elif id_ not in self._finished:
                 address = address_in(layout, segments[id_])
-                home.sources[id_] = self._consume(address, attachment, share)
+                home._sources[id_] = self._consume(address, attachment, share)
 
     def _share(self, segments: int) -> int:
         """How many messages of each segment are buffered."""
@@ -121,7 +145,7 @@ class LayoutFollowing:
 
     async def _leave_segment(self, source: SegmentConsumer) -> None:
         source.release()
-        await Deadline(self._home.pool.operation_timeout_s).allow(source.acks_confirmed())
+        await Deadline(self._home._pool.operation_timeout_s).allow(source.acks_confirmed())
         await source.close()
 
     # Called for the consumers of segments.
@@ -132,9 +156,9 @@ class LayoutFollowing:
         listed = self._layout.layout.segments.get(source.segment_id) if self._layout is not None else None
         if listed is None or listed.active or source.entries or source.unacked or home._closed:
             return
-        if home.sources.pop(source.segment_id, None) is not None:
+        if home._sources.pop(source.segment_id, None) is not None:
             self._finished[source.segment_id] = None
-            home.tasks.start(self._leave_segment(source), f"leave {source.topic}")
+            home._tasks.start(self._leave_segment(source), f"leave {source.topic}")
 
     def active_changed(self, source: SegmentConsumer) -> None:
         """The broker sends messages to all consumers of a Shared subscription."""
@@ -155,5 +179,5 @@ class LayoutFollowing:
 
     def gave_up(self, source: SegmentConsumer, error: AnabranchError) -> None:
         """The segment's consumer has ended because of an error."""
-        if self._home.sources.get(source.segment_id) is source:
-            del self._home.sources[source.segment_id]
+        if self._home._sources.get(source.segment_id) is source:
+            del self._home._sources[source.segment_id]

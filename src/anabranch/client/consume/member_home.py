@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 class MemberHome(Protocol):
     """A consumer of a topic that reads the segments assigned to it."""
 
-    pool: ConnectionPool
-    tasks: TaskRegistry
-    loop: asyncio.AbstractEventLoop
-    sources: dict[int, SegmentConsumer]
-    opened_in: int | None
+    _pool: ConnectionPool
+    _tasks: TaskRegistry
+    _loop: asyncio.AbstractEventLoop
+    _sources: dict[int, SegmentConsumer]
+    _opened_in: int | None
 
     _closed: bool
 
-    def consume(self, address: SegmentAddress, attachment: Attachment) -> SegmentConsumer:
+    def _consume(self, address: SegmentAddress, attachment: Attachment) -> SegmentConsumer:
         """Begin to read a segment."""
 
     async def _first_answers(
@@ -37,13 +37,13 @@ class MemberHome(Protocol):
         """Wait for the first answer about each segment."""
 
     def _send_acks(self) -> None: ...
-    def has_messages_of(self, source: SegmentConsumer) -> bool:
+    def _has_messages_of(self, source: SegmentConsumer) -> bool:
         """Whether the application has messages of a segment that it has not acknowledged."""
 
-    def left(self, source: SegmentConsumer, why: str | None) -> None:
+    def _left(self, source: SegmentConsumer, why: str | None) -> None:
         """Called when a segment is not read any more; `why` unless all acknowledgements are confirmed."""
 
-    def use_share(self, share: GroupMembership) -> None:
+    def _use_share(self, share: GroupMembership) -> None:
         """Read what the leader assigns from now on, because the topic was migrated."""
 
     def _refused(self, error: AnabranchError) -> None:

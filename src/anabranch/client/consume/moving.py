@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Literal, TypeVar
 
 from anabranch.aio import is_transient
+from anabranch.client.consume.given_back import check_topic
 from anabranch.client.consume.runnable import RunnableConsumer
 from anabranch.client.consume.waiters import Waiters
 from anabranch.client.decide.seeking import SeekMove, plan_seek
@@ -23,7 +25,9 @@ from anabranch.errors import (
     ConsumerBusyError,
     InvalidConfigurationError,
     MetadataError,
+    NotConnectedError,
     OperationTimeoutError,
+    TopicNotFoundError,
 )
 from anabranch.model.ids import MessageId
 
@@ -39,6 +43,8 @@ class MovableConsumer(RunnableConsumer[T]):
 
     subscription: str
     _options: Any
+    _notes_acks = False
+    """Whether an acknowledgement can neither wait nor fail, so that it is only noted at first."""
 
     async def seek(self, to: SeekTarget, timeout: Seconds | None = None) -> None:
         """Go on at another place of the topic: at a time, at its beginning or end, or behind a message.
@@ -51,6 +57,8 @@ class MovableConsumer(RunnableConsumer[T]):
         repeated.
         """
         target = checked_target(to)
+        if isinstance(to, Message):
+            check_topic(to.topic, self._given_topic)
         if self._closed:
             raise AlreadyClosedError("the consumer is closed")
         deadline = Deadline(self._limit_s(timeout))
@@ -58,52 +66,52 @@ class MovableConsumer(RunnableConsumer[T]):
         try:
             if not await deadline.allow(self._acks_confirmed()):
                 raise OperationTimeoutError(f"{self.topic}: acknowledgements before a seek are not confirmed")
-            for source in self.sources.values():
+            for source in self._sources.values():
                 source.void()
             layout = await self._retry(
-                lambda: look_up_layout(self.pool, self._options.topic, create=False), deadline
+                lambda: look_up_layout(self._pool, self._options.topic, create=False), deadline
             )
             for move in plan_seek(target, layout.layout):
                 await self._retry(partial(self._move, move), deadline)
         finally:
-            for source in list(self.sources.values()):
+            for source in list(self._sources.values()):
                 source.start_over()
             self._release("seek")
 
     async def unsubscribe(self, timeout: Seconds | None = None) -> None:
         """Delete the subscription and close this consumer, which must be the last one.
 
-        Raises ConsumerBusyError if the subscription has other consumers; it stays then. This consumer is
-        closed in any case.
+        Raises ConsumerBusyError if the subscription has other consumers; it stays then. A topic that was
+        deleted took its subscription along. This consumer is closed in any case.
         """
         if self._closed:
             raise AlreadyClosedError("the consumer is closed")
         deadline = Deadline(self._limit_s(timeout))
         try:
-            await self.end_run(deadline)
+            await self._end_run(deadline)
             self._end_waiting()
-            await self._retry(self._delete, deadline, (MetadataError,))
+            with suppress(TopicNotFoundError):
+                await self._retry(self._delete_if_there, deadline, (MetadataError,))
         except MetadataError as error:
             raise ConsumerBusyError(f"{self.subscription} is not deleted: {error}") from error
         finally:
-            await self.close_by(deadline)
+            await self._close_by(deadline)
+
+    async def _delete_if_there(self) -> None:
+        """As `_delete`; raises TopicNotFoundError if the topic was deleted, and this consumer with it."""
+        try:
+            await self._delete()
+        except (MetadataError, NotConnectedError):
+            await look_up_layout(self._pool, self._options.topic, create=False)
+            raise
 
     # For a consumer of several topics.
 
-    def join(self, waiting: Waiters) -> None:
+    def _join(self, waiting: Waiters) -> None:
         """Wake the callers that wait for messages of several consumers."""
         self._waiting = waiting
 
-    def poll(self, limit: int) -> list[Message[T]]:
-        """The messages at hand, perhaps none; raises the errors of `receive`."""
-        if self._has_message():
-            return self._take(limit)
-        self._bad.raise_once()
-        if self._failure is not None:
-            raise self._failure
-        return []
-
-    async def breathe(self) -> None:
+    async def _breathe(self) -> None:
         """Let commands to the broker leave."""
         if self._asked:
             self._asked = False
@@ -117,7 +125,7 @@ class MovableConsumer(RunnableConsumer[T]):
     ) -> Any:
         what = f"moving or deleting the subscription {self.subscription}"
         try:
-            return await self.pool.retry(
+            return await self._pool.retry(
                 attempt,
                 what,
                 lambda error: is_transient(error) and not isinstance(error, final),

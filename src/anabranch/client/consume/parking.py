@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from anabranch.client.consume.segment_consumer import SegmentConsumer
-from anabranch.client.message import Message, Received
+from anabranch.client.message import Message
+from anabranch.client.received import Received
 from anabranch.errors import AnabranchError
 from anabranch.protocol.outer import read_outer
 

@@ -7,6 +7,8 @@ import asyncio
 from anabranch.client.consume.leaving import LeavingConsumer
 from anabranch.client.consume.waiters import Waiters
 from anabranch.client.figures import State, described
+from anabranch.client.interceptors import Interceptor, InterceptorChain
+from anabranch.client.net.closing import Deadline
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.options import Seconds, optional_seconds
 from anabranch.errors import AlreadyClosedError, ReceiveTimeoutError
@@ -15,8 +17,12 @@ from anabranch.errors import AlreadyClosedError, ReceiveTimeoutError
 class PausableConsumer(LeavingConsumer):
     """Hands out messages unless it is closed, paused or being moved."""
 
-    def __init__(self, pool: ConnectionPool) -> None:
+    _given_topic: str
+    """The name that the application gave; other clients know a classic topic by its `persistent://` name."""
+
+    def __init__(self, pool: ConnectionPool, interceptors: tuple[Interceptor, ...]) -> None:
         super().__init__(pool)
+        self._interceptors = InterceptorChain.of(interceptors)
         self._waiting = Waiters()
         self._closed = False
         self._held_back: dict[str, None] = {}
@@ -51,9 +57,11 @@ class PausableConsumer(LeavingConsumer):
         return "paused" if self.paused else "open"
 
     def __repr__(self) -> str:
-        return described(self, self.state, topic=self.topic, subscription=getattr(self, "subscription", None))
+        return described(
+            self, self.state, topic=self._given_topic, subscription=getattr(self, "subscription", None)
+        )
 
-    async def resumed(self, timeout: Seconds | None) -> None:
+    async def _resumed(self, timeout: Seconds | None) -> None:
         """Wait while the consumer is paused; raises ReceiveTimeoutError, or AlreadyClosedError."""
         limit = optional_seconds("timeout", timeout)
         try:
@@ -64,6 +72,20 @@ class PausableConsumer(LeavingConsumer):
             raise ReceiveTimeoutError(f"the consumer was paused for {limit:g} s") from None
         if self._closed:
             raise AlreadyClosedError("the consumer was closed")
+
+    async def _close_by(self, deadline: Deadline) -> None:
+        """As `close`, with the deadline of the caller."""
+        try:
+            await self._closing.run(deadline, self._stop_and_close)
+        finally:
+            self._report_end()
+
+    async def _stop_and_close(self, deadline: Deadline) -> None:
+        await self._close(deadline)
+
+    def _report_end(self) -> None:
+        if self._interceptors is not None:
+            self._interceptors.closed(self.topic)
 
     def _hold_back(self, why: str) -> None:
         self._held_back[why] = None

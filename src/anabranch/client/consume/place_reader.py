@@ -8,14 +8,14 @@ transactions. How many entries an old ledger has, no command of the protocol tel
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import NamedTuple
 
-from anabranch.client.consume.segment_reader import EntryReader, OpenTails, RawSubscription
+from anabranch.client.consume.raw_subscription import EntryReader, OpenTails, RawSubscription
 from anabranch.client.net.closing import Deadline
 from anabranch.client.net.connection import BrokerConnection
 from anabranch.client.net.connection_pool import ConnectionPool
-from anabranch.errors import AlreadyClosedError, AnabranchError, RemoteProtocolError
+from anabranch.client.net.place_search import LastMessage, end_of_empty, last_message, place_at_time, place_of
+from anabranch.errors import AlreadyClosedError, AnabranchError, RemoteProtocolError, UnknownServerError
 from anabranch.protocol.claims import permits_for
 from anabranch.protocol.commands import NO_ID, Delivery
 from anabranch.protocol.outer import read_outer
@@ -78,14 +78,10 @@ class PlaceReader(EntryReader[PlacedEntry]):
         super().__init__(pool, topic)
         self._next = start
         self._stop = stop or BEYOND
-        self._granted = permits
+        self._permits = permits
         self._received = start or EntryPlace(-1, -1)
         """The place that follows the last entry received."""
-        self._entries: deque[PlacedEntry] = deque()
-        self._returned = 0
         self._ended = False
-        self._arrived = asyncio.Event()
-        self._closed = False
         self.stop_passed = False
         """Whether everything before `stop` was received; False when the last entries are gone."""
 
@@ -125,10 +121,8 @@ class PlaceReader(EntryReader[PlacedEntry]):
             return taken
         self._entries.clear()
         self._next = _after(taken[-1].place)
-        self._returned += sum(permits_for(entry.message_count, entry.data) for entry in taken)
-        if self.connection is not None and self._returned * 2 >= self._granted and not self._ended:
-            self.connection.send(pb.CommandFlow(consumer_id=self.consumer_id, messagePermits=self._returned))
-            self._returned = 0
+        if not self._ended:
+            self._renew(sum(permits_for(entry.message_count, entry.data) for entry in taken))
         return taken
 
     async def _attach(self) -> None:
@@ -137,9 +131,8 @@ class PlaceReader(EntryReader[PlacedEntry]):
         start = EARLIEST
         if self._next is not None:
             start = pb.MessageIdData(ledgerId=self._next.ledger, entryId=self._next.entry)
-        connection = await self.subscribe(None, start)
-        self._returned = 0
-        connection.send(pb.CommandFlow(consumer_id=self.consumer_id, messagePermits=self._granted))
+        connection = await self._subscribe(None, start)
+        self._grant(connection, self._permits)
 
     def delivered(self, delivery: Delivery) -> None:
         """Keep an entry, unless it lies behind the stop or was received before."""
@@ -153,16 +146,6 @@ class PlaceReader(EntryReader[PlacedEntry]):
             self._entries.append(PlacedEntry(place, _claimed_messages(delivery.data), delivery.data))
         if _after(place) >= self._stop:
             self._ended = self.stop_passed = True
-        self._arrived.set()
-
-    def connection_lost(self) -> None:
-        super().connection_lost()
-        self._arrived.set()
-
-    async def close(self) -> None:
-        """Stop reading; a call that waits raises AlreadyClosedError. Does not wait for the broker."""
-        self._closed = True
-        self.leave()
         self._arrived.set()
 
 
@@ -185,27 +168,22 @@ class PlaceTails(OpenTails):
         return await self._pool.retry(lambda: self._seek(topic, time_ms), f"looking for a time in {topic}")
 
     async def _seek(self, topic: str, time_ms: int) -> EntryPlace:
-        pool = self._pool
-        subscription = RawSubscription(pool, topic, f"reader-{pool.rng.getrandbits(64):016x}")
-        try:
-            connection = await subscription.subscribe(None, EARLIEST)
-            command = pb.CommandSeek(
-                consumer_id=subscription.consumer_id, request_id=pool.next_id(), message_publish_time=time_ms
-            )
-            await connection.request(command, pb.CommandSuccess, pool.operation_timeout_s)
-            # The broker has moved the cursor and closed its consumer; the next one finds the cursor there.
-            connection = await subscription.subscribe(None, EARLIEST)
-            return (await _ask_tail(pool, connection, subscription.consumer_id, topic)).first
-        finally:
-            subscription.leave()
+        connection = await self._pool.connection_for(topic)
+        return EntryPlace(*await place_at_time(self._pool, connection, topic, time_ms))
 
     async def _ask(self, topic: str) -> PlaceTail:
         subscription = self._subscriptions.get(topic)
         connection = None if subscription is None else subscription.connection
         if subscription is None or connection is None:
             subscription = RawSubscription(self._pool, topic)
-            # The cursor of a reader at the earliest entry stands before the first ledger that is stored.
-            connection = await subscription.subscribe(None, EARLIEST)
+            try:
+                # The cursor of a reader at the earliest entry stands before the first ledger that is stored.
+                connection = await subscription._subscribe(None, EARLIEST)
+            except UnknownServerError:
+                end = await end_of_empty(self._pool, await self._pool.connection_for(topic), topic)
+                if end is None:
+                    raise
+                return PlaceTail(EntryPlace(*end), EntryPlace(-1, -1), 1)
             self._subscriptions[topic] = subscription
         return await _ask_tail(self._pool, connection, subscription.consumer_id, topic)
 
@@ -218,19 +196,14 @@ async def _ask_tail(
         pb.CommandGetLastMessageIdResponse,
         pool.operation_timeout_s,
     )
-    last = reply.last_message_id
     if not reply.HasField("consumer_mark_delete_position"):
         raise RemoteProtocolError(f"the broker does not tell where {topic} begins")
-    return PlaceTail(
-        _after(_signed(reply.consumer_mark_delete_position)), _signed(last), max(1, last.batch_index + 1)
-    )
-
-
-def _signed(id_: pb.MessageIdData) -> EntryPlace:
-    def number(value: int) -> int:
-        return value - 2**64 if value >= 2**63 else value
-
-    return EntryPlace(number(id_.ledgerId), number(id_.entryId))
+    first = _after(EntryPlace(*place_of(reply.consumer_mark_delete_position)))
+    last = LastMessage(*place_of(reply.last_message_id), reply.last_message_id.batch_index)
+    if last.entry < 0:
+        # The topic is empty, or sealed with an empty ledger at its end.
+        last = await last_message(pool, connection, topic) or last
+    return PlaceTail(first, EntryPlace(last.ledger, last.entry), max(1, last.batch_index + 1))
 
 
 def _after(place: EntryPlace) -> EntryPlace:

@@ -5,8 +5,7 @@ It follows the layout and subscribes to every segment, including sealed ones.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TypeVar
@@ -14,19 +13,21 @@ from typing import TypeVar
 from anabranch.client.consume.attachment import Attachment, QueueOptions
 from anabranch.client.consume.group_membership import GroupMembership
 from anabranch.client.consume.layout_following import LayoutFollowing
-from anabranch.client.consume.moving import MovableConsumer
-from anabranch.client.consume.redelivery import DeadLetters, OpenDeadLetters, Redelivery
+from anabranch.client.consume.letters import DeadLetters, OpenLetters
+from anabranch.client.consume.redelivery import Redelivery
 from anabranch.client.consume.segment_consumer import SegmentConsumer
-from anabranch.client.decide.acknowledgements import LedgerEntry
+from anabranch.client.consume.single_acks import AcknowledgingConsumer
 from anabranch.client.decide.seeking import SeekMove
-from anabranch.client.message import Message, Received
+from anabranch.client.message import Message
 from anabranch.client.net.closing import Deadline
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.options import Seconds, log, seconds
+from anabranch.client.received import Received
 from anabranch.client.schema import Codec
 from anabranch.errors import (
     AlreadyClosedError,
     AnabranchError,
+    InvalidConfigurationError,
     SubscriptionNotFoundError,
     in_words,
 )
@@ -39,7 +40,7 @@ Segments = LayoutFollowing | GroupMembership
 """How a consumer finds the segments that it reads."""
 
 
-class AsyncQueueConsumer(MovableConsumer[T]):
+class AsyncQueueConsumer(AcknowledgingConsumer[T]):
     """Reads all segments in parallel; made by `AsyncClient.subscribe_queue`.
 
     Example:
@@ -55,25 +56,24 @@ class AsyncQueueConsumer(MovableConsumer[T]):
         pool: ConnectionPool,
         schema: Codec[T],
         options: QueueOptions,
-        open_dead_letters: OpenDeadLetters,
+        open_letters: OpenLetters,
     ) -> None:
         name = options.name or f"anabranch-queue-{pool.rng.getrandbits(40):010x}"
-        super().__init__(pool, schema, name, options.receiver_queue_size, options.bad_entries)
+        super().__init__(pool, schema, name, options)
         self.subscription = options.subscription
         self._options = options
-        self.retry = options.redelivery
-        self.run_order = options.order
-        self.use_dead_letters(options.dead_letter, open_dead_letters, options.subscription)
-        self._acks_noted = 0
-        self._ack_timer: asyncio.TimerHandle | None = None
-        self._redelivery = Redelivery(self.loop)
+        self._run_retry = options.redelivery
+        self._run_order = options.order
+        self._use_letters(options, open_letters)
+        self._redelivery = Redelivery(self._loop)
+        self._notes_acks = self._interceptors is None and not options.ack_receipts
         attachment = replace(options.attachment(pb.CommandSubscribe.Shared, name), priority=options.priority)
         self._segments: Segments = self._choose_segments(attachment)
 
     def _choose_segments(self, attachment: Attachment) -> Segments:
         return LayoutFollowing(self, self._options.topic, attachment, self._queue_size)
 
-    async def open(self) -> None:
+    async def _open(self) -> None:
         """Subscribe to the first segments."""
         async with self._close_on_error() as deadline:
             await self._segments.open(deadline)
@@ -83,22 +83,6 @@ class AsyncQueueConsumer(MovableConsumer[T]):
     @property
     def topic(self) -> str:
         return self._segments.topic
-
-    async def acknowledge(self, message: Message[T] | MessageId | Iterable[Message[T] | MessageId]) -> None:
-        """Acknowledge one message or several; the broker never delivers them again.
-
-        Returns when the acknowledgement is noted; with `ack_receipts` when the broker has made it durable, or
-        raises OperationTimeoutError after the operation timeout.
-        """
-        if self._closed:
-            raise AlreadyClosedError("the consumer is closed")
-        for one in (message,) if isinstance(message, (Message, MessageId)) else message:
-            source, place, bits, whole = self._locate(one)
-            if source is not None:
-                self._acknowledge_bits(source, place, bits, whole)
-        self._schedule_acks()
-        if self._options.ack_receipts:
-            await self.flush_acks()
 
     async def negative_acknowledge(
         self,
@@ -120,8 +104,26 @@ class AsyncQueueConsumer(MovableConsumer[T]):
             return
         if wait_s is None:
             redelivered = message.redelivery_count if isinstance(message, Message) else 0
-            wait_s = self._options.redelivery.delay(redelivered, self.pool.rng)
+            wait_s = self._options.redelivery.delay(redelivered, self._pool.rng)
         self._refuse(message, source, wait_s, reason)
+        if self._interceptors is not None:
+            self._interceptors.refused(message, reason)
+
+    async def reconsume_later(
+        self,
+        message: Message[T],
+        *,
+        delay: Seconds | None = None,
+        properties: Mapping[str, str] | None = None,
+        reason: str = "reconsumed later",
+    ) -> None:
+        """Send a message to the retry topic, which delivers it after `delay`, and acknowledge it here.
+
+        By default the delay is that of `redelivery`. After as many retries as `dead_letter` allows the
+        message goes to the dead letter topic instead, with the `reason`. Returns when the message is stored
+        there; if that fails the call raises, and the message stays unacknowledged. Needs `retry_topic`.
+        """
+        raise InvalidConfigurationError("reconsume_later needs a consumer with a retry_topic")
 
     def _refuse(
         self, message: Message[T] | MessageId, source: SegmentConsumer, delay_s: float, reason: str
@@ -138,15 +140,6 @@ class AsyncQueueConsumer(MovableConsumer[T]):
             await self.negative_acknowledge(message, reason=in_words(error))
             raise
         await self.acknowledge(message)
-
-    async def flush_acks(self, timeout: Seconds | None = None) -> None:
-        """Send grouped acknowledgements and return when the broker has confirmed them.
-
-        Raises OperationTimeoutError after `timeout`, by default the operation timeout; the acknowledgements
-        stay noted.
-        """
-        self._send_acks()
-        await self._confirm_acks(timeout)
 
     async def _move(self, move: SeekMove) -> None:
         await self._segments.move(move)
@@ -165,30 +158,30 @@ class AsyncQueueConsumer(MovableConsumer[T]):
         finally:
             try:
                 await self._segments.leave(deadline)
-                await self._close_dead_letters(deadline)
+                await self._close_letters(deadline)
             finally:
-                await self.tasks.stop()
+                await self._tasks.stop()
 
     # Called by the consumers of segments.
 
-    def reached_end(self, source: SegmentConsumer) -> None:
+    def _reached_end(self, source: SegmentConsumer) -> None:
         self._segments.reached_end(source)
 
-    def attached_again(self, source: SegmentConsumer) -> None:
+    def _attached_again(self, source: SegmentConsumer) -> None:
         self._segments.attached_again(source)
 
-    def is_final(self, source: SegmentConsumer, error: AnabranchError) -> bool:
+    def _is_final(self, source: SegmentConsumer, error: AnabranchError) -> bool:
         ends = self._segments.is_final(source, error)
-        return super().is_final(source, error) if ends is None else ends
+        return super()._is_final(source, error) if ends is None else ends
 
-    def gave_up(self, source: SegmentConsumer, error: AnabranchError) -> None:
+    def _gave_up(self, source: SegmentConsumer, error: AnabranchError) -> None:
         log.debug("%s: %s", source.topic, error)
         self._segments.gave_up(source, error)
         self._withdraw(source)
         if isinstance(error, SubscriptionNotFoundError):
             self._fail(error)
             self._leave_at_once()
-        self.role_refused(error)
+        self._role_refused(error)
 
     # Acknowledgements.
 
@@ -197,7 +190,7 @@ class AsyncQueueConsumer(MovableConsumer[T]):
         source.unacked[entry.position] = source.unacked.get(entry.position, 0) | entry.wanted
         letters = self._dead_letters
         if letters is not None and entry.redelivery_count > letters.policy.max_redeliveries:
-            self.tasks.start(self._forward(letters, entry), f"dead letters of {source.topic}")
+            self._tasks.start(self._forward(letters, entry), f"dead letters of {source.topic}")
             return False
         if self._options.processing_s is not None:
             self._redelivery.give_back(source, entry.position, entry.wanted, self._options.processing_s)
@@ -206,22 +199,16 @@ class AsyncQueueConsumer(MovableConsumer[T]):
     def _pass_over(self, entry: Received) -> None:
         source: SegmentConsumer = entry.source  # type: ignore[assignment]
         source.unacked[entry.position] = source.unacked.get(entry.position, 0) | entry.wanted
-        if self._bad.policy == "dead_letter" and self._dead_letters is not None:
-            self.tasks.start(self._forward(self._dead_letters, entry), f"bad entries of {source.topic}")
-        elif self._bad.policy != "fail":
+        policy = self._bad.policy_for(entry.problem())
+        if policy == "dead_letter" and self._dead_letters is not None:
+            self._tasks.start(self._forward(self._dead_letters, entry), f"bad entries of {source.topic}")
+        elif policy != "fail":
             self._acknowledge_bits(source, entry.position, entry.wanted, entry.whole)
             self._schedule_acks()
 
     # For the run.
 
-    def finished(self, message: Message[T]) -> None:
-        entry: Received = message._entry
-        source = self.sources.get(entry.source.segment_id)
-        if source is not None and not self._closed:
-            self._acknowledge_bits(source, entry.position, 1 << message._index, entry.whole)
-            self._schedule_acks()
-
-    def give_back(self, message: Message[T], delay_s: float) -> bool:
+    async def _give_back(self, message: Message[T], delay_s: float) -> bool:
         source, place, bits, _ = self._locate(message)
         if source is not None:
             self._redelivery.give_back(source, place, bits, delay_s)
@@ -231,52 +218,10 @@ class AsyncQueueConsumer(MovableConsumer[T]):
         """Send an entry to the dead letter topic and acknowledge it; give it back if sending fails."""
         source: SegmentConsumer = entry.source  # type: ignore[assignment]
         try:
-            await letters.forward(entry, self.topic)
+            await letters.forward(entry)
             self._acknowledge_bits(source, entry.position, entry.wanted, entry.whole)
             self._send_acks()
         except AnabranchError as error:
-            log.warning("%s: a dead letter was not forwarded and will come again: %s", self.topic, error)
-            delay_s = self._options.redelivery.delay(0, self.pool.rng)
+            letters.report(self.topic, error)
+            delay_s = self._options.redelivery.delay(0, self._pool.rng)
             self._redelivery.give_back(source, entry.position, entry.wanted, delay_s)
-
-    def _locate(
-        self, message: Message[T] | MessageId
-    ) -> tuple[SegmentConsumer | None, LedgerEntry, int, int]:
-        """The segment's consumer, the entry, the message's bit and the bits of the whole entry."""
-        if isinstance(message, Message):
-            entry: Received = message._entry
-            source = self.sources.get(entry.source.segment_id)
-            return source, entry.position, 1 << message._index, entry.whole
-        source = self.sources.get(message.segment)
-        place = (message.ledger, message.entry)
-        if message.batch_index < 0:
-            # The id stands for the whole entry.
-            bits = source.unacked.get(place, 1) if source is not None else 1
-            return source, place, bits, bits
-        return source, place, 1 << message.batch_index, (1 << max(message.batch_size, 1)) - 1
-
-    def _acknowledge_bits(self, source: SegmentConsumer, place: LedgerEntry, bits: int, whole: int) -> None:
-        left = source.unacked.get(place, whole) & ~bits
-        if left:
-            source.unacked[place] = left
-        else:
-            source.unacked.pop(place, None)
-        source.unhold(place, bits)
-        source.acknowledge(place, left)
-        self._acks_noted += 1
-
-    def _schedule_acks(self) -> None:
-        options = self._options
-        if self._acks_noted >= options.ack_group_size or not options.ack_group_s:
-            self._send_acks()
-        elif self._ack_timer is None and self._acks_noted:
-            self._ack_timer = self.loop.call_later(options.ack_group_s, self._send_acks)
-
-    def _send_acks(self) -> None:
-        if self._ack_timer is not None:
-            self._ack_timer.cancel()
-            self._ack_timer = None
-        self._acks_noted = 0
-        for source in self.sources.values():
-            source.flush_acks()
-        self._segments.progressed()

@@ -53,26 +53,32 @@ class RunArguments(TypedDict, total=False):
 class Home(Protocol[T]):
     """The consumer whose messages are handled."""
 
-    pool: ConnectionPool
+    _pool: ConnectionPool
 
     @property
     def topic(self) -> str: ...
     @property
-    def dead_letter(self) -> DeadLetter | None: ...
+    def _dead_letter(self) -> DeadLetter | None: ...
     async def receive_many(self, max_messages: int) -> list[Message[T]]: ...
-    def finished(self, message: Message[T]) -> None:
+    def _finished(self, message: Message[T]) -> None:
         """Acknowledge a message, as soon as the messages before it allow."""
 
-    def give_back(self, message: Message[T], delay_s: float) -> bool:
+    def _attempt_failed(self, message: Message[T], error: BaseException) -> None:
+        """Note that the handler of a message has raised."""
+
+    def _redeliveries(self, message: Message[T]) -> int:
+        """How often a message was delivered before."""
+
+    async def _give_back(self, message: Message[T], delay_s: float) -> bool:
         """Let the broker deliver the message again, if the consumer does not keep the order of keys."""
 
-    async def bury(self, message: Message[T], reason: str) -> None:
+    async def _bury(self, message: Message[T], reason: str) -> None:
         """Send a message to the dead letter topic and acknowledge it; raises if that fails."""
 
-    def park(self, message: Message[T], reason: str) -> bool:
+    def _park(self, message: Message[T], reason: str) -> bool:
         """Give a message and the later ones of its bucket to the broker; False if the run keeps them."""
 
-    def hand_out_again(self, messages: list[Message[T]]) -> None: ...
+    def _hand_out_again(self, messages: list[Message[T]]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar, Unpack
 
 from anabranch.aio import Backoff
+from anabranch.client.consume.attachment import SubscriptionOptions
+from anabranch.client.consume.attempts import begin, check_callable
 from anabranch.client.consume.inbox import Inbox
+from anabranch.client.consume.letters import DeadLetters, LetterProducers, OpenLetters
 from anabranch.client.consume.parking import behind_in_lane, park_at_broker
-from anabranch.client.consume.redelivery import DeadLetters, OpenDeadLetters
 from anabranch.client.consume.run_options import (
     RETRY,
     Handler,
@@ -19,10 +22,11 @@ from anabranch.client.consume.run_options import (
 )
 from anabranch.client.consume.running import Running
 from anabranch.client.consume.segment_consumer import SegmentConsumer
-from anabranch.client.message import Message, Received
+from anabranch.client.message import Message
 from anabranch.client.net.closing import Deadline
 from anabranch.client.options import DeadLetter, Seconds, log
-from anabranch.errors import AlreadyClosedError, AnabranchError, InvalidConfigurationError
+from anabranch.client.received import Received
+from anabranch.errors import AlreadyClosedError, AnabranchError, InvalidConfigurationError, in_words
 
 T = TypeVar("T")
 
@@ -33,11 +37,12 @@ FLUSH_S = 5.0
 class RunnableConsumer(Inbox[T]):
     """Hands messages to the handlers of one run at a time."""
 
-    run_order: RunOrder = "key"
+    _run_order: RunOrder = "key"
     """The order of handlers unless the application chooses one."""
-    retry: Backoff = RETRY
+    _run_retry: Backoff = RETRY
     """The pauses after failures unless the application chooses them."""
-    dead_letter: DeadLetter | None = None
+    _dead_letter: DeadLetter | None = None
+    _letters: LetterProducers
     _dead_letters: DeadLetters | None = None
     _running: Running[T] | None = None
 
@@ -60,11 +65,14 @@ class RunnableConsumer(Inbox[T]):
         not handled stay unacknowledged; if the consumer stays open, it hands them out again. The run raises
         the errors of `receive`. RunArguments describes the other arguments.
         """
-        options = checked_run(concurrency, order, self.run_order, self.retry, more)
+        check_callable(handler)
+        options = checked_run(concurrency, order, self._run_order, self._run_retry, more)
         if self._closed:
             raise AlreadyClosedError("the consumer is closed")
         if self._running is not None and not self._running.ended:
             raise InvalidConfigurationError("this consumer runs already; it has one run at a time")
+        if self._interceptors is not None:
+            handler = self._interceptors.around(partial(begin, handler))
         running = self._running = Running(self, handler, options)
         try:
             await running.run()
@@ -77,16 +85,13 @@ class RunnableConsumer(Inbox[T]):
         """The numbers of the present run, or of the last one; None before the first."""
         return None if self._running is None else self._running.statistics
 
-    async def close_by(self, deadline: Deadline) -> None:
-        await self._closing.run(deadline, self._stop_and_close)
-
     async def _stop_and_close(self, deadline: Deadline) -> None:
         try:
-            await self.end_run(deadline)
+            await self._end_run(deadline)
         finally:
             await self._close(deadline)
 
-    async def end_run(self, deadline: Deadline) -> None:
+    async def _end_run(self, deadline: Deadline) -> None:
         """End the run, if there is one; acknowledgements get the last part of the time."""
         if self._running is not None:
             await self._running.stop(deadline, deadline.left_s - min(deadline.left_s / 2, FLUSH_S))
@@ -96,7 +101,7 @@ class RunnableConsumer(Inbox[T]):
         if self._closed or self._failure is not None:
             return
         try:
-            await self.flush_acks(min(FLUSH_S, self.pool.operation_timeout_s / 2))
+            await self.flush_acks(min(FLUSH_S, self._pool.operation_timeout_s / 2))
         except AnabranchError as error:
             log.warning("%s: after the run: %s", self.topic, error)
 
@@ -105,32 +110,40 @@ class RunnableConsumer(Inbox[T]):
     async def flush_acks(self, timeout: Seconds | None = None) -> None:
         raise NotImplementedError
 
-    def finished(self, message: Message[T]) -> None:
+    def _finished(self, message: Message[T]) -> None:
         """Note that the handler of a message has returned."""
         raise NotImplementedError
 
-    def give_back(self, message: Message[T], delay_s: float) -> bool:
+    def _redeliveries(self, message: Message[T]) -> int:
+        """How often a message was delivered before."""
+        return message.redelivery_count
+
+    async def _give_back(self, message: Message[T], delay_s: float) -> bool:
         """Let the broker deliver a message again; False if the consumer keeps it for the order of its key."""
         return False
 
-    def use_dead_letters(
-        self, policy: DeadLetter | None, open_producer: OpenDeadLetters, subscription: str
-    ) -> None:
-        """Treat messages that fail too often as the policy says."""
-        self.dead_letter = policy
+    def _use_letters(self, options: SubscriptionOptions, open_letters: OpenLetters) -> None:
+        """Treat messages that fail too often as the policy in the options says."""
+        policy = self._dead_letter = options.dead_letter
+        self._letters = LetterProducers(self._pool, self._tasks, open_letters)
         if policy is not None:
-            self._dead_letters = DeadLetters(policy, open_producer, self.tasks, subscription)
+            self._dead_letters = DeadLetters(policy, self._letters, options.subscription, self._given_topic)
 
-    async def bury(self, message: Message[T], reason: str) -> None:
+    def _attempt_failed(self, message: Message[T], error: BaseException) -> None:
+        """Note that the handler of a message has raised."""
+        if self._interceptors is not None:
+            self._interceptors.refused(message, in_words(error))
+
+    async def _bury(self, message: Message[T], reason: str) -> None:
         """Send a message to the dead letter topic and acknowledge it; raises if that fails."""
         assert self._dead_letters is not None
-        await self._dead_letters.forward_one(message, self.topic, reason)
-        self.finished(message)
+        await self._dead_letters.forward_one(message, reason)
+        self._finished(message)
 
-    def park(self, message: Message[T], reason: str) -> bool:
+    def _park(self, message: Message[T], reason: str) -> bool:
         """Give a message and the later ones of its bucket to the broker; False if it has no lane for them."""
         entry: Received = message._entry
-        source = self.sources.get(entry.source.segment_id)
+        source = self._sources.get(entry.source.segment_id)
         if source is None or source is not entry.source or source.released or not source.connected:
             return False
         is_behind = behind_in_lane(source, entry)
@@ -157,15 +170,14 @@ class RunnableConsumer(Inbox[T]):
             0 if self._running is None else self._running.release(lambda message: key in (None, message.key))
         )
 
-    async def _close_dead_letters(self, deadline: Deadline) -> None:
-        if self._dead_letters is not None:
-            await self._dead_letters.close_by(deadline)
+    async def _close_letters(self, deadline: Deadline) -> None:
+        await self._letters.close_by(deadline)
 
-    def voided(self, source: SegmentConsumer) -> None:
-        super().voided(source)
+    def _voided(self, source: SegmentConsumer) -> None:
+        super()._voided(source)
         self._withdraw(source)
 
-    def active_changed(self, source: SegmentConsumer) -> None:
+    def _active_changed(self, source: SegmentConsumer) -> None:
         if not source.active and self._running is not None:
             # Another consumer gets the messages, so they may come back here later.
             self._unhold(self._running.withdraw(lambda message: message._entry.source is source))

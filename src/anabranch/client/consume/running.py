@@ -198,27 +198,28 @@ class Running(Generic[T]):
         self._lines.finish(line)
         self._release(message)
         self._counts.handled += 1
-        self._home.finished(message)
+        self._home._finished(message)
 
     async def _failed(self, line: KeyLine[Message[T]], error: BaseException) -> None:
         home, message = self._home, line.first
         self._counts.failed += 1
-        redeliveries = message.redelivery_count
-        fate = after_failure(redeliveries, home.dead_letter)
+        home._attempt_failed(message, error)
+        redeliveries = home._redeliveries(message)
+        fate = after_failure(redeliveries, home._dead_letter)
         if fate is Fate.SKIP and await self._bury(message, error):
             self._leave(line)
             return
         if fate is Fate.PARK:
             log.error("%s: the key of %r is parked: %s", home.topic, message, in_words(error))
             self._counts.parked += 1
-            if home.park(message, in_words(error)):
+            if home._park(message, in_words(error)):
                 self._leave(line)
             else:
                 self._lines.pause(line, again(message), math.inf)
             return
         delay_s = asked_pause_s(error)
         if delay_s is None:
-            delay_s = self._options.retry.delay(redeliveries, home.pool.rng)
+            delay_s = self._options.retry.delay(redeliveries, home._pool.rng)
         log.warning(
             "%s: the handler failed with %r; it comes again in %.3g s: %s",
             home.topic,
@@ -227,7 +228,7 @@ class Running(Generic[T]):
             in_words(error),
             exc_info=error if not redeliveries else None,
         )
-        if not self._options.by_key and home.give_back(message, delay_s):
+        if not self._options.by_key and await home._give_back(message, delay_s):
             self._leave(line)
             return
         self._lines.pause(line, again(message), self._loop.time() + delay_s)
@@ -236,7 +237,7 @@ class Running(Generic[T]):
     async def _bury(self, message: Message[T], error: BaseException) -> bool:
         """Send a message to the dead letter topic; False if that failed, too."""
         try:
-            await self._home.bury(message, in_words(error))
+            await self._home._bury(message, in_words(error))
         except AnabranchError as problem:
             log.warning("%s: %r cannot become a dead letter: %s", self._home.topic, message, problem)
             return False
@@ -288,4 +289,4 @@ class Running(Generic[T]):
             log.warning("%s: %d handlers do not end", self._home.topic, self._lines.running)
         # A message must not be handled while the handler of an earlier message of its key still runs.
         free = [message for message in left if not stuck or ordering_key(message) not in stuck]
-        self._home.hand_out_again(sorted(free, key=lambda message: message._number))
+        self._home._hand_out_again(sorted(free, key=lambda message: message._number))

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from anabranch.client.consume.ack_sender import AckSender
 from anabranch.client.consume.attachment import Attachment, SegmentAddress
-from anabranch.client.decide.acknowledgements import LedgerEntry
+from anabranch.client.decide.acknowledgements import Acknowledgements, LedgerEntry
 from anabranch.client.decide.chunks import EXPIRY_S, ChunkAssembly
 from anabranch.client.decide.ordering import bits_after
 from anabranch.client.decide.permits import Intake, Permits
-from anabranch.client.message import Received
 from anabranch.client.net.reconnector import Reconnector
 from anabranch.client.options import log
+from anabranch.client.received import Received
 from anabranch.errors import RemoteProtocolError
+from anabranch.model.acks import bits_at
 from anabranch.model.ids import MessageId
 from anabranch.protocol.commands import Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -44,9 +45,9 @@ class SegmentBuffer(AckSender):
         permits: Permits,
         reconnector: Reconnector,
     ) -> None:
-        super().__init__(home.pool, address.topic, reconnector)
+        super().__init__(home._pool, address.topic, reconnector)
         self.home: Any = home
-        self.schema, self.vector = home.schema, home.vector
+        self.schema, self.vector = home._schema, home._vector
         self.segment_id = address.segment_id
         self.attachment, self.permits = attachment, permits
         self.intake = Intake.PAUSED if attachment.paused else Intake.OPEN
@@ -54,12 +55,15 @@ class SegmentBuffer(AckSender):
         """Entries that were delivered and not handed out."""
         self.stale: list[Callable[[Received], bool]] = []
         """Tell the entries that the broker keeps, although it may have sent them before."""
-        self.held: dict[LedgerEntry, int] = {}
-        """Bits of messages in the buffer or with the application, neither acknowledged nor given back."""
+        self._held: dict[LedgerEntry, int] = {}
         self.outstanding: deque[Received] = deque()
         """For cumulative acknowledgement: entries handed out, in order, that are not fully acknowledged."""
-        self.unacked: dict[LedgerEntry, int] = {}
-        """For single acknowledgement: bits of an entry's messages that are not acknowledged."""
+        self._unacked: dict[LedgerEntry, int] = {}
+        self.noted: list[Received] = []
+        """Entries with messages that the application acknowledged since the entry's bits were last changed.
+
+        The bits of an entry change once for all of its messages, when `held`, `unacked` or `acks` are used.
+        """
         self.floor: MessageId | None = None
         """Messages at or before this position are not handed out."""
         self.chunks = ChunkAssembly()
@@ -72,6 +76,33 @@ class SegmentBuffer(AckSender):
     @property
     def released(self) -> bool:
         return self.intake is _RELEASED
+
+    @property
+    def held(self) -> dict[LedgerEntry, int]:
+        """Bits of messages in the buffer or with the application, neither acknowledged nor given back."""
+        if self.noted:
+            self._settle()
+        return self._held
+
+    @property
+    def unacked(self) -> dict[LedgerEntry, int]:
+        """For single acknowledgement: bits of an entry's messages that are not acknowledged."""
+        if self.noted:
+            self._settle()
+        return self._unacked
+
+    @property
+    def acks(self) -> Acknowledgements:
+        if self.noted:
+            self._settle()
+        return self._acks
+
+    def _settle(self) -> None:
+        """Acknowledge the noted messages, entry by entry."""
+        noted, self.noted = self.noted, []
+        for entry in noted:
+            indexes, entry.noted, entry.noted_by = entry.noted, [], None
+            self.acknowledge_bits(entry.position, _bits_of(indexes), entry.whole)
 
     def delivered(self, delivery: Delivery) -> None:
         """Buffer an entry without the messages that the application holds or has acknowledged."""
@@ -99,30 +130,32 @@ class SegmentBuffer(AckSender):
             self.held[entry.position] = self.held.get(entry.position, 0) | entry.wanted
         self.entries.append(entry)
         if len(self.entries) == 1:
-            self.home.ready(self)
+            self.home._ready(self)
 
     def _received(self, delivery: Delivery) -> Received | None:
         """The entry; None for a chunk, except for the last one: it is the place of the whole message."""
         chunk = Received(self, delivery)
         if not chunk.chunked or not self.attachment.durable or self.intake is _RELEASED:
             return chunk
-        whole = self.chunks.add(chunk.position, chunk.data, self.home.loop.time())
+        whole = self.chunks.add(chunk.position, chunk.data, self.home._loop.time())
         if whole is None:
             self.permits.use(1)
             self.give_back(1)
             if self.chunks and self._expiry is None:
-                self._expiry = self.home.loop.call_later(EXPIRY_S, self._expire_chunks)
+                self._expiry = self.home._loop.call_later(EXPIRY_S, self._expire_chunks)
         self._drop_orphans()
         if whole is None:
             return None
         self.chunked[chunk.position] = whole.places
-        return Received(self, delivery._replace(data=whole.entry))
+        entry = Received(self, delivery._replace(data=whole.entry))
+        entry.parts = whole.parts
+        return entry
 
     def _expire_chunks(self) -> None:
         self._expiry = None
-        self.chunks.expire(self.home.loop.time())
+        self.chunks.expire(self.home._loop.time())
         if self.chunks:
-            self._expiry = self.home.loop.call_later(EXPIRY_S, self._expire_chunks)
+            self._expiry = self.home._loop.call_later(EXPIRY_S, self._expire_chunks)
         self._drop_orphans()
 
     def _drop_orphans(self) -> None:
@@ -134,12 +167,22 @@ class SegmentBuffer(AckSender):
         if not orphans:
             return
         if self.attachment.kind == pb.CommandSubscribe.Shared:
-            self.home.loop.call_later(GIVE_BACK_S, self.redeliver, orphans)
+            self.home._loop.call_later(GIVE_BACK_S, self.redeliver, orphans)
             return
         for place in orphans:
             log.warning("%s: the chunk %d:%d belongs to no whole message", self.topic, *place)
             self.acks.add(place, 0)
         self.flush_acks()
+
+    def acknowledge_bits(self, place: LedgerEntry, bits: int, whole: int) -> None:
+        """Acknowledge messages of an entry; `whole` are the bits of all its messages."""
+        left = self.unacked.get(place, whole) & ~bits
+        if left:
+            self.unacked[place] = left
+        else:
+            self.unacked.pop(place, None)
+        self.unhold(place, bits)
+        self.acknowledge(place, left)
 
     def acknowledge(self, place: LedgerEntry, left: int) -> None:
         """Acknowledge an entry, except its messages in `left`; a message in chunks with all of them."""
@@ -184,7 +227,7 @@ class SegmentBuffer(AckSender):
             self._ask_for(self.permits.size)
 
     def reached_end(self) -> None:
-        self.home.reached_end(self)
+        self.home._reached_end(self)
 
     def release(self) -> None:
         """Hand out nothing more; messages handed out before can still be acknowledged."""
@@ -192,7 +235,7 @@ class SegmentBuffer(AckSender):
         self._drop_entries()
 
     def _drop_entries(self) -> None:
-        self.home.dropped(self)
+        self.home._dropped(self)
         self.chunks.clear()
         for entry in self.entries:
             self.unhold(entry.position, entry.wanted)
@@ -213,4 +256,12 @@ class SegmentBuffer(AckSender):
             dropped = sum(entry.wanted.bit_count() for entry in self.entries)
             self._drop_entries()
             self.give_back(dropped)
-        self.home.active_changed(self)
+        self.home._active_changed(self)
+
+
+def _bits_of(indexes: list[int]) -> int:
+    """As `bits_at`, at once for messages that were acknowledged in their order."""
+    first, last = indexes[0], indexes[-1]
+    if last - first == len(indexes) - 1 and indexes == list(range(first, last + 1)):
+        return (2 << last) - (1 << first)
+    return bits_at(indexes)

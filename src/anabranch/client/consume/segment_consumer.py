@@ -20,9 +20,10 @@ from anabranch.client.decide.ordering import before_first
 from anabranch.client.decide.permits import Intake, Permits
 from anabranch.client.decide.reconnection import ReconnectEvent, ReconnectPhase
 from anabranch.client.net.closing import farewell
-from anabranch.client.net.connection import end_consumer
+from anabranch.client.net.place_search import last_message
 from anabranch.client.net.reconnector import Reconnector, SegmentOwner
 from anabranch.client.net.schemas import describe_schema
+from anabranch.client.net.subscribing import begin_consumer, end_consumer
 from anabranch.errors import (
     AlreadyClosedError,
     AnabranchError,
@@ -47,16 +48,16 @@ class SegmentConsumer(SegmentBuffer):
     def __init__(
         self, home: Inbox[Any], address: SegmentAddress, attachment: Attachment, permits: Permits
     ) -> None:
-        self._owner = SegmentOwner(home.pool, address.topic, address.owner_url)
+        self._owner = SegmentOwner(home._pool, address.topic, address.owner_url)
         self._reconnector = Reconnector(
-            address.topic, home.pool.rng, self._attempt, self._failed, self._owner.__str__
+            address.topic, home._pool.rng, self._attempt, self._failed, self._owner.__str__
         )
         super().__init__(home, address, attachment, permits, self._reconnector)
         self.first_answer = FirstAnswer()
         self.problem: Exception | None = None
         """Why the last attempt to subscribe failed."""
         self._address = address
-        home.tasks.start(self._reconnector.run(), f"consume {address.topic}")
+        home._tasks.start(self._reconnector.run(), f"consume {address.topic}")
 
     # The connection.
 
@@ -67,13 +68,13 @@ class SegmentConsumer(SegmentBuffer):
 
     def void(self) -> None:
         """Forget all messages so far: they are not handed out, and not acknowledged any more."""
-        self.home.voided(self)
+        self.home._voided(self)
         self._drop_entries()
         self.held.clear()
         self.outstanding.clear()
         self.unacked.clear()
         self.chunked.clear()
-        self.acks = Acknowledgements()
+        self._acks = Acknowledgements()
 
     def start_over(self) -> None:
         """Subscribe again, because the subscription was moved."""
@@ -132,7 +133,7 @@ class SegmentConsumer(SegmentBuffer):
         self.problem = error
         if isinstance(error, (ConsumerBusyError, ConsumerAssignError)):
             self.first_answer.wait_for_others()
-        if isinstance(error, AnabranchError) and self.home.is_final(self, error):
+        if isinstance(error, AnabranchError) and self.home._is_final(self, error):
             self.give_up(error)
             return True
         self._owner.look_up_again()
@@ -149,20 +150,15 @@ class SegmentConsumer(SegmentBuffer):
             self.floor = self.attachment.start()
         self.permits.reset()
         command = self.attachment.command(self._address, consumer_id, pool.next_id(), self.floor)
-        if self.home.opened_in is not None:
-            command.opened_in = self.home.opened_in
+        if self.home._opened_in is not None:
+            command.opened_in = self.home._opened_in
         describe_schema(command, self.schema)
-        connection.consumers[consumer_id] = self
-        try:
-            reply = await connection.request(command, pb.CommandSuccess, pool.operation_timeout_s)
-        except BaseException:
-            end_consumer(connection, consumer_id, pool.next_id())
-            raise
+        reply = await begin_consumer(pool, connection, command, self)
         if self._life.ended:
             end_consumer(connection, consumer_id, pool.next_id())
             return
         if reply.HasField("incarnation"):
-            self.home.opened_in = reply.incarnation
+            self.home._opened_in = reply.incarnation
         if self._life.phase is ReconnectPhase.OUTDATED:
             # The connection was lost, or the broker ended the subscription, right after its answer.
             return
@@ -172,7 +168,7 @@ class SegmentConsumer(SegmentBuffer):
         if self.intake is Intake.OPEN:
             self._ask_for(self.permits.size)
         if self.first_answer.accepted:
-            self.home.attached_again(self)
+            self.home._attached_again(self)
         else:
             self.first_answer.accept()
 
@@ -181,14 +177,17 @@ class SegmentConsumer(SegmentBuffer):
         await self.first_answer.success()
         if self._connection is None:
             raise NotConnectedError(f"{self.topic} is not connected; try again")
-        reply = await self._connection.request(
-            pb.CommandGetLastMessageId(consumer_id=self._consumer_id, request_id=self._pool.next_id()),
+        connection, pool = self._connection, self._pool
+        reply = await connection.request(
+            pb.CommandGetLastMessageId(consumer_id=self._consumer_id, request_id=pool.next_id()),
             pb.CommandGetLastMessageIdResponse,
-            self._pool.operation_timeout_s,
+            pool.operation_timeout_s,
         )
         last = reply.last_message_id
         next_index = reply.next_index if reply.HasField("next_index") else -1
         if last.ledgerId >= 2**63 or last.entryId >= 2**63:
+            if not connection.is_ours and (found := await last_message(pool, connection, self.topic)):
+                return MessageId(self.segment_id, *found)
             return before_first(self.segment_id, next_index)
         return MessageId(
             self.segment_id, last.ledgerId, last.entryId, last.batch_index, next_index=next_index
@@ -199,7 +198,7 @@ class SegmentConsumer(SegmentBuffer):
     def give_up(self, error: AnabranchError) -> None:
         """End because of an error, and report it to the consumer of the topic."""
         self._end(error)
-        self.home.gave_up(self, error)
+        self.home._gave_up(self, error)
 
     def _end(self, error: AnabranchError) -> None:
         self._reconnector.handle(ReconnectEvent.ENDED)

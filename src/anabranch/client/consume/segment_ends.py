@@ -26,5 +26,5 @@ async def last_message(source: SegmentConsumer, reads: Callable[[SegmentConsumer
             raise AlreadyClosedError(f"this consumer does not read {source.topic} any more")
         if last is not None:
             return last
-        await asyncio.sleep(RECONNECT.delay(failures, source.home.pool.rng))
+        await asyncio.sleep(RECONNECT.delay(failures, source.home._pool.rng))
         failures += 1

@@ -6,33 +6,22 @@ knows which columns it needs. Only Anabranch's brokers support this.
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
+from anabranch.client.consume.raw_subscription import EntryReader
 from anabranch.client.net.closing import Deadline
-from anabranch.client.net.connection import BrokerConnection, end_consumer
 from anabranch.client.net.connection_pool import ConnectionPool
-from anabranch.client.options import Seconds, optional_seconds
 from anabranch.errors import (
     AlreadyClosedError,
     AnabranchError,
-    NotConnectedError,
-    OperationTimeoutError,
     RemoteProtocolError,
     TopicNotFoundError,
     UnsupportedFeatureError,
 )
-from anabranch.model.names import TopicName
-from anabranch.model.ranges import HashRange
 from anabranch.protocol.claims import ENTRY_MESSAGES_MAX, permits_for
 from anabranch.protocol.commands import Delivery
 from anabranch.protocol.frames import metadata_span
 from anabranch.protocol.outer import read_outer
-from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.protocol.properties import BUCKET_HASHES, START_INDEX
-
-E = TypeVar("E")
 
 UNNUMBERED = "the broker does not number messages; bulk reading needs an Anabranch broker"
 
@@ -53,127 +42,6 @@ class RawEntry(NamedTuple):
     data: bytes
 
 
-class RawSubscription:
-    """A subscription to one segment without a cursor, which asks for no messages by itself."""
-
-    def __init__(self, pool: ConnectionPool, topic: str, name: str | None = None) -> None:
-        """Without a name, each subscription has a new one."""
-        self._pool = pool
-        self._topic = topic
-        self._name = name
-        self.bucket_hashes: HashRange | None = None
-        """Entries without a message of these bucket hashes come without their payload; None for all."""
-        self.connection: BrokerConnection | None = None
-        self.consumer_id = 0
-        self.log_id: int | None = None
-        """The log of the last subscription; None if the broker does not tell."""
-
-    async def subscribe(
-        self, start_index: int | None, start_id: pb.MessageIdData | None = None
-    ) -> BrokerConnection:
-        """Subscribe from a message index on, from the entry of a message id on, or at the end."""
-        pool = self._pool
-        connection = await pool.connection_for(self._topic)
-        consumer_id = pool.next_id()
-        command = pb.CommandSubscribe(
-            topic=self._topic,
-            subscription=self._name or f"reader-{pool.rng.getrandbits(64):016x}",
-            subType=pb.CommandSubscribe.Exclusive,
-            consumer_id=consumer_id,
-            request_id=pool.next_id(),
-            durable=False,
-            # The first use of a classic topic's partition creates it. No other log is created by reading.
-            force_topic_creation=TopicName.parse(self._topic).partition is not None,
-            initialPosition=pb.CommandSubscribe.Latest,
-        )
-        if start_index is not None:
-            command.metadata.add(key=START_INDEX, value=str(start_index))
-            command.initialPosition = pb.CommandSubscribe.Earliest
-        if self.bucket_hashes is not None:
-            wanted = f"{self.bucket_hashes.start}-{self.bucket_hashes.end}"
-            command.metadata.add(key=BUCKET_HASHES, value=wanted)
-        if start_id is not None:
-            command.start_message_id.CopyFrom(start_id)
-        connection.consumers[consumer_id] = self
-        try:
-            reply = await connection.request(command, pb.CommandSuccess, pool.operation_timeout_s)
-        except BaseException:
-            end_consumer(connection, consumer_id, pool.next_id())
-            raise
-        if connection.consumers.get(consumer_id) is not self:
-            raise NotConnectedError(f"the connection was lost while subscribing to {self._topic}")
-        self.consumer_id, self.connection = consumer_id, connection
-        self.log_id = reply.log_id if reply.HasField("log_id") else None
-        return connection
-
-    def delivered(self, delivery: Delivery) -> None:
-        """Receive an entry; the broker sends none without permits."""
-
-    def reached_end(self) -> None:
-        """Ignored: a caller stops at the indexes that the answer about the tail names."""
-
-    def active_changed(self, active: bool) -> None:
-        """Ignored: a reader has its subscription alone."""
-
-    def closed_by_broker(self) -> None:
-        self.connection_lost()
-
-    def connection_lost(self) -> None:
-        self.connection = None
-
-    def leave(self) -> None:
-        """End the subscription without waiting for the broker."""
-        connection, self.connection = self.connection, None
-        if connection is not None:
-            end_consumer(connection, self.consumer_id, self._pool.next_id())
-
-
-class OpenTails:
-    """One subscription for each segment whose tail is asked for repeatedly."""
-
-    def __init__(self, pool: ConnectionPool) -> None:
-        self._pool = pool
-        self._subscriptions: dict[str, RawSubscription] = {}
-        self._closed = False
-
-    def forget(self, topic: str) -> None:
-        """End the subscription of a segment whose tail is not needed any more."""
-        subscription = self._subscriptions.pop(topic, None)
-        if subscription is not None:
-            subscription.leave()
-
-    async def close(self) -> None:
-        """End all subscriptions."""
-        self._closed = True
-        for topic in list(self._subscriptions):
-            self.forget(topic)
-
-
-class EntryReader(RawSubscription, Generic[E]):
-    """A raw subscription whose entries are read many at a time."""
-
-    async def read(self, timeout: Seconds | None = None) -> list[E]:
-        """Wait for an entry and return all that have arrived; empty at the end.
-
-        Raises OperationTimeoutError when none arrives within `timeout`, by default the operation timeout.
-        """
-        limit = optional_seconds("timeout", timeout)
-        limit_s = self._pool.operation_timeout_s if limit is None else limit
-        deadline = Deadline(limit_s)
-        if not await deadline.allow(self._wait_for_entries(deadline)):
-            where = f" at {self.connection.peer}" if self.connection is not None else ""
-            raise OperationTimeoutError(f"{self._topic}{where} gave no message within {limit_s:g} s")
-        return self._take_entries()
-
-    async def _wait_for_entries(self, deadline: Deadline) -> None:
-        """Return when an entry has arrived, or the end is reached."""
-        raise NotImplementedError
-
-    def _take_entries(self) -> list[E]:
-        """Take all entries that have arrived."""
-        raise NotImplementedError
-
-
 class SegmentReader(EntryReader[RawEntry]):
     """Reads the entries of one segment that hold the messages `start` up to but not including `stop`.
 
@@ -189,17 +57,12 @@ class SegmentReader(EntryReader[RawEntry]):
         self._wanted_log = log_id
         self._next = start
         self._stop = stop
-        self._granted = PERMITS
-        self._entries: deque[RawEntry] = deque()
-        self._returned = 0
         self._received = start
         self._next_place = (-1, -1)
         """The place of the entry that follows the last one received."""
         self._stop_passed = False
         """Whether an entry behind the stop arrived."""
-        self._arrived = asyncio.Event()
         self._broken: Exception | None = None
-        self._closed = False
 
     async def _wait_for_entries(self, deadline: Deadline) -> None:
         while not self._entries:
@@ -224,25 +87,21 @@ class SegmentReader(EntryReader[RawEntry]):
         self._entries.clear()
         last = taken[-1]
         self._next = last.first_index + last.message_count
-        self._returned += sum(permits_for(entry.message_count, entry.data) for entry in taken)
-        if self.connection is not None and self._returned * 2 >= self._granted and self._next < self._stop:
-            self.connection.send(pb.CommandFlow(consumer_id=self.consumer_id, messagePermits=self._returned))
-            self._returned = 0
+        if self._next < self._stop:
+            self._renew(sum(permits_for(entry.message_count, entry.data) for entry in taken))
         return taken
 
     async def _attach(self) -> None:
         self._received = self._next
         self._next_place = (-1, -1)
         self._entries.clear()
-        connection = await self.subscribe(self._next)
+        connection = await self._subscribe(self._next)
         if self._wanted_log is not None and self.log_id not in (None, self._wanted_log):
             self.leave()
             raise TopicNotFoundError(f"{self._topic} was deleted and created again")
-        self._returned = 0
         # The first entry may begin before the start and use permits that later messages need, so a small
         # grant must be renewed as well.
-        self._granted = min(PERMITS, max(self._stop - self._next, 1))
-        connection.send(pb.CommandFlow(consumer_id=self.consumer_id, messagePermits=self._granted))
+        self._grant(connection, min(PERMITS, max(self._stop - self._next, 1)))
 
     def delivered(self, delivery: Delivery) -> None:
         """Keep an entry, unless it lies behind the stop or was received before."""
@@ -268,16 +127,6 @@ class SegmentReader(EntryReader[RawEntry]):
         self._received, self._next_place = index + 1, (ledger, number + 1)
         stored_ms = delivery.broker_timestamp or 0
         self._entries.append(RawEntry(first, index - first + 1, ledger, number, stored_ms, delivery.data))
-        self._arrived.set()
-
-    def connection_lost(self) -> None:
-        super().connection_lost()
-        self._arrived.set()
-
-    async def close(self) -> None:
-        """Stop reading; a call that waits raises AlreadyClosedError. Does not wait for the broker."""
-        self._closed = True
-        self.leave()
         self._arrived.set()
 
 

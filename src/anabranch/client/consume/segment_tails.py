@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple
 
-from anabranch.client.consume.segment_reader import INDEX_MAX, UNNUMBERED, OpenTails, RawSubscription
+from anabranch.client.consume.raw_subscription import OpenTails, RawSubscription
+from anabranch.client.consume.segment_reader import INDEX_MAX, UNNUMBERED
 from anabranch.errors import AlreadyClosedError, RemoteProtocolError, UnsupportedFeatureError
 from anabranch.model.ids import MessageId
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -97,7 +98,7 @@ class SegmentTails(OpenTails):
         subscription = self._subscriptions.get(topic)
         if subscription is None or subscription.connection is None:
             subscription = RawSubscription(self._pool, topic)
-            connection = await subscription.subscribe(None)
+            connection = await subscription._subscribe(None)
             self._subscriptions[topic] = subscription
         else:
             connection = subscription.connection

@@ -6,23 +6,27 @@ It is a member of its subscription's group, whose leader assigns segments to it.
 from __future__ import annotations
 
 import math
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any, TypeVar
 
 from anabranch.client.consume.alarm import Alarm
 from anabranch.client.consume.attachment import Attachment, SegmentAddress, StreamOptions
 from anabranch.client.consume.classic_share import ClassicShare, open_share
 from anabranch.client.consume.cumulative_acks import CumulativeAcks, drop_acknowledged
+from anabranch.client.consume.given_back import id_of
 from anabranch.client.consume.group_membership import GroupMembership
+from anabranch.client.consume.letters import OpenLetters
 from anabranch.client.consume.moving import MovableConsumer
-from anabranch.client.consume.redelivery import OpenDeadLetters
 from anabranch.client.consume.segment_consumer import SegmentConsumer
 from anabranch.client.decide.permits import Permits
 from anabranch.client.decide.refused_roles import is_refused_role
 from anabranch.client.decide.seeking import SeekMove
-from anabranch.client.message import Message, Received
+from anabranch.client.message import Message
 from anabranch.client.net.closing import Deadline
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.options import Seconds, log
+from anabranch.client.received import Received
 from anabranch.client.schema import Codec
 from anabranch.errors import (
     AlreadyClosedError,
@@ -32,6 +36,8 @@ from anabranch.model.ids import MessageId
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 T = TypeVar("T")
+
+_number_of: Callable[[Message[Any]], int] = attrgetter("_number")
 
 CAUGHT_UP_ACK_S = 0.005
 """Longest wait of an acknowledgement when no message is left: the segment's next reader may wait for it."""
@@ -54,22 +60,23 @@ class AsyncStreamConsumer(MovableConsumer[T]):
         pool: ConnectionPool,
         schema: Codec[T],
         options: StreamOptions,
-        open_dead_letters: OpenDeadLetters,
+        open_letters: OpenLetters,
     ) -> None:
         name = options.name or f"anabranch-stream-{pool.rng.getrandbits(40):010x}"
-        super().__init__(pool, schema, name, options.receiver_queue_size, options.bad_entries)
+        super().__init__(pool, schema, name, options)
         self.subscription = options.subscription
         self._options = options
-        self.use_dead_letters(options.dead_letter, open_dead_letters, options.subscription)
+        self._use_letters(options, open_letters)
         self._acked = 0
         """The application has acknowledged all messages up to this number."""
-        self._ack_alarm = Alarm(self.loop, self._send_acks)
-        self._acks = CumulativeAcks(self.sources)
+        self._ack_alarm = Alarm(self._loop, self._send_acks)
+        self._acks = CumulativeAcks(self._sources)
         attachment = options.attachment(pb.CommandSubscribe.Exclusive, name)
+        self._notes_acks = self._interceptors is None and not options.ack_receipts
         membership = GroupMembership(self, options, attachment, options.on_assignment)
         self._membership: GroupMembership | ClassicShare = membership
 
-    async def open(self) -> None:
+    async def _open(self) -> None:
         """Register, and subscribe to the first assigned segments."""
         async with self._close_on_error() as deadline:
             await open_share(self._membership, deadline, self._use_classic)
@@ -78,7 +85,7 @@ class AsyncStreamConsumer(MovableConsumer[T]):
         self._membership = share = ClassicShare(self, self._membership, self._options, self._queue_size)
         return share
 
-    def use_share(self, share: GroupMembership) -> None:
+    def _use_share(self, share: GroupMembership) -> None:
         self._membership = share
 
     # For the application.
@@ -109,10 +116,20 @@ class AsyncStreamConsumer(MovableConsumer[T]):
             if message._number > self._acked:
                 self._acked = message._number
         else:
-            self._acks.acknowledge_id(message.id if isinstance(message, Message) else message)
-        self._schedule_acks()
+            self._acks.acknowledge_id(id_of(message, self._given_topic))
+        if self._interceptors is not None:
+            self._interceptors.acknowledged(message)
+        if not self._run or self._ack_alarm.at == math.inf:
+            # While messages are left, a group that waits already is due before a new one would be.
+            self._schedule_acks()
         if self._options.ack_receipts:
             await self.flush_acks()
+
+    def _note(self, messages: Sequence[Message[T]]) -> None:
+        """Acknowledge everything handed out up to the last of these messages of this consumer."""
+        if messages and not self._closed:
+            self._acked = max(self._acked, max(map(_number_of, messages)))
+            self._schedule_acks()
 
     async def flush_acks(self, timeout: Seconds | None = None) -> None:
         """Send grouped acknowledgements and return when the broker has confirmed them.
@@ -146,19 +163,19 @@ class AsyncStreamConsumer(MovableConsumer[T]):
         finally:
             try:
                 await self._membership.leave(deadline)
-                await self._close_dead_letters(deadline)
+                await self._close_letters(deadline)
             finally:
-                await self.tasks.stop()
+                await self._tasks.stop()
 
     # For the membership.
 
-    def consume(self, address: SegmentAddress, attachment: Attachment) -> SegmentConsumer:
+    def _consume(self, address: SegmentAddress, attachment: Attachment) -> SegmentConsumer:
         return SegmentConsumer(self, address, attachment, Permits(self._queue_size, grows=self._grows))
 
-    def has_messages_of(self, source: SegmentConsumer) -> bool:
+    def _has_messages_of(self, source: SegmentConsumer) -> bool:
         return bool(source.outstanding)
 
-    def left(self, source: SegmentConsumer, why: str | None) -> None:
+    def _left(self, source: SegmentConsumer, why: str | None) -> None:
         self._acks.forget(source, why)
 
     def _refused(self, error: AnabranchError) -> None:
@@ -168,11 +185,11 @@ class AsyncStreamConsumer(MovableConsumer[T]):
 
     # Called by the consumers of segments.
 
-    def is_final(self, source: SegmentConsumer, error: AnabranchError) -> bool:
+    def _is_final(self, source: SegmentConsumer, error: AnabranchError) -> bool:
         ends = self._membership.is_final(source, error)
-        return super().is_final(source, error) if ends is None else ends
+        return super()._is_final(source, error) if ends is None else ends
 
-    def gave_up(self, source: SegmentConsumer, error: AnabranchError) -> None:
+    def _gave_up(self, source: SegmentConsumer, error: AnabranchError) -> None:
         log.debug("%s: %s", source.topic, error)
         self._membership.gave_up(source, error)
         self._withdraw(source)
@@ -182,22 +199,22 @@ class AsyncStreamConsumer(MovableConsumer[T]):
             # The leader may have assigned the segment again, with other buckets.
             self._membership.reconcile()
 
-    def voided(self, source: SegmentConsumer) -> None:
-        super().voided(source)
+    def _voided(self, source: SegmentConsumer) -> None:
+        super()._voided(source)
         self._acks.forget(source, "the broker has moved the subscription, or another consumer reads there")
         # A hand-over under way has nothing to wait for after the segment's consumer has cleared its entries.
-        self.loop.call_soon(self._membership.progressed)
+        self._loop.call_soon(self._membership.progressed)
 
-    def dropped(self, source: SegmentConsumer) -> None:
-        super().dropped(source)
+    def _dropped(self, source: SegmentConsumer) -> None:
+        super()._dropped(source)
         drop_acknowledged(source)
 
-    def active_changed(self, source: SegmentConsumer) -> None:
-        super().active_changed(source)
+    def _active_changed(self, source: SegmentConsumer) -> None:
+        super()._active_changed(source)
         drop_acknowledged(source)
         self._membership.active_changed(source)
 
-    def vector(self, number: int) -> tuple[tuple[int, MessageId], ...]:
+    def _vector(self, number: int) -> tuple[tuple[int, MessageId], ...]:
         return self._acks.vector(number)
 
     # Acknowledgements.
@@ -211,16 +228,18 @@ class AsyncStreamConsumer(MovableConsumer[T]):
         self._accept(entry)
         self._schedule_acks()
 
-    def park(self, message: Message[T], reason: str) -> bool:
-        parked = super().park(message, reason)
+    def _park(self, message: Message[T], reason: str) -> bool:
+        parked = super()._park(message, reason)
         if parked:
-            drop_acknowledged(self.sources[message._entry.source.segment_id])
+            drop_acknowledged(self._sources[message._entry.source.segment_id])
             self._membership.progressed()
         return parked
 
-    def finished(self, message: Message[T]) -> None:
+    def _finished(self, message: Message[T]) -> None:
         entry: Received = message._entry
         entry.finished |= 1 << message._index
+        if self._interceptors is not None:
+            self._interceptors.acknowledged(message)
         if self._closed:
             return
         if self._ack_alarm.at == math.inf or self._running is None or not self._running.held:
@@ -230,11 +249,11 @@ class AsyncStreamConsumer(MovableConsumer[T]):
         delay_s = self._options.ack_group_s
         if not self._run and not self._line and (self._running is None or not self._running.held):
             delay_s = min(delay_s, CAUGHT_UP_ACK_S)
-        self._ack_alarm.set(self.loop.time() + delay_s)
+        self._ack_alarm.set(self._loop.time() + delay_s)
 
     def _send_acks(self) -> None:
         self._ack_alarm.cancel()
-        for source in self.sources.values():
+        for source in self._sources.values():
             self._acks.acknowledge(source, self._acked)
             if self._running is not None:
                 self._acks.acknowledge_finished(source)

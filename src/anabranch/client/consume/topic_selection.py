@@ -7,13 +7,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 
 from anabranch.aio import TaskRegistry
+from anabranch.client.decide.topic_patterns import WantedTopics, wanted_topics
+from anabranch.client.net.classic_topics_watch import ClassicTopicsWatch
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.topics_watch import TopicsWatch
-from anabranch.client.options import parse_topic, text_pairs
-from anabranch.errors import InvalidConfigurationError
+from anabranch.client.options import log, parse_topic, text_pairs
+from anabranch.errors import AnabranchError, InvalidConfigurationError, UnsupportedFeatureError
 from anabranch.model.names import TopicName
-
-DEFAULT_NAMESPACE = "public/default"
 
 
 class TopicSelection:
@@ -28,15 +28,14 @@ class TopicSelection:
     ) -> None:
         self.changed = asyncio.Event()
         self.wanted: frozenset[str] = frozenset()
-        self._pattern = topics if isinstance(topics, re.Pattern) else None
-        self._watch: TopicsWatch | None = None
+        self._chosen: WantedTopics | None = None
+        self._watch: TopicsWatch | ClassicTopicsWatch | None = None
+        self._others: ClassicTopicsWatch | None = None
+        """The classic topics beside scalable ones, which are not read."""
         self._notify: Callable[[], None] = lambda: None
         if topics is None or isinstance(topics, re.Pattern):
-            place = _checked_namespace(namespace or DEFAULT_NAMESPACE)
-            if topics is None and namespace is None:
-                raise InvalidConfigurationError("give a list of topics, a compiled pattern, or a namespace")
-            kept = text_pairs("property_filters", filters)
-            self._watch = TopicsWatch(pool, place, kept, self._listed)
+            self._chosen = wanted_topics(topics, namespace)
+            self._watch = self._watch_of(pool, self._chosen, text_pairs("property_filters", filters))
             return
         if namespace is not None or filters:
             raise InvalidConfigurationError("a list of topics takes neither namespace nor property_filters")
@@ -46,31 +45,54 @@ class TopicSelection:
         if not self.wanted:
             raise InvalidConfigurationError("topics must name at least one topic")
 
+    @property
+    def may_change(self) -> bool:
+        """Whether topics come and go; the watch of such a selection keeps its consumer alive."""
+        return self._watch is not None
+
+    def _watch_of(
+        self, pool: ConnectionPool, chosen: WantedTopics, filters: Mapping[str, str]
+    ) -> TopicsWatch | ClassicTopicsWatch:
+        classic = ClassicTopicsWatch(pool, chosen.namespace, self._listed)
+        if not chosen.classic:
+            if not chosen.by_full_name and not filters:
+                self._others = classic
+            return TopicsWatch(pool, chosen.namespace, filters, self._listed)
+        if filters:
+            raise UnsupportedFeatureError("brokers do not filter persistent:// topics by property_filters")
+        return classic
+
     async def open(self, tasks: TaskRegistry, within_s: float, notify: Callable[[], None]) -> frozenset[str]:
         """The names at first; `notify` is called when they change."""
         self._notify = notify
-        if self._watch is not None:
-            self.wanted = self._matching(await self._watch.open(tasks, within_s))
+        if self._watch is not None and self._chosen is not None:
+            self.wanted = self._chosen.matching(await self._watch.open(tasks, within_s))
+            if self._others is not None:
+                tasks.start(self._report_others(self._others, self._chosen), "look for classic topics")
         return self.wanted
+
+    async def _report_others(self, others: ClassicTopicsWatch, chosen: WantedTopics) -> None:
+        """Warn of topics that the caller may expect to be read."""
+        try:
+            found = chosen.matching(await others.ask())
+        except AnabranchError as error:
+            log.debug("the classic topics of %s cannot be listed: %s", chosen.namespace, error)
+            return
+        missing = sorted(name for name in found if str(TopicName.parse(name).topic) not in self.wanted)
+        if missing:
+            log.warning(
+                "%s and %d more classic topics of %s are not read; give a pattern that begins with persistent://",
+                missing[0],
+                len(missing) - 1,
+                chosen.namespace,
+            )
 
     def close(self) -> None:
         if self._watch is not None:
             self._watch.close()
 
     def _listed(self, names: frozenset[str]) -> None:
-        self.wanted = self._matching(names)
+        assert self._chosen is not None
+        self.wanted = self._chosen.matching(names)
         self.changed.set()
         self._notify()
-
-    def _matching(self, names: frozenset[str]) -> frozenset[str]:
-        if self._pattern is None:
-            return names
-        return frozenset(name for name in names if self._pattern.fullmatch(TopicName.parse(name).local))
-
-
-def _checked_namespace(text: str) -> str:
-    try:
-        TopicName.parse(f"topic://{text}/x")
-    except InvalidConfigurationError as error:
-        raise InvalidConfigurationError(f"namespace must be tenant/name, not {text!r}") from error
-    return text

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Generic, Self, TypeVar, cast
 
 from anabranch.aio import TaskRegistry
+from anabranch.client.consume.given_back import each_of
 from anabranch.client.consume.moving import MovableConsumer, SeekTarget
 from anabranch.client.consume.queue_consumer import AsyncQueueConsumer
 from anabranch.client.consume.stream_consumer import AsyncStreamConsumer
@@ -28,6 +29,7 @@ from anabranch.errors import (
     InvalidConfigurationError,
     ReceiveTimeoutError,
 )
+from anabranch.model.ids import MessageId
 
 T = TypeVar("T")
 
@@ -64,15 +66,16 @@ class AsyncTopicsConsumer(Generic[T]):
         self._paused = False
         self._closed = False
 
-    async def open(self) -> None:
+    async def _open(self) -> None:
         """Subscribe to all topics that exist now."""
         deadline = Deadline(self._pool.operation_timeout_s)
         try:
             names = await self._selection.open(self._tasks, deadline.left_s, self._wanted_changed)
             await asyncio.gather(*(self._add(name, later=False) for name in sorted(names)))
-            self._tasks.start(self._follow(), "follow the topics of a namespace")
+            if self._selection.may_change:
+                self._tasks.start(self._follow(), "follow the topics of a namespace")
         except (Exception, asyncio.CancelledError):
-            await self.close_by(Deadline(0.0))
+            await self._close_by(Deadline(0.0))
             raise
 
     def __repr__(self) -> str:
@@ -94,7 +97,7 @@ class AsyncTopicsConsumer(Generic[T]):
         if self._closed:
             await child.close()
             return
-        child.join(self._waiting)
+        child._join(self._waiting)
         if self._paused:
             child.pause()
         self._children[name] = child
@@ -162,7 +165,7 @@ class AsyncTopicsConsumer(Generic[T]):
                         raise AlreadyClosedError("the consumer is closed")
                     found = self._poll(limit)
                     if found:
-                        await self._turns[-1].breathe()
+                        await self._turns[-1]._breathe()
                         return found
                     await self._waiting.wait()
         except TimeoutError:
@@ -173,7 +176,7 @@ class AsyncTopicsConsumer(Generic[T]):
         for _ in range(len(self._turns)):
             child = self._turns[0]
             self._turns.rotate(-1)
-            found = child.poll(limit)
+            found = child._poll(limit)
             if found:
                 if self._waiting:
                     # There may be a message for another waiting caller.
@@ -185,8 +188,8 @@ class AsyncTopicsConsumer(Generic[T]):
 
     async def acknowledge(self, message: Message[T] | Iterable[Message[T]]) -> None:
         """Acknowledge one message or several of queues; see `AsyncQueueConsumer.acknowledge`."""
-        by_child: dict[AsyncQueueConsumer[T], list[Message[T]]] = {}
-        for one in (message,) if isinstance(message, Message) else message:
+        by_child: dict[AsyncQueueConsumer[T], list[Message[T] | MessageId]] = {}
+        for one in each_of(message):
             by_child.setdefault(self._queue(one), []).append(one)
         for child, messages in by_child.items():
             await child.acknowledge(messages)
@@ -195,6 +198,17 @@ class AsyncTopicsConsumer(Generic[T]):
         """Give a message of a queue back; see `AsyncQueueConsumer.negative_acknowledge`."""
         wait = None if delay is None else seconds("delay", delay, zero=True)
         await self._queue(message).negative_acknowledge(message, delay=wait)
+
+    async def reconsume_later(
+        self,
+        message: Message[T],
+        *,
+        delay: Seconds | None = None,
+        properties: Mapping[str, str] | None = None,
+        reason: str = "reconsumed later",
+    ) -> None:
+        """Send a message to its retry topic; see `AsyncQueueConsumer.reconsume_later`."""
+        await self._queue(message).reconsume_later(message, delay=delay, properties=properties, reason=reason)
 
     async def acknowledge_cumulative(self, message: Message[T]) -> None:
         """Acknowledge all messages of the same topic that were handed out up to this one."""
@@ -207,13 +221,13 @@ class AsyncTopicsConsumer(Generic[T]):
         """Send grouped acknowledgements and return when the brokers have confirmed them."""
         await asyncio.gather(*(child.flush_acks(timeout) for child in self._children.values()))
 
-    def _queue(self, message: Message[T]) -> AsyncQueueConsumer[T]:
+    def _queue(self, message: Message[T] | MessageId) -> AsyncQueueConsumer[T]:
         child = self._child_of(message)
         if not isinstance(child, AsyncQueueConsumer):
             raise InvalidConfigurationError('single acknowledgement needs kind="queue"')
         return child
 
-    def _child_of(self, message: Message[T]) -> Child[T]:
+    def _child_of(self, message: Message[T] | MessageId) -> Child[T]:
         if self._closed:
             raise AlreadyClosedError("the consumer is closed")
         if not isinstance(message, Message):
@@ -261,9 +275,9 @@ class AsyncTopicsConsumer(Generic[T]):
     async def close(self, timeout: Seconds | None = None) -> None:
         """Close the consumers of all topics; as `AsyncStreamConsumer.close`."""
         limit = optional_seconds("timeout", timeout)
-        await self.close_by(Deadline(self._pool.operation_timeout_s if limit is None else limit))
+        await self._close_by(Deadline(self._pool.operation_timeout_s if limit is None else limit))
 
-    async def close_by(self, deadline: Deadline) -> None:
+    async def _close_by(self, deadline: Deadline) -> None:
         """As `close`, with the deadline of the caller."""
         await self._closing.run(deadline, self._close)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from anabranch.client.net.connection import end_consumer
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.ends import ConsumerEnd
+from anabranch.client.net.subscribing import end_consumer
 from anabranch.protocol.commands import Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
 

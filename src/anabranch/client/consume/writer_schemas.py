@@ -1,6 +1,7 @@
 """The schemas that entries were written with, for consumers whose schema decodes by them.
 
-An entry waits in its place until the schema of its writer is known. A schema is asked for once.
+An entry waits in its place until the schema of its writer is known. A schema is asked for once. Versions
+are those of the topic, or of the segment's own topic where Apache Pulsar holds the segment.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from anabranch.client.net.schemas import TopicSchema, look_up_schema
+from anabranch.client.net.schemas import TopicSchema, has_own_schemas, look_up_writer
 from anabranch.client.options import log
 from anabranch.client.schema import Schema
 from anabranch.errors import AnabranchError
@@ -24,20 +25,29 @@ if TYPE_CHECKING:
 Decode = Callable[[bytes], Any]
 
 
+class _Versions:
+    """The decoders of one numbering of schemas, and the segments whose next entry waits for one of them."""
+
+    __slots__ = ("decoders", "waiting")
+
+    def __init__(self) -> None:
+        self.decoders: dict[bytes, Decode] = {}
+        self.waiting: dict[bytes, list[SegmentConsumer]] = {}
+
+
 class WriterSchemas:
     """Chooses the function that decodes the values of each entry of a consumer."""
 
     def __init__(self, home: Inbox[Any], schema: Schema[Any]) -> None:
         self._home, self._schema = home, schema
-        self._decoders: dict[bytes, Decode] = {}
-        """By version."""
-        self._loading: dict[bytes, list[SegmentConsumer]] = {}
-        """The segments whose next entry waits for a version."""
+        self._of_topic = _Versions()
+        self._of_segment: dict[str, _Versions] = {}
+        """By the name of the segment's topic; most segments have those of the topic."""
 
     @classmethod
     def needed_by(cls, home: Inbox[Any]) -> WriterSchemas | None:
         """The schemas for a consumer; None if its own schema is enough."""
-        schema = home.schema
+        schema = home._schema
         return cls(home, schema) if isinstance(schema, Schema) and schema.by_writer else None
 
     def waits(self, source: SegmentConsumer) -> bool:
@@ -48,32 +58,43 @@ class WriterSchemas:
         except AnabranchError:
             # The inbox finds the same problem when it decodes the entry.
             return False
-        decode = self._decoders.get(version)
+        versions = self._of_segment.get(source.topic) or self._add(source.topic)
+        decode = versions.decoders.get(version)
         if decode is None and not version:
-            decode = self._decoders[version] = self._decoder(None)
+            decode = versions.decoders[version] = self._decoder(None)
         if decode is not None:
             entry.decode = decode
             return False
-        if version not in self._loading:
-            self._loading[version] = []
-            self._home.tasks.start(self._load(version), f"load a schema of {self._home.topic}")
-        self._loading[version].append(source)
+        if version not in versions.waiting:
+            versions.waiting[version] = []
+            load = self._load(versions, version, source.topic)
+            self._home._tasks.start(load, f"load a schema of {self._home.topic}")
+        versions.waiting[version].append(source)
         return True
 
-    async def _load(self, version: bytes) -> None:
-        pool, topic = self._home.pool, self._home.topic
+    def _add(self, segment_topic: str) -> _Versions:
+        # A consumer lives through many splits, so segments that it has left are forgotten.
+        left = self._of_segment.keys() - {source.topic for source in self._home._sources.values()}
+        for name in left:
+            del self._of_segment[name]
+        own = has_own_schemas(TopicName.parse(self._home.topic), segment_topic)
+        found = self._of_segment[segment_topic] = _Versions() if own else self._of_topic
+        return found
+
+    async def _load(self, versions: _Versions, version: bytes, segment_topic: str) -> None:
+        pool, topic = self._home._pool, self._home.topic
         name = TopicName.parse(topic)
         try:
             found = await pool.retry(
-                lambda: look_up_schema(pool, name, version), f"asking for a schema of {topic}"
+                lambda: look_up_writer(pool, name, segment_topic, version), f"asking for a schema of {topic}"
             )
-            self._decoders[version] = self._decoder(found, version)
+            versions.decoders[version] = self._decoder(found, version)
         except AnabranchError as error:
             log.warning("%s: the schema version %s cannot be read: %s", topic, version.hex(), error)
-            self._decoders[version] = _refusing(f"the schema of the writer cannot be read: {error}")
-        for source in self._loading.pop(version):
+            versions.decoders[version] = _refusing(f"the schema of the writer cannot be read: {error}")
+        for source in versions.waiting.pop(version):
             if source.entries:
-                self._home.ready(source)
+                self._home._ready(source)
 
     def _decoder(self, found: TopicSchema | None, version: bytes = b"") -> Decode:
         if found is None and version:

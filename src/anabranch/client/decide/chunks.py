@@ -12,6 +12,7 @@ from typing import NamedTuple
 from anabranch.client.decide.acknowledgements import LedgerEntry
 from anabranch.errors import AnabranchError
 from anabranch.protocol.chunks import chunk_in, join_chunks
+from anabranch.protocol.encryption import encryption_of
 
 EXPIRY_S = 60.0
 """An incomplete message is given up when no chunk of it has come for so long."""
@@ -25,6 +26,8 @@ class WholeMessage(NamedTuple):
 
     entry: bytes
     places: tuple[LedgerEntry, ...]
+    parts: tuple[bytes, ...] = ()
+    """Encrypted chunks, which can be joined only after they are decrypted; `entry` is the last one then."""
 
 
 @dataclass(slots=True)
@@ -94,6 +97,8 @@ class ChunkAssembly:
         pending = self._pending.pop(producer)
         self._bytes -= pending.size
         try:
+            if encryption_of(pending.chunks[-1]) is not None:
+                return WholeMessage(pending.chunks[-1], tuple(pending.places), tuple(pending.chunks))
             return WholeMessage(join_chunks(pending.chunks), tuple(pending.places))
         except AnabranchError:
             self.orphans += pending.places

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from anabranch.client.message import Received
+from anabranch.client.received import Received
 from anabranch.model.drains import ALL, NO_PARTS, Parts, Ranges, intersection, open_slots
 from anabranch.model.ids import EARLIEST, MessageId
 from anabranch.model.layout import Layout, Segment

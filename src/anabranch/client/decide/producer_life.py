@@ -45,6 +45,8 @@ class ProducerEvent(Enum):
     SEND_REFUSED = auto()
     """The owner refused an entry and may take it later."""
     SEALED_BY_BROKER = auto()
+    SEALED_AND_ANSWERED = auto()
+    """As SEALED_BY_BROKER, and entries without a receipt are known not to be stored."""
     SEALED_BY_LAYOUT = auto()
     RECEIPTS_ENDED = auto()
     """Every entry that was sent has its receipt, or the others are overdue."""
@@ -84,10 +86,12 @@ TRANSITIONS: dict[tuple[ProducerState, ProducerEvent], tuple[ProducerState, tupl
     (_S.ATTACHED, _E.DETACHED): (_S.ATTACHING, (_F.RELEASE, _F.ATTACH)),
     (_S.ATTACHED, _E.SEND_REFUSED): (_S.ATTACHING, (_F.RELEASE, _F.ATTACH)),
     (_S.ATTACHED, _E.SEALED_BY_BROKER): (_S.SETTLING, (_F.RELEASE, _F.ASK_STORED)),
+    (_S.ATTACHED, _E.SEALED_AND_ANSWERED): (_S.SETTLED, (_F.RELEASE, _F.REPORT_SETTLED, _F.AWAIT_LAYOUT)),
     (_S.ATTACHED, _E.SEALED_BY_LAYOUT): (_S.LAST_RECEIPTS, (_F.AWAIT_RECEIPTS,)),
     (_S.LAST_RECEIPTS, _E.RECEIPTS_ENDED): (_S.LEAVING, (_F.RELEASE, _F.ASK_STORED)),
     (_S.LAST_RECEIPTS, _E.DETACHED): (_S.LEAVING, (_F.RELEASE, _F.ASK_STORED)),
     (_S.LAST_RECEIPTS, _E.SEND_REFUSED): (_S.LEAVING, (_F.RELEASE, _F.ASK_STORED)),
+    (_S.LAST_RECEIPTS, _E.SEALED_AND_ANSWERED): (_S.LEFT, (_F.RELEASE, _F.REPORT_LEFT, _F.REPORT_SETTLED)),
     (_S.LAST_RECEIPTS, _E.SEALED_BY_BROKER): (_S.LEAVING, (_F.RELEASE, _F.ASK_STORED)),
     (_S.SETTLING, _E.UNREACHABLE): (_S.SETTLING, (_F.ASK_STORED,)),
     (_S.SETTLING, _E.SEALED_BY_LAYOUT): (_S.LEAVING, ()),
@@ -131,10 +135,11 @@ class ProducerLife:
         return effects
 
 
-def registration_failed(error: Exception, *, registered_before: bool, role_ends: bool) -> ProducerEvent:
+def registration_failed(error: Exception, *, may_be_held: bool, role_ends: bool) -> ProducerEvent:
     """Return the event that a failed attempt to register amounts to.
 
-    `role_ends` tells whether a refusal of the role is final, if the error is one.
+    `may_be_held` tells whether the broker may hold an earlier registration of the producer, `role_ends`
+    whether a refusal of the role is final, if the error is one.
     """
     if is_refused_role(error):
         return ProducerEvent.REFUSED if role_ends else ProducerEvent.UNREACHABLE
@@ -143,7 +148,7 @@ def registration_failed(error: Exception, *, registered_before: bool, role_ends:
     if not isinstance(error, AnabranchError) or error.retryable or isinstance(error, TopicNotFoundError):
         # The layout watch, not the producer of one segment, decides whether the topic is gone.
         return ProducerEvent.UNREACHABLE
-    if isinstance(error, ProducerBusyError) and registered_before:
+    if isinstance(error, ProducerBusyError) and may_be_held:
         # After a lost connection the broker may still hold the registration of the old connection.
         return ProducerEvent.UNREACHABLE
     return ProducerEvent.REFUSED

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from anabranch.client.decide.ordering import before_first, bits_after, covers, place, readable
-from anabranch.client.message import Message, Received
+from anabranch.client.message import Message
+from anabranch.client.received import Received
 from anabranch.errors import AnabranchError
 from anabranch.model.checkpoint import Checkpoint, CheckpointKind
 from anabranch.model.drains import ALL, Ranges, difference
@@ -85,11 +86,14 @@ class ReadPositions:
                 del known[id_]
 
     def unread(self, layout: Layout) -> tuple[int, ...]:
-        """Segments that are not finished and that the layout does not list any more."""
+        """Segments that are not read to their end and that the layout does not list any more."""
         return tuple(
             id_
             for id_ in self.positions
-            if id_ not in layout.segments and id_ not in self.finished and self.left(id_)
+            if id_ not in layout.segments
+            and id_ not in self.finished
+            and self.left(id_)
+            and not self.is_read(id_)
         )
 
     # Slots.

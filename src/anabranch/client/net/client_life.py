@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from anabranch.client.figures import described
 from anabranch.client.net.closing import Closable, Closing, Deadline, close_all
 from anabranch.client.net.connection_pool import ConnectionPool
-from anabranch.client.options import log
+from anabranch.client.options import Seconds, log, optional_seconds
 from anabranch.errors import AlreadyClosedError, InvalidConfigurationError
 
 
@@ -26,7 +26,7 @@ class ClientLife:
     def __init__(self, service_url: str, pool: ConnectionPool) -> None:
         self.service_url = service_url
         self.closed = False
-        self.operation_timeout_s = pool.operation_timeout_s
+        self._operation_timeout_s = pool.operation_timeout_s
         self._pool = pool
         self._process = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -59,6 +59,19 @@ class ClientLife:
             raise InvalidConfigurationError("this client was made before a fork; make one in the new process")
         if self._loop is not None and asyncio.get_running_loop() is not self._loop:
             raise InvalidConfigurationError("this client belongs to another event loop; make one per loop")
+
+    async def close(self, timeout: Seconds | None = None) -> None:
+        """Complete pending sends and acknowledgements, close all producers, then all consumers.
+
+        The client is closed after `timeout` in any case, by default after the operation timeout. Messages
+        that were not stored raise in their futures, or are logged. A cancelled call closes at once.
+        """
+        limit = optional_seconds("timeout", timeout)
+        await self._close_within(self._pool.operation_timeout_s if limit is None else limit)
+
+    async def shutdown(self) -> None:
+        """Close at once: pending sends fail, pending acknowledgements may be lost."""
+        await self._close_within(0.0)
 
     async def _close_within(self, limit_s: float) -> None:
         if not self.closed or self._loop is asyncio.get_running_loop():

@@ -63,12 +63,12 @@ class Deadline:
 class Closable(Protocol):
     """A producer or consumer."""
 
-    async def close_by(self, deadline: Deadline) -> None: ...
+    async def _close_by(self, deadline: Deadline) -> None: ...
 
 
 async def close_all(handles: Iterable[Closable], deadline: Deadline) -> None:
     """Close producers or consumers side by side."""
-    await asyncio.gather(*(handle.close_by(deadline) for handle in list(handles)))
+    await asyncio.gather(*(handle._close_by(deadline) for handle in list(handles)))
 
 
 class Closing:

@@ -111,17 +111,16 @@ class BrokerConnection:
     async def request(self, message: ProtoMessage, answer: type[Reply], timeout_s: float) -> Reply:
         """Send a command with a request id and return its answer; raises the broker's refusal."""
         waiting = self.post(message)
+        self.pump.flush()  # A busy application may keep the loop for long before its turn ends.
         try:
             async with asyncio.timeout(timeout_s):
                 reply = await waiting
         except TimeoutError:
-            raise OperationTimeoutError(
-                f"{self.peer} did not answer {type(message).__name__} within {timeout_s:g} s"
-            ) from None
+            name = type(message).__name__
+            raise OperationTimeoutError(f"{self.peer} did not answer {name} within {timeout_s:g} s") from None
         if not isinstance(reply, answer):
-            raise RemoteProtocolError(
-                f"{self.peer} answered {type(message).__name__} with {type(reply).__name__}"
-            )
+            name = type(message).__name__
+            raise RemoteProtocolError(f"{self.peer} answered {name} with {type(reply).__name__}")
         return reply
 
     def post(self, message: ProtoMessage) -> asyncio.Future[Any]:
@@ -257,7 +256,7 @@ class BrokerConnection:
     def _close_producer(self, command: pb.CommandCloseProducer) -> None:
         producer = self.producers.pop(command.producer_id, None)
         if producer is not None:
-            producer.closed_by_broker()
+            producer.closed_by_broker(sealed=command.sealed)
 
     def _close_consumer(self, command: pb.CommandCloseConsumer) -> None:
         consumer = self.consumers.pop(command.consumer_id, None)
@@ -292,9 +291,3 @@ class BrokerConnection:
         registration = self.registrations.get(command.consumer_id)
         if registration is not None:
             registration.updated(command.assignment)
-
-
-def end_consumer(connection: BrokerConnection, consumer_id: int, request_id: int) -> None:
-    """End a consumer on a connection without waiting for the broker's answer."""
-    connection.consumers.pop(consumer_id, None)
-    connection.send(pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=request_id))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from itertools import count
 from random import Random
 from typing import TypeVar
@@ -17,6 +16,7 @@ from anabranch.client.decide.refused_roles import RefusedCredentials, is_refused
 from anabranch.client.net.closing import Deadline, farewell, took_too_long
 from anabranch.client.net.connection import Address, BrokerConnection, address_of
 from anabranch.client.net.credentials import Credentials
+from anabranch.client.net.timeouts import GrowingTimeouts, PoolTimes
 from anabranch.client.net.trouble import BrokerTrouble
 from anabranch.client.options import log
 from anabranch.credentials.authentication import Authentication
@@ -44,40 +44,11 @@ RECONNECT = Backoff(0.1, 1.0)
 REFUSED = Backoff(0.1, 5.0)
 """Waits between attempts of a role that the broker refused."""
 
-FIRST_TIMEOUT_S = 1.0
-"""Timeout of the first handshake or look-up at an address; longer after each timeout."""
-
 
 def pause_s(problem: BaseException | None, failures: int, rng: Random) -> float:
     """How long to wait after this many failed attempts, the last of which ended with `problem`."""
     refused = problem is not None and is_refused_role(problem)
     return (REFUSED if refused else RECONNECT).delay(failures - 1, rng)
-
-
-class GrowingTimeouts:
-    """The timeout of requests to each address: short for a paused broker, and growing for a slow one."""
-
-    def __init__(self, limit_s: float) -> None:
-        self._timeouts = Backoff(min(FIRST_TIMEOUT_S, limit_s), limit_s)
-        self._expired: dict[Address, int] = {}
-
-    def timeout_s(self, address: Address) -> float:
-        return self._timeouts.delay(self._expired.get(address, 0))
-
-    def answered(self, address: Address) -> None:
-        self._expired.pop(address, None)
-
-    def expired(self, address: Address) -> None:
-        self._expired[address] = self._expired.get(address, 0) + 1
-
-
-@dataclass(frozen=True, slots=True)
-class PoolTimes:
-    """The time limits of one client."""
-
-    connect_s: float = 10.0
-    operation_s: float = 30.0
-    keep_alive_s: float = 30.0
 
 
 class ConnectionPool:
@@ -105,6 +76,8 @@ class ConnectionPool:
         self.connections: dict[Address, BrokerConnection] = {}
         """The open connections that are used for new requests."""
         self._dialing: SharedAttempts[Address, BrokerConnection] = SharedAttempts()
+        self._own: dict[BrokerConnection, None] = {}
+        """Connections that each have one user."""
         self._silent: dict[BrokerConnection, None] = {}
         """Connections that did not answer a look-up: still in use, but not for anything new."""
         self._refused = RefusedCredentials()
@@ -123,11 +96,24 @@ class ConnectionPool:
         if existing is not None:
             return existing
         try:
-            made = await self._dialing.join(address, lambda: self._dial(address))
+            made = await self._dialing.join(address, lambda: self._share(address))
         except AttemptCancelled:
             raise AlreadyClosedError("the client is closed") from None
         if not made.open:
             raise ConnectError(f"{address[0]}:{address[1]} closed the connection at once")
+        return made
+
+    async def own_connection(self, address: Address) -> BrokerConnection:
+        """Open a connection that no other caller gets, and that the caller closes; raises ConnectError."""
+        if self._closed:
+            raise AlreadyClosedError("the client is closed")
+        made = await self._dial(address)
+        if self._closed:
+            made.close()
+            raise AlreadyClosedError("the client is closed")
+        if not made.open:
+            raise ConnectError(f"{made.peer} closed the connection at once")
+        self._own[made] = None
         return made
 
     async def any_connection(self) -> BrokerConnection:
@@ -219,6 +205,12 @@ class ConnectionPool:
         self._look_ups.answered(connection.address)
         return reply
 
+    async def _share(self, address: Address) -> BrokerConnection:
+        connection = await self._dial(address)
+        if connection.open:
+            self.connections[address] = connection
+        return connection
+
     async def _dial(self, address: Address) -> BrokerConnection:
         host, port = address
         violations = self._violations.get(address, 0)
@@ -250,7 +242,6 @@ class ConnectionPool:
         self._handshakes.answered(address)
         self._refused.accepted()
         if connection.open:
-            self.connections[address] = connection
             self._trouble.returned(address)
         log.debug("connected to %s:%d (%s)", host, port, machine.server_version)
         return connection
@@ -271,6 +262,7 @@ class ConnectionPool:
         else:
             self._violations.pop(address, None)
         self._silent.pop(connection, None)
+        self._own.pop(connection, None)
         if self.connections.get(connection.address) is not connection:
             return
         del self.connections[connection.address]
@@ -285,7 +277,7 @@ class ConnectionPool:
     async def close(self, deadline: Deadline | None = None) -> None:
         """Send the bytes written before and end all connections; their users are notified of the loss."""
         self._closed = True
-        open_now = [*self.connections.values(), *self._silent]
+        open_now = [*self.connections.values(), *self._silent, *self._own]
         try:
             await self._dialing.stop()
             for connection in open_now:

@@ -19,7 +19,9 @@ class ProducerEnd(Protocol):
         """The broker has changed the limits of `credit`."""
 
     def send_error(self, error: pb.CommandSendError) -> None: ...
-    def closed_by_broker(self) -> None: ...
+    def closed_by_broker(self, *, sealed: bool = False) -> None:
+        """`sealed`: the segment is sealed and has stored no entry without a receipt."""
+
     def connection_lost(self) -> None: ...
 
 

@@ -15,6 +15,7 @@ from anabranch.client.decide.reconnection import ReconnectEvent
 from anabranch.client.net.classic_layout import look_up_classic
 from anabranch.client.net.connection import BrokerConnection
 from anabranch.client.net.connection_pool import ConnectionPool
+from anabranch.client.net.pulsar_m1 import routes_by_low_half
 from anabranch.client.net.reconnector import Reconnector
 from anabranch.errors import (
     AnabranchError,
@@ -41,6 +42,8 @@ class TopicLayout:
     owners: Mapping[int, str] = field(default_factory=dict)
     """Broker URL by segment id, for the segments whose owner the broker named."""
     controller_url: str | None = None
+    topics: Mapping[int, str] = field(default_factory=dict)
+    """By segment id the topic of Apache Pulsar that holds the segment, if a Pulsar cluster is the engine."""
 
     @property
     def is_classic(self) -> bool:
@@ -49,13 +52,16 @@ class TopicLayout:
 
     def segment_topic(self, segment: Segment) -> str:
         """The topic name that producers and consumers of the segment use."""
-        return segment.legacy_topic or str(self.name.segment_name(segment.range, segment.id))
+        held = segment.legacy_topic or self.topics.get(segment.id)
+        return held or str(self.name.segment_name(segment.range, segment.id))
 
 
 def layout_from_wire(
-    update: pb.CommandScalableTopicUpdate, asked: TopicName, *, tls: bool = False
+    update: pb.CommandScalableTopicUpdate, asked: TopicName, *, tls: bool = False, by_low_half: bool = False
 ) -> TopicLayout:
     """The layout in an update; `asked` names the topic if the broker does not. `tls` selects addresses.
+
+    `by_low_half` says which half of a key's hash picks a segment at this broker.
 
     Raises RemoteProtocolError for a layout that cannot be true.
     """
@@ -74,13 +80,14 @@ def layout_from_wire(
         raise _impossible(asked, fault)
     return TopicLayout(
         name=name,
-        layout=Layout(dag.epoch, max(segments, default=-1) + 1, segments, pruned),
+        layout=Layout(dag.epoch, max(segments, default=-1) + 1, segments, pruned, by_low_half),
         owners={
             owner.segment_id: url
             for owner in dag.segment_brokers
             if (url := owner.broker_url_tls if tls else owner.broker_url)
         },
         controller_url=(dag.controller_broker_url_tls if tls else dag.controller_broker_url) or None,
+        topics={info.segment_id: info.legacy_topic_name for info in dag.segments if info.keeps_range},
     )
 
 
@@ -102,10 +109,15 @@ def _segments_from_wire(dag: pb.ScalableTopicDAG, listed: Collection[int]) -> di
             created_ms=info.created_at_ms,
             sealed_ms=info.sealed_at_ms if info.HasField("sealed_at_ms") else -1,
             bucket_splits=tuple(info.entry_bucket_splits),
-            legacy_topic=info.legacy_topic_name if info.HasField("legacy_topic_name") else None,
+            legacy_topic=_classic_topic(info),
         )
         for info in dag.segments
     }
+
+
+def _classic_topic(info: pb.SegmentInfoProto) -> str | None:
+    """The classic topic behind a segment, which may hold keys from the whole ring."""
+    return info.legacy_topic_name if info.HasField("legacy_topic_name") and not info.keeps_range else None
 
 
 def _pruned_from_wire(dag: pb.ScalableTopicDAG, listed: Collection[int]) -> dict[int, PrunedSegment]:
@@ -143,6 +155,7 @@ class LayoutWatch:
         self._create = create
         self._gone = gone
         self._session = 0
+        self._by_low_half = False
         self._connection: BrokerConnection | None = None
         self._first: asyncio.Future[None] | None = None
         """While a session begins: done when its first layout is here."""
@@ -168,7 +181,8 @@ class LayoutWatch:
             self._lose(exception_for(update.error, update.message))
             return
         try:
-            layout = layout_from_wire(update, self._topic, tls=self._pool.uses_tls)
+            tls, by_low_half = self._pool.uses_tls, self._by_low_half
+            layout = layout_from_wire(update, self._topic, tls=tls, by_low_half=by_low_half)
         except RemoteProtocolError as error:
             if self._first is not None and not self._first.done():
                 self._first.set_exception(error)
@@ -207,6 +221,7 @@ class LayoutWatch:
             return await self._look_up_partitions(connection)
         if not connection.is_ours:
             connection = await self._pool.connection_for(str(self._topic))
+        self._by_low_half = routes_by_low_half(connection.machine.server_version)
         self._session = self._pool.next_id()
         self._first = asyncio.get_running_loop().create_future()
         self._connection = connection

@@ -14,9 +14,9 @@ from typing import TypeGuard
 from google.protobuf.message import Message as ProtoMessage
 
 from anabranch.aio import TaskRegistry, is_transient
-from anabranch.client.decide.layout_checks import ID_MAX, SEGMENTS_MAX
 from anabranch.client.decide.reconnection import ReconnectEvent
 from anabranch.client.decide.refused_roles import is_refused_role
+from anabranch.client.net.assignments import assignment_from_wire
 from anabranch.client.net.classic_layout import ClassicTopicError
 from anabranch.client.net.connection import BrokerConnection, address_of
 from anabranch.client.net.connection_pool import ConnectionPool
@@ -26,44 +26,14 @@ from anabranch.errors import (
     AlreadyClosedError,
     AnabranchError,
     ConsumerBusyError,
-    LayoutError,
     NotConnectedError,
-    RemoteProtocolError,
     SubscriptionNotFoundError,
     UnsupportedFeatureError,
 )
-from anabranch.model.assignment import UNCOUNTED, AssignedSegment, Assignment
+from anabranch.model.assignment import UNCOUNTED, Assignment
 from anabranch.model.drains import Ranges
 from anabranch.model.names import TopicName
-from anabranch.model.ranges import HashRange
 from anabranch.protocol.pb import pulsar_pb2 as pb
-
-
-def assignment_from_wire(wire: pb.ScalableConsumerAssignment) -> Assignment:
-    """The assignment in a response or in a pushed update; RemoteProtocolError if it is impossible."""
-    if len(wire.segments) > SEGMENTS_MAX:
-        raise RemoteProtocolError(f"the broker assigned {len(wire.segments)} segments")
-    try:
-        segments = tuple(
-            AssignedSegment(
-                segment.segment_id,
-                HashRange(segment.hash_start, segment.hash_end),
-                segment.segment_topic,
-                tuple(HashRange(bucket.start, bucket.end) for bucket in segment.bucket_ranges),
-            )
-            for segment in wire.segments
-        )
-        leaving = tuple(
-            (part.segment_id, tuple(HashRange(slots.start, slots.end) for slots in part.ranges))
-            for part in wire.leaving
-        )
-    except LayoutError as error:
-        raise RemoteProtocolError(f"the broker sent an impossible assignment: {error}") from error
-    ids = {segment.segment_id for segment in segments}
-    if len(ids) < len(segments) or max(ids, default=0) > ID_MAX:
-        raise RemoteProtocolError("the broker assigned a segment twice, or one with an impossible id")
-    generation = wire.generation if wire.HasField("generation") else UNCOUNTED
-    return Assignment(wire.layout_epoch, generation, segments, wire.positions, leaving, wire.awaits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +127,9 @@ class Registration:
 
     def connection_lost(self) -> None:
         """Called on disconnect, or when the broker stops leading the topic."""
-        self._connection = None
+        connection, self._connection = self._connection, None
+        if connection is not None and not connection.is_ours:
+            connection.close()
         self._reconnector.handle(ReconnectEvent.LOST)
 
     def report_soon(self) -> None:
@@ -186,12 +158,14 @@ class Registration:
         if connection is None:
             raise NotConnectedError("the consumer is not registered now; try again")
         if not self._broker_is_ours:
-            raise UnsupportedFeatureError("this broker moves no subscriptions of scalable topics")
+            raise UnsupportedFeatureError(
+                "this broker neither moves nor deletes the subscription of a scalable topic for its consumers"
+            )
         made = command(self._consumer_id, self._pool.next_id())
         await connection.request(made, pb.CommandSuccess, self._pool.operation_timeout_s)
 
     def hang_up(self) -> asyncio.Future[object] | None:
-        """Give the share back; return the answer to come, if the broker understands the command."""
+        """Give the share back; return the answer, or the end of the connection, to come."""
         self._ended = True
         self._reconnector.handle(ReconnectEvent.ENDED)
         self._fail_reports(AlreadyClosedError("the consumer was closed"))
@@ -259,7 +233,11 @@ class Registration:
                 answered.set_result(None)
 
     async def _leader(self, url: str | None) -> BrokerConnection:
-        return await (self._pool.connection(address_of(url)) if url else self._pool.any_connection())
+        connection = await (self._pool.connection(address_of(url)) if url else self._pool.any_connection())
+        if connection.is_ours:
+            return connection
+        # A consumer can leave a broker of Pulsar only by the end of its connection.
+        return await self._pool.own_connection(connection.address)
 
     def _command(self, consumer_id: int) -> pb.CommandScalableTopicSubscribe:
         request = self._request
@@ -291,9 +269,9 @@ class Registration:
 
     def _give_up(self, connection: BrokerConnection, consumer_id: int) -> asyncio.Future[object] | None:
         connection.registrations.pop(consumer_id, None)
-        # A broker that does not know the command would drop the connection.
         if not connection.is_ours:
-            return None
+            connection.close()
+            return asyncio.ensure_future(connection.ended.wait())
         return connection.post(
             pb.CommandScalableTopicUnsubscribe(request_id=self._pool.next_id(), consumer_id=consumer_id)
         )

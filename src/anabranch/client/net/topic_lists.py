@@ -44,8 +44,10 @@ async def list_scalable_topics(pool: ConnectionPool, namespace: str) -> list[str
     if not connection.machine.server_features.supports_scalable_topics:
         raise UnsupportedFeatureError("the broker does not support scalable topics")
     watch_id, listing = pool.next_id(), _TopicListing()
+    # A namespace that is no text raises here, before the connection knows the watch.
+    command = pb.CommandWatchScalableTopics(watch_id=watch_id, namespace=namespace)
     connection.watches[watch_id] = listing
-    connection.send(pb.CommandWatchScalableTopics(watch_id=watch_id, namespace=namespace))
+    connection.send(command)
     try:
         async with asyncio.timeout(pool.operation_timeout_s):
             await listing.begun

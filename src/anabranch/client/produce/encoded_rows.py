@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from anabranch.client.decide.batcher import Outgoing, sample_key
+from anabranch.client.decide.outgoing import Outgoing
+from anabranch.client.decide.sample_keys import sample_key
 from anabranch.client.produce.futures import BulkFuture
 from anabranch.client.produce.routes import SegmentRoutes
 from anabranch.client.produce.segment_producer import SegmentProducer
@@ -54,7 +55,7 @@ def add_encoded(
     for segment in list(routes.segments.values()):
         segment.close_batches()
     home, layout = routes.home, routes.layout.layout
-    now, now_ms = home.loop.time(), home.clock.wall_ms()
+    now, now_ms = home._loop.time(), home._clock.wall_ms()
     touched: dict[SegmentProducer, None] = {}
     for part in rows.encode(layout, first_sequence_id, bytes_max):
         target = layout.segments[part.segment]
@@ -63,13 +64,13 @@ def add_encoded(
         messages = MessageBatch()
         messages.add_encoded(part.messages, part.message_count, part.sequence_id, part.first_key)
         messages.sample_key = sample_key(part.sample_key, part.first_key)
-        entry = messages.build(home.name, now_ms, home.compression, part.hash_range)
+        entry = messages.build(home.name, now_ms, home._compression, part.hash_range)
         count, sequence = part.message_count, part.sequence_id
         batch = Outgoing(now, count=count, sequence=sequence, entry=entry, size=len(entry))
         owner.add(batch)
         bulk.join(batch)
         touched[owner] = None
-    home.batch_opened(now)
+    home._batch_opened(now)
     for owner in touched:
         owner.close_batches()
 
@@ -81,11 +82,11 @@ def add_entries(
     home, (target, *_) = routes.home, routes.layout.layout.active
     owner = routes.holder(target, target.range.start)
     owner.close_batches()
-    now, sequence = home.loop.time(), first_sequence_id - 1
+    now, sequence = home._loop.time(), first_sequence_id - 1
     for entry, count in entries:
         sequence += count
         batch = Outgoing(now, count=count, sequence=sequence, entry=entry, size=len(entry))
         owner.add(batch)
         bulk.join(batch)
-    home.batch_opened(now)
+    home._batch_opened(now)
     owner.close_batches()

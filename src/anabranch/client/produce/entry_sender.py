@@ -3,6 +3,9 @@
 The caller chooses producer name and sequence ids, and knows from the registration what the log has stored
 under this name. Any disturbance ends the sender for good: a lost connection, a seal, a refusal. The caller
 then opens another sender, learns what is stored, and decides again. So no entry is repeated blindly.
+
+A broker of Apache Pulsar recognises an entry by its lowest sequence id and drops it whole, so the caller must
+know exactly what is stored there. An entry that such a broker has recognised is a disturbance too.
 """
 
 from __future__ import annotations
@@ -14,8 +17,14 @@ from typing import NamedTuple
 from anabranch.client.decide.credits import ProducerCredit
 from anabranch.client.net.connection import BrokerConnection
 from anabranch.client.net.connection_pool import ConnectionPool
-from anabranch.errors import AlreadyClosedError, AnabranchError, NotConnectedError, UnsupportedFeatureError
-from anabranch.protocol.commands import SendReceipt
+from anabranch.errors import (
+    AlreadyClosedError,
+    AnabranchError,
+    NotConnectedError,
+    OperationTimeoutError,
+    UnsupportedFeatureError,
+)
+from anabranch.protocol.commands import NO_ID, SendReceipt
 from anabranch.protocol.hot_frames import encode_send
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import MANAGED, pairs
@@ -29,13 +38,21 @@ class ReadyEntry(NamedTuple):
     messages: int
     sequence: int
     """The highest sequence id of its messages."""
+    first: int
+    """The lowest one."""
 
 
 class EntrySender:
     """A producer of one log for one registration."""
 
-    def __init__(self, pool: ConnectionPool, log: str, name: str, *, managed: bool = False) -> None:
-        """`managed` says that the log is a classic topic which a layout lists as a segment."""
+    def __init__(
+        self, pool: ConnectionPool, log: str, name: str, *, managed: bool = False, on_pulsar: bool = False
+    ) -> None:
+        """`managed` says that the log is a classic topic which a layout lists as a segment.
+
+        `on_pulsar` says that a broker of Apache Pulsar serves the log. The id that it tells as `own` need not
+        be stored yet, and it knows nothing about logs before this one.
+        """
         self.credit = ProducerCredit()
         self.own = -1
         """The highest sequence id that the log itself had stored under the name at the registration."""
@@ -48,6 +65,7 @@ class EntrySender:
         self._log = log
         self._name = name
         self._managed = managed
+        self._on_pulsar = on_pulsar
         self._connection: BrokerConnection | None = None
         self._id = 0
         self._unsent: deque[ReadyEntry] = deque()
@@ -79,6 +97,9 @@ class EntrySender:
             raise
         self._connection = connection
         self._check()
+        if self._on_pulsar:
+            self.own = self.known = reply.last_sequence_id
+            return
         if not reply.HasField("own_sequence_id"):
             self.close()
             raise UnsupportedFeatureError(f"the broker of {self._log} does not say what it has stored")
@@ -92,13 +113,22 @@ class EntrySender:
         self._write()
 
     async def wait_until(self, unanswered_bytes: int) -> None:
-        """Wait until at most this many bytes are unanswered; raises the error that ended the sender."""
+        """Wait until at most this many bytes are unanswered; raises the error that ended the sender.
+
+        Raises OperationTimeoutError when the broker answers nothing for the operation timeout: a topic of
+        Apache Pulsar may leave entries without an answer when it is terminated.
+        """
         while True:
             self._check()
             if self.unanswered_bytes <= unanswered_bytes:
                 return
             self._changed.clear()
-            await self._changed.wait()
+            limit_s = self._pool.operation_timeout_s
+            try:
+                async with asyncio.timeout(limit_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                raise OperationTimeoutError(f"{self._log} answered no entry within {limit_s:g} s") from None
 
     def close(self) -> asyncio.Future[object] | None:
         """Give the registration back; the future is done when the broker has let the name go."""
@@ -132,17 +162,24 @@ class EntrySender:
             entry = self._unsent.popleft()
             self._sent.append(entry)
             self.credit.take(len(entry.data), entry.messages)
-            sequence = entry.sequence
-            connection.pump.write_many(encode_send(self._id, sequence, entry.messages, sequence, entry.data))
+            named, last = self._named(entry), entry.sequence
+            connection.pump.write_many(encode_send(self._id, named, entry.messages, last, entry.data))
 
     def _write_in_turn(self) -> None:
         self._write(in_turn=True)
 
+    def _named(self, entry: ReadyEntry) -> int:
+        """The sequence id by which the broker recognises an entry, and which it answers."""
+        return entry.first if self._on_pulsar else entry.sequence
+
     # Reports of the connection.
 
     def receipt(self, receipt: SendReceipt) -> None:
-        if not self._sent or receipt.sequence_id != self._sent[0].sequence:
+        if not self._sent or receipt.sequence_id != self._named(self._sent[0]):
             self._end(NotConnectedError(f"{self._log}: a receipt for {receipt.sequence_id} was not due"))
+            return
+        if self._on_pulsar and receipt.ledger in (NO_ID, -1):
+            self._end(NotConnectedError(f"{self._log} had stored {receipt.sequence_id} before"))
             return
         entry = self._sent.popleft()
         self.credit.give_back(len(entry.data), entry.messages)
@@ -157,7 +194,7 @@ class EntrySender:
     def send_error(self, error: pb.CommandSendError) -> None:
         self._end(exception_for(error.error, error.message))
 
-    def closed_by_broker(self) -> None:
+    def closed_by_broker(self, *, sealed: bool = False) -> None:
         self._end(NotConnectedError(f"the broker closed the producer of {self._log}"))
 
     def connection_lost(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anabranch.client.decide.batcher import Outgoing
+from anabranch.client.decide.outgoing import Outgoing
 from anabranch.client.options import log
 
 KEPT_MAX = 1000

@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from anabranch.client.decide.batcher import FAILED, MOVED, OPEN, STORED, Outgoing
+from anabranch.client.decide.outgoing import FAILED, MOVED, OPEN, STORED, Outgoing, Places
 from anabranch.model.ids import MessageId
 
 R = TypeVar("R")
@@ -136,11 +136,20 @@ class SendFuture(OutcomeFuture[MessageId], msgspec.Struct, eq=False, gc=False):
             self._batch.waiters = []
         return self._batch.waiters
 
+    def follow(self, waiter: Waiter) -> None:
+        """Let a waiter of this future, whose message has moved, wait for the batch that took it over."""
+        assert self._batch.moved is not None
+        self._batch, self._index = self._batch.moved.of(self._index)
+        if self._batch.state == OPEN:
+            self._waiters().append(waiter)
+        else:
+            self.add_done_callback(waiter[1], context=waiter[2])
+
     def _settled(self) -> Outgoing:
         """The batch that holds the message now; a message moves when its segment is sealed."""
         batch = self._batch
-        while batch.state == MOVED:
-            self._batch, self._index = batch.moved[self._index]
+        while batch.moved is not None:
+            self._batch, self._index = batch.moved.of(self._index)
             batch = self._batch
         return batch
 
@@ -213,6 +222,9 @@ class OutcomeListener(Protocol):
     def settle(self, batch: Outgoing, index: int) -> None:
         """Take the outcome of message `index` of a batch that is stored or has failed."""
 
+    def fail(self, error: BaseException) -> None:
+        """Take the error that kept the message from being added."""
+
 
 class Follower:
     """Notifies the listeners of single messages in a batch; cheaper than a future for each."""
@@ -226,8 +238,8 @@ class Follower:
     def finished(self, batch: Outgoing) -> None:
         """Notify the listeners, or follow the messages to the batches that took them over."""
         for index, listener in self.followed:
-            if batch.state == MOVED:
-                follow(*batch.moved[index], listener)
+            if batch.moved is not None:
+                follow(*batch.moved.of(index), listener)
             else:
                 listener.settle(batch, index)
 
@@ -261,18 +273,18 @@ def complete(batch: Outgoing) -> None:
         tracker.finished(batch)
 
 
-def move(batch: Outgoing, places: list[tuple[Outgoing, int]]) -> None:
+def move(batch: Outgoing, places: Places) -> None:
     """Let the waiting futures of a batch wait for the batches that took its messages over."""
     batch.state = MOVED
     batch.moved = places
     for tracker in batch.trackers or ():
-        for successor, _ in places:
+        for successor in dict.fromkeys(places.batches):
             tracker.join(successor)
         tracker.finished(batch)
     batch.trackers = None
     waiters, batch.waiters = batch.waiters, None
-    for future, callback, context in waiters or ():
-        future.add_done_callback(callback, context=context)
+    for waiter in waiters or ():
+        waiter[0].follow(waiter)
 
 
 def _notify(waiters: Iterable[Waiter]) -> None:

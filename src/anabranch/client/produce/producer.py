@@ -13,12 +13,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeVar, cast
 
-from anabranch.client.decide.batcher import BucketFill, Outgoing
+from anabranch.client.decide.batcher import BucketFill
+from anabranch.client.decide.outgoing import Outgoing
 from anabranch.client.figures import ProducerFigures, State, described
 from anabranch.client.net.closing import Deadline
 from anabranch.client.options import Seconds, optional_seconds
-from anabranch.client.produce.encoded_rows import add_entries
 from anabranch.client.produce.futures import BulkFuture, SendFuture
+from anabranch.client.produce.intercepting import give_up
+from anabranch.client.produce.preparing import Prepared
 from anabranch.client.produce.publisher import Publisher
 from anabranch.errors import OperationTimeoutError, SendTimeoutError
 from anabranch.model.ids import MessageId
@@ -50,21 +52,21 @@ class AsyncProducer(Publisher[T]):
     @property
     def topic(self) -> str:
         """The name the broker resolved."""
-        return str(self.routes.layout.name)
+        return str(self._routes.layout.name)
 
     @property
     def state(self) -> State:
         """Whether the producer is open or closed."""
-        return "closed" if self.closed else "open"
+        return "closed" if self._closed else "open"
 
     def __repr__(self) -> str:
         return described(self, self.state, topic=str(self._watch.topic), name=self.name)
 
-    def figures(self) -> ProducerFigures:
+    def _figures(self) -> ProducerFigures:
         """The numbers of `AsyncClient.stats`."""
-        segments = list(self.routes.segments.values()) if hasattr(self, "routes") else []
+        segments = list(self._routes.segments.values()) if hasattr(self, "_routes") else []
         waiting = sum(len(segment.sent) + len(segment.unsent) for segment in segments)
-        topic, credit_waits = str(self._watch.topic), self.credit_waits.count
+        topic, credit_waits = str(self._watch.topic), self._credit_waits.count
         return ProducerFigures(topic, self.name, self.state, self._sequence, waiting, credit_waits)
 
     @property
@@ -80,14 +82,14 @@ class AsyncProducer(Publisher[T]):
     @property
     def is_connected(self) -> bool:
         """Whether every segment in use has a connection."""
-        return all(segment.is_attached for segment in self.routes.segments.values())
+        return all(segment.is_attached for segment in self._routes.segments.values())
 
     @property
     def bucket_fills(self) -> dict[tuple[int, int], BucketFill]:
         """How full the batches were, by segment and bucket, of the segments in use (PIP-486)."""
         return {
             (id_, number): replace(bucket.fill)
-            for id_, segment in list(self.routes.segments.items())
+            for id_, segment in list(self._routes.segments.items())
             for number, bucket in enumerate(segment.batcher.buckets)
         }
 
@@ -95,9 +97,9 @@ class AsyncProducer(Publisher[T]):
     def stats(self) -> ProducerStats:
         """How long the producer has waited for credit of its brokers, and what waits now."""
         return ProducerStats(
-            credit_waits=self.credit_waits.count,
-            credit_wait_s=self.credit_waits.seconds(self.loop.time()),
-            waiting_bytes=sum(segment.waiting_bytes for segment in list(self.routes.segments.values())),
+            credit_waits=self._credit_waits.count,
+            credit_wait_s=self._credit_waits.seconds(self._loop.time()),
+            waiting_bytes=sum(segment.waiting_bytes for segment in list(self._routes.segments.values())),
         )
 
     async def send(
@@ -116,7 +118,7 @@ class AsyncProducer(Publisher[T]):
         Raises SendTimeoutError after the producer's `send_timeout`, counted from the call. A cancelled call
         stops waiting; the message is sent nevertheless.
         """
-        waiting_since = self.loop.time() if self.memory.full else None
+        waiting_since = self._loop.time() if self._memory.full else None
         future = await self.enqueue(
             value,
             key=key,
@@ -132,8 +134,8 @@ class AsyncProducer(Publisher[T]):
 
     async def _stored_since(self, began: float, future: SendFuture) -> None:
         """Wait for a message that had to wait for room, no longer than the send timeout in total."""
-        timeout_s = self.options.send_timeout_s or math.inf
-        deadline = Deadline(began + timeout_s - self.loop.time())
+        timeout_s = self._options.send_timeout_s or math.inf
+        deadline = Deadline(began + timeout_s - self._loop.time())
         if not future.done() and not await deadline.allow(asyncio.wait(cast(Any, [future]))):
             raise SendTimeoutError(f"not stored within {timeout_s:g} s; it may still be stored")
 
@@ -149,8 +151,8 @@ class AsyncProducer(Publisher[T]):
         deliver_at: datetime | None = None,
     ) -> SendFuture:
         """Give a message its place in the order and return a future for its id; waits for room only."""
-        if self.memory.full or self.closed:
-            await self.admit()
+        if self._memory.full or self._closed:
+            await self._admit()
         if (
             properties is not None
             or event_time is not None
@@ -158,29 +160,37 @@ class AsyncProducer(Publisher[T]):
             or deliver_after is not None
             or deliver_at is not None
             or value is None
-            or self._sequence_was_given
+            or self._each_alone
         ):
-            encoded, extras = self.preparing.one(
+            row = self._preparing.one(
                 value, key, properties, event_time, sequence_id, deliver_after, deliver_at
             )
-            return SendFuture(*self.add_numbered((encoded, key, extras, sequence_id)), self.loop)
-        data: bytes = value if type(value) is self._plain else self.preparing.encode(value)  # type: ignore[assignment]
-        bucket, slot, overhead = self.routes.by_key.get(key) or self.routes.route(key)
-        size = len(data) + overhead
-        rolled = size > bucket.batcher.bytes_left
-        if rolled:
-            bucket, slot, _ = self._make_room(data, key, bucket)
-        batcher = bucket.batcher
-        batch: Outgoing = bucket.batch or batcher.owner.begin(bucket)
+            return SendFuture(*self._add_one(row), self._loop)
+        data: bytes = value if type(value) is self._plain else self._preparing.encode(value)  # type: ignore[assignment]
+        bucket, slot, overhead = self._routes.by_key.get(key) or self._routes.route(key)
+        left = bucket.bytes_left - len(data) - overhead
+        if rolled := left < 0:
+            bucket, slot, left = self._make_room(data, key, bucket)
+        batch: Outgoing = bucket.batch or bucket.batcher.owner.begin(bucket)
         self._sequence = sequence = self._sequence + 1
         index = len(batch.rows)
-        if batcher.add(batch, (data, key, sequence, slot), size):
-            batcher.owner.close_batches()
-            rolled = True
-        if rolled:
+        batch.rows.append((data, key, sequence, slot))
+        bucket.bytes_left = left
+        bucket.room = room = bucket.room - 1
+        if full := room <= 0 or left <= 0:
+            bucket.batcher.owner.close_batches()
+        if full or rolled:
             # A caller that never waits must let the loop send and listen now and then.
             await asyncio.sleep(0)
-        return SendFuture(batch, index, self.loop)
+        return SendFuture(batch, index, self._loop)
+
+    def _add_one(self, message: Prepared) -> tuple[Outgoing, int]:
+        """Add a message that has unusual parts; interceptors learn of a message that cannot be added."""
+        try:
+            return self._add_numbered(message)
+        except BaseException as error:
+            give_up((message[2],), error)
+            raise
 
     async def send_many(self, values: Sequence[T], keys: Sequence[str | bytes | None] | None = None) -> None:
         """Publish many messages, in order, and return when all are stored; raises the first failure.
@@ -197,19 +207,17 @@ class AsyncProducer(Publisher[T]):
 
         The cheapest way to publish: a message costs no more than its row in a batch.
         """
-        return await self.enqueue_many_prepared(self.preparing.many(values, keys), keys)
-
-    async def enqueue_entries(self, entries: Sequence[tuple[bytes, int]]) -> BulkFuture:
-        """As `enqueue_many`, for ready-made entries and their message counts; the topic must be one log."""
-        await self.admit()
-        bulk = BulkFuture(self.loop)
+        datas, keys, extras = self._preparing.many(values, keys)
+        if extras is None:
+            return await self._enqueue_many_prepared(datas, keys)
+        failure: BaseException | None = None
         try:
-            add_entries(entries, self.routes, self._sequence + 1, bulk)
-            self._sequence += sum(count for _, count in entries)
+            return await self._enqueue_many_prepared(datas, keys, extras)
+        except BaseException as error:
+            failure = error
+            raise
         finally:
-            bulk.arm()
-        await asyncio.sleep(0)
-        return bulk
+            give_up(extras, failure)
 
     async def flush(self, timeout: Seconds | None = None) -> None:
         """Send all batches and wait for every message enqueued before; each fails after its send timeout.
@@ -217,7 +225,7 @@ class AsyncProducer(Publisher[T]):
         Raises the failures whose futures no caller has looked at: one error as itself, several as a group.
         Raises OperationTimeoutError if messages are still pending after `timeout`.
         """
-        self.check_loop()
+        self._check_loop()
         limit = optional_seconds("timeout", timeout)
         if not await Deadline(math.inf if limit is None else limit).allow(self._drain()):
             raise OperationTimeoutError(f"{self.topic}: messages are not stored after {limit:g} s")
@@ -234,8 +242,8 @@ class AsyncProducer(Publisher[T]):
         failures that no caller has looked at are logged. A cancelled call closes at once.
         """
         limit = optional_seconds("timeout", timeout)
-        self.check_loop()
-        await self.close_by(Deadline(self.pool.operation_timeout_s if limit is None else limit))
+        self._check_loop()
+        await self._close_by(Deadline(self._pool.operation_timeout_s if limit is None else limit))
 
     async def __aenter__(self) -> AsyncProducer[T]:
         return self

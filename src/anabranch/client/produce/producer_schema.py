@@ -10,7 +10,7 @@ from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.layout_watch import TopicLayout
 from anabranch.client.net.schemas import definition_of_codec, register_schema, to_wire
 from anabranch.client.schema import Codec
-from anabranch.errors import TopicNotFoundError
+from anabranch.errors import InvalidConfigurationError, TopicNotFoundError
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 
@@ -19,6 +19,10 @@ class ProducerSchema:
 
     def __init__(self, codec: Codec[Any]) -> None:
         definition = definition_of_codec(codec)
+        if definition is not None and definition.kind == "AutoConsume":
+            raise InvalidConfigurationError(
+                "Schema.auto_consume() is for consumers; give a producer the schema of its values"
+            )
         self._wire = None if definition is None else to_wire(definition)
         self.version = b""
 
@@ -43,7 +47,13 @@ class ProducerSchema:
         if self._wire is not None:
             command.schema.CopyFrom(self._wire)
 
-    def registered(self, reply: pb.CommandProducerSuccess) -> None:
-        """Note the version in the answer; a topic that was created anew may have given another."""
-        if self._wire is not None and reply.schema_version:
-            self.version = reply.schema_version
+    def registered(self, reply: pb.CommandProducerSuccess) -> bytes:
+        """Note and return the version in the answer; empty without a schema or a version.
+
+        A topic that was created anew may have given another version, and topics of Pulsar that are segments
+        number their versions apart.
+        """
+        if self._wire is None:
+            return b""
+        self.version = reply.schema_version or self.version
+        return reply.schema_version

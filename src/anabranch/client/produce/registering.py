@@ -18,7 +18,7 @@ from anabranch.client.net.connection import BrokerConnection
 from anabranch.client.net.ends import ProducerEnd
 from anabranch.client.net.reconnector import SegmentOwner
 from anabranch.client.options import AccessMode
-from anabranch.errors import TopicNotFoundError
+from anabranch.errors import NotConnectedError, TopicNotFoundError
 from anabranch.model.layout import Segment
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import MANAGED, SETTLE, pairs
@@ -41,30 +41,39 @@ class ProducerRegistration:
     """A producer's registration with one segment; `url` is the owner that the layout names."""
 
     def __init__(self, home: Publisher[Any], segment: Segment, topic: str, url: str | None) -> None:
-        self.owner = SegmentOwner(home.pool, topic, url)
+        self.owner = SegmentOwner(home._pool, topic, url)
         self.connection: BrokerConnection | None = None
         """The connection to the owner; None while the producer is not registered."""
         self.producer_id = 0
         self.count = 0
         """How often the producer was registered; the broker calls it the producer's epoch."""
+        self.schema_version = b""
+        """The version of the producer's schema in this segment; empty if the segment has told none."""
+        self._unanswered = False
         self._home = home
         self._topic = topic
         self._managed = segment.is_classic
         self._topic_epoch: int | None = None
 
+    @property
+    def may_be_held(self) -> bool:
+        """Whether the broker may still hold an earlier registration of this producer under its name."""
+        return self.count > 0 or self._unanswered
+
     async def make(self, end: ProducerEnd) -> pb.CommandProducerSuccess | None:
         """Register `end` with the owner; None if the registration was lost before this call could return."""
-        pool = self._home.pool
+        pool = self._home._pool
         connection = await self.owner.connection()
         command = self._command()
         producer_id = command.producer_id
-        waits = self._home.options.access_mode == "wait_for_exclusive"
+        waits = self._home._options.access_mode == "wait_for_exclusive"
         timeout_s = math.inf if waits else pool.operation_timeout_s
         end.credit.begin(connection.credit)
         connection.producers[producer_id] = end
         try:
             reply = await connection.request(command, pb.CommandProducerSuccess, timeout_s)
-        except BaseException:
+        except BaseException as error:
+            self._unanswered |= isinstance(error, (NotConnectedError, TimeoutError, asyncio.CancelledError))
             connection.producers.pop(producer_id, None)
             connection.send(pb.CommandCloseProducer(producer_id=producer_id, request_id=pool.next_id()))
             raise
@@ -75,26 +84,27 @@ class ProducerRegistration:
             self._topic_epoch = reply.topic_epoch
         self.producer_id = producer_id
         self.connection = connection
-        self._home.preparing.schema.registered(reply)
+        self.schema_version = self._home._preparing.schema.registered(reply)
         return reply
 
     def _command(self) -> pb.CommandProducer:
-        home, options = self._home, self._home.options
+        home, options = self._home, self._home._options
         properties = dict(options.properties)
         if self._managed:
             properties[MANAGED] = "true"
         command = pb.CommandProducer(
             topic=self._topic,
-            producer_id=home.pool.next_id(),
-            request_id=home.pool.next_id(),
+            producer_id=home._pool.next_id(),
+            request_id=home._pool.next_id(),
             producer_name=home.name,
             epoch=self.count,
             user_provided_producer_name=options.name is not None,
             producer_access_mode=_ACCESS_MODES[options.access_mode],
             metadata=pairs(properties),
             wants_credit=True,
+            encrypted=True if options.encryption is not None else None,
         )
-        home.preparing.schema.describe(command)
+        home._preparing.schema.describe(command)
         if self._topic_epoch is not None:
             command.topic_epoch = self._topic_epoch
         if options.initial_subscription is not None:
@@ -109,7 +119,7 @@ class ProducerRegistration:
         return connection
 
     def close_command(self) -> pb.CommandCloseProducer:
-        request_id = self._home.pool.next_id()
+        request_id = self._home._pool.next_id()
         return pb.CommandCloseProducer(producer_id=self.producer_id, request_id=request_id)
 
 
@@ -121,12 +131,12 @@ async def ask_what_is_stored(
         return None
     command = pb.CommandProducer(
         topic=topic,
-        producer_id=home.pool.next_id(),
-        request_id=home.pool.next_id(),
+        producer_id=home._pool.next_id(),
+        request_id=home._pool.next_id(),
         producer_name=home.name,
         metadata=pairs({SETTLE: "true"}),
     )
-    return await connection.request(command, pb.CommandProducerSuccess, home.pool.operation_timeout_s)
+    return await connection.request(command, pb.CommandProducerSuccess, home._pool.operation_timeout_s)
 
 
 def stored_here(reply: pb.CommandProducerSuccess) -> int:
@@ -151,7 +161,7 @@ async def register_everywhere(routes: SegmentRoutes, deadline: Deadline | None) 
             if deadline is None:
                 await asyncio.shield(attached)
             elif not await deadline.allow(asyncio.shield(attached)):
-                limit_s = routes.home.pool.operation_timeout_s
+                limit_s = routes.home._pool.operation_timeout_s
                 raise took_too_long(f"registering with {segment.topic}", limit_s, segment.problem)
             claimed.add(segment.segment.id)
             stored = attached.result()
@@ -165,7 +175,7 @@ async def ask_sealed_segments(routes: SegmentRoutes, within_s: float | None) -> 
     highest = NOTHING_STORED
     deadline = None if within_s is None else Deadline(within_s)
     for sealed in routes.layout.layout.sealed:
-        stored = await routes.home.pool.retry(
+        stored = await routes.home._pool.retry(
             partial(_last_stored, routes, sealed),
             f"asking segment {sealed.id} for its last sequence id",
             within_s=None if deadline is None else deadline.left_s,
@@ -177,7 +187,7 @@ async def ask_sealed_segments(routes: SegmentRoutes, within_s: float | None) -> 
 async def _last_stored(routes: SegmentRoutes, sealed: Segment) -> int:
     topic = routes.layout.segment_topic(sealed)
     try:
-        connection = await routes.home.pool.connection_for(topic, routes.layout.owners.get(sealed.id))
+        connection = await routes.home._pool.connection_for(topic, routes.layout.owners.get(sealed.id))
         reply = await ask_what_is_stored(routes.home, connection, topic)
     except TopicNotFoundError:
         # The segment was deleted after the layout was sent; its messages are gone.

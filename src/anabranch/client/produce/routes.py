@@ -9,16 +9,19 @@ a repetition. The module knows no caller, schema or holder of a future.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from anabranch.client.decide.batcher import Extras, OpenBucket, Outgoing, Row, message_size
+from anabranch.client.decide.batcher import OpenBucket, message_size
+from anabranch.client.decide.outgoing import Extras, Outgoing, Places, Row
 from anabranch.client.net.layout_watch import TopicLayout
+from anabranch.client.options import without_utf8
 from anabranch.client.produce.futures import BulkFuture, move
 from anabranch.client.produce.segment_producer import SegmentProducer
 from anabranch.client.produce.sending import SegmentSender
 from anabranch.model.hashing import key_hash, stand_in_hash
-from anabranch.model.layout import Router, Segment
+from anabranch.model.layout import Segment
+from anabranch.model.routing import Router
 
 if TYPE_CHECKING:
     from anabranch.client.produce.publisher import Publisher
@@ -42,7 +45,7 @@ class SegmentRoutes:
         self._eager = eager
         self._leaving: list[SegmentProducer] = []
         self._router = Router(layout.layout)
-        self._keyless_turn = home.pool.rng.randrange(2**16)
+        self._keyless_turn = home._pool.rng.randrange(2**16)
         self._keyless_segments: Sequence[Segment] = self._router.segments
 
     # Routes.
@@ -59,14 +62,18 @@ class SegmentRoutes:
         else:
             if not isinstance(key, (str, bytes)):
                 raise TypeError(f"a key must be text or bytes, not {type(key).__name__}")
-            found = self.route_by(key_hash(key), key)
+            try:
+                hashed = key_hash(key)
+            except UnicodeEncodeError as error:
+                raise without_utf8("a key", error) from None
+            found = self.route_by(hashed, key)
         self.by_key[key] = found
         return found
 
     def route_by(self, raw: int, key: str | bytes | None = None) -> Route:
         """The route of a raw hash."""
         slot = raw & 0xFFFF
-        segment = self.holder(self._router.segment_for(raw), raw >> 16)
+        segment = self.holder(self._router.segment_for(raw), self._router.slot_of(raw))
         return segment.batcher.bucket_for(slot), slot, message_size(b"", key)
 
     def _keyless_route(self) -> Route:
@@ -122,18 +129,31 @@ class SegmentRoutes:
         while True:
             bucket, slot, overhead = self.route(key) if raw is None else self.route_by(raw)
             batcher = bucket.batcher
-            if not batcher.opened or not (alone or size + overhead > batcher.bytes_left):
+            if not batcher.opened or not (alone or (bucket.batch and size + overhead > bucket.bytes_left)):
                 break
             # Closing batches may change the route of a message without a key.
             batcher.owner.close_batches()
         batch: Outgoing = bucket.batch or batcher.owner.begin(bucket)
         if judged:
-            batch.judged, batch.slot = True, None if raw is None else raw >> 16
+            batch.judged, batch.slot = True, None if raw is None else self._router.slot_of(raw)
         index = len(batch.rows)
-        full = batcher.add(batch, (value, key, sequence_id, slot), size + overhead, extras)
+        full = bucket.add(batch, (value, key, sequence_id, slot), size + overhead, extras)
         if bulk is not None:
             bulk.join(batch)
         if alone or full:
+            batcher.owner.close_batches()
+        return batch, index
+
+    def _add_plain(self, row: Row) -> tuple[Outgoing, int]:
+        """As `add`, for a message with a key and nothing unusual: a seal moves thousands of them at once."""
+        value, key, sequence_id, _ = row
+        bucket, slot, overhead = self.by_key.get(key) or self.route(key)
+        batcher, size = bucket.batcher, len(value) + overhead
+        if size > bucket.bytes_left and bucket.batch:
+            batcher.owner.close_batches()
+        batch: Outgoing = bucket.batch or batcher.owner.begin(bucket)
+        index = len(batch.rows)
+        if bucket.add(batch, (value, key, sequence_id, slot), size):
             batcher.owner.close_batches()
         return batch, index
 
@@ -217,26 +237,35 @@ class SegmentRoutes:
             batches += [(batch, segment) for batch in segment.take_back()]
         self._leaving = [segment for segment in self._leaving if segment not in group]
         self.by_key.clear()
-        found = [
-            (row, extras, batch, index, segment)
-            for batch, segment in batches
-            for index, (row, extras) in enumerate(batch.messages())
-        ]
-        found.sort(key=lambda message: message[0][2])
-        places: dict[int, list[Any]] = {id(batch): [None] * batch.count for batch, _ in batches}
+        parts = [batch.messages() for batch, _ in batches]
+        order = sorted(_numbered([rows for rows, _ in parts]))
+        places = [Places([batch] * batch.count, [0] * batch.count) for batch, _ in batches]
         # Any other segment may have stored a later sequence id, and would take these for repetitions.
         self._keyless_segments = successors
-        for row, extras, batch, index, segment in found:
-            judged = batch.judged or (segment.in_doubt and batch.tried)
-            raw = None if row[1] is not None else self._stand_in(row[2], segment.segment, judged)
-            successor, place = self.add(row, extras, raw=raw, judged=judged)
+        for _, number, index in order:
+            batch, segment = batches[number]
+            rows, extras = parts[number]
+            row, extra = rows[index], None if extras is None else extras[index]
+            if batch.judged or segment.in_doubt or extra is not None or row[1] is None:
+                successor, place = self._move(row, extra, batch, segment)
+            else:
+                successor, place = self._add_plain(row)
             # The send timeout counts from the moment the message was first accepted.
             successor.begun_at = min(successor.begun_at, batch.begun_at)
-            places[id(batch)][index] = successor, place
+            places[number].batches[index] = successor
+            places[number].indexes[index] = place
         self._keyless_segments = self._router.segments
-        for batch, _ in batches:
-            move(batch, places[id(batch)])
+        for (batch, _), went_to in zip(batches, places, strict=True):
+            move(batch, went_to)
             batch.entry = b""
+
+    def _move(
+        self, row: Row, extras: Extras | None, batch: Outgoing, segment: SegmentProducer
+    ) -> tuple[Outgoing, int]:
+        """Add a message of a sealed segment's batch to the batch of a successor."""
+        judged = batch.judged or (segment.in_doubt and batch.tried)
+        raw = None if row[1] is not None else self._stand_in(row[2], segment.segment, judged)
+        return self.add(row, extras, raw=raw, judged=judged)
 
     def _stand_in(self, sequence: int, former: Segment, judged: bool) -> int | None:
         """The hash that routes a message without a key away from a sealed segment; None when any will do.
@@ -245,11 +274,18 @@ class SegmentRoutes:
         to a successor of the segment that may have stored it, because only such a successor can tell.
         """
         raw = stand_in_hash(self.home.name, sequence)
-        if raw >> 16 in former.range:
+        if self._router.slot_of(raw) in former.range:
             return raw
-        return former.range.start << 16 | raw & 0xFFFF if judged else None
+        return self._router.moved_to(raw, former.range.start) if judged else None
 
 
 def _overlap(one: Segment, other: Segment) -> bool:
     # The keys of a classic topic are spread over the whole ring, regardless of the range it shows.
     return one.is_classic or one.range.overlaps(other.range)
+
+
+def _numbered(batches: Iterable[Sequence[Row]]) -> Iterator[tuple[int, int, int]]:
+    """The sequence id of each message, the number of its batch, and its index there."""
+    for number, rows in enumerate(batches):
+        for index, row in enumerate(rows):
+            yield row[2], number, index

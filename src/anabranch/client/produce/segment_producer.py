@@ -1,7 +1,7 @@
 """The producer of one segment: registers with the owner, sends, and settles when the segment is sealed.
 
 Entries leave in order and are answered in order. After a lost connection the broker says which sequence id it
-has stored last: entries up to that id are done, the others are sent again, byte for byte, in the same order.
+has stored last: entries up to that id are done, the others are sent again, unchanged and in the same order.
 When the segment is sealed, the producer asks the same question once more and keeps the other entries until
 they are taken back. The states of this life and their transitions are in `decide/producer_life.py`; this
 module dials, waits and carries out the effects.
@@ -21,6 +21,7 @@ from anabranch.client.decide.producer_life import (
 )
 from anabranch.client.decide.refused_roles import is_refused_role
 from anabranch.client.net.connection_pool import pause_s
+from anabranch.client.net.stored_tail import BEFORE_ALL, StoredTail, stored_since
 from anabranch.client.net.trouble import SegmentTrouble
 from anabranch.client.options import log
 from anabranch.client.produce.registering import ProducerRegistration, ask_what_is_stored, stored_here
@@ -28,6 +29,7 @@ from anabranch.client.produce.sending import SegmentSender
 from anabranch.errors import (
     AlreadyClosedError,
     AnabranchError,
+    AuthorizationError,
     TopicTerminatedError,
 )
 from anabranch.model.layout import Segment
@@ -50,12 +52,17 @@ class SegmentProducer(SegmentSender):
 
     def __init__(self, home: Publisher[Any], segment: Segment, topic: str, url: str | None) -> None:
         super().__init__(home, segment, topic, ProducerRegistration(home, segment, topic, url))
-        self.attached: asyncio.Future[int | None] = home.loop.create_future()
+        self.attached: asyncio.Future[int | None] = home._loop.create_future()
         """The last sequence id stored before the first registration, or the error that ended the producer;
         None when the layout removed the segment first."""
         self.in_doubt = False
         """Whether the segment could not say which entries it has stored; its successors may know."""
         self.life = ProducerLife()
+        self._confirmed = BEFORE_ALL
+        """The place of the last confirmed entry; entries in doubt can only lie behind it."""
+        self._tail: StoredTail | None = None
+        self._sealed = asyncio.Event()
+        """Set when the layout says that the segment is sealed."""
         self._trouble = SegmentTrouble(topic, self.registration.owner.__str__)
         self._work: asyncio.Task[None] | None = None
         self._carry_out(ProducerEffect.ATTACH)
@@ -85,6 +92,8 @@ class SegmentProducer(SegmentSender):
             self.life.refusals = 0
             self._trouble.accepted()
         stored = receipt.ledger != NO_ID
+        if stored:
+            self._confirmed = receipt.ledger, receipt.entry
         self.store(batch, receipt.ledger if stored else -1, receipt.entry if stored else -1)
         self.credited()
         if not sent:
@@ -109,11 +118,11 @@ class SegmentProducer(SegmentSender):
             self._trouble.refused(cause)
             self._apply(ProducerEvent.SEND_REFUSED)
 
-    def closed_by_broker(self) -> None:
+    def closed_by_broker(self, *, sealed: bool = False) -> None:
         """The broker ended the registration: the segment was sealed, or has another owner."""
         # An attempt to register that is still under way notices by itself.
         if self.is_attached:
-            self._apply(ProducerEvent.DETACHED)
+            self._apply(ProducerEvent.SEALED_AND_ANSWERED if sealed else ProducerEvent.DETACHED)
 
     def connection_lost(self) -> None:
         self.registration.owner.look_up_again()
@@ -126,6 +135,7 @@ class SegmentProducer(SegmentSender):
 
     def depart(self) -> None:
         """The layout does not list the segment as active any more."""
+        self._sealed.set()
         self._apply(ProducerEvent.SEALED_BY_LAYOUT)
 
     # Carrying out the effects of the producer's life.
@@ -138,7 +148,7 @@ class SegmentProducer(SegmentSender):
         match effect:
             case ProducerEffect.ATTACH | ProducerEffect.ASK_STORED | ProducerEffect.AWAIT_LAYOUT:
                 self._stop()
-                self._work = self.home.tasks.start(self._perform(effect), f"{effect.name} {self.topic}")
+                self._work = self.home._tasks.start(self._perform(effect), f"{effect.name} {self.topic}")
             case ProducerEffect.STOP:
                 self._stop()
             case ProducerEffect.SEND:
@@ -151,9 +161,9 @@ class SegmentProducer(SegmentSender):
                 if not self.attached.done():
                     self.attached.set_result(None)
             case ProducerEffect.REPORT_SETTLED:
-                self.home.routes.transfer()
+                self.home._routes.transfer()
             case ProducerEffect.REPORT_FAILED:
-                self.home.routes.forget(self)
+                self.home._routes.forget(self)
 
     def _stop(self) -> None:
         if self._work is not None:
@@ -162,7 +172,7 @@ class SegmentProducer(SegmentSender):
 
     async def _perform(self, effect: ProducerEffect) -> None:
         if self.life.failures:
-            delay_s = pause_s(self.problem, self.life.failures, self.home.pool.rng)
+            delay_s = pause_s(self.problem, self.life.failures, self.home._pool.rng)
             await self.registration.owner.pause(delay_s)
         if effect is ProducerEffect.ATTACH:
             event = await self._attach()
@@ -182,7 +192,7 @@ class SegmentProducer(SegmentSender):
                 pass  # The layout named another broker; try there.
         except (AnabranchError, TimeoutError) as error:
             event = registration_failed(
-                error, registered_before=self.registration.count > 0, role_ends=self.home.role.ends(error)
+                error, may_be_held=self.registration.may_be_held, role_ends=self.home._role.ends(error)
             )
             self.problem = error
             if event is ProducerEvent.REFUSED:
@@ -203,7 +213,7 @@ class SegmentProducer(SegmentSender):
         connection = self.registration.connection
         if reply is None or connection is None:
             return
-        self.home.segment_attached(connection)
+        self.home._segment_attached(connection)
         self.store_up_to(stored_here(reply))
         if not self.attached.done():
             self.attached.set_result(reply.last_sequence_id)
@@ -216,7 +226,7 @@ class SegmentProducer(SegmentSender):
     def _await_receipts(self) -> None:
         # A late receipt also says where the entry is stored, which the last sequence id does not.
         if self.sent:
-            self.home.loop.call_later(LAST_RECEIPTS_S, self._apply, ProducerEvent.RECEIPTS_ENDED)
+            self.home._loop.call_later(LAST_RECEIPTS_S, self._apply, ProducerEvent.RECEIPTS_ENDED)
         else:
             self._apply(ProducerEvent.RECEIPTS_ENDED)
 
@@ -229,10 +239,19 @@ class SegmentProducer(SegmentSender):
                     pass  # The layout named another broker; ask there.
         except (AnabranchError, TimeoutError) as error:
             self.problem = error
-            refused_for_now = is_refused_role(error) and not self.home.role.ends(error)
+            refused_for_now = is_refused_role(error) and not self.home._role.ends(error)
             if not isinstance(error, AnabranchError) or error.retryable or refused_for_now:
                 owner.look_up_again()
                 return ProducerEvent.UNREACHABLE
+            if isinstance(error, AuthorizationError):
+                # Entries in doubt that were sent to another segment would be stored twice without a sign.
+                self.fail_tried(
+                    AuthorizationError(
+                        f"{self.topic} is sealed, and only its reader learns whether this message is stored; "
+                        f"the role of a producer also needs the right to consume from the topic: {error}"
+                    )
+                )
+                return ProducerEvent.STORED_KNOWN
             # The segment may be gone. A message that is stored twice is better than a lost one.
             log.debug("%s cannot say which entries it has stored: %s", self.topic, error)
             self.in_doubt = True
@@ -243,6 +262,14 @@ class SegmentProducer(SegmentSender):
         reply = await ask_what_is_stored(self.home, connection, self.topic)
         if reply is not None:
             self.store_up_to(stored_here(reply))
+            return
+        # Until the layout confirms the seal, a broker of Apache Pulsar may still store entries that it
+        # has accepted, although it refuses later ones already.
+        await self._sealed.wait()
+        connection = await self.registration.owner.connection()
+        if self._tail is None:
+            self._tail = StoredTail(self.home._pool, self.topic, self.home.name, self._confirmed)
+        self.store_found(await stored_since(self._tail, connection))
 
     def fail_all(self, error: Exception) -> None:
         """Fail all messages, and the first registration if it is still awaited."""

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from anabranch.client.decide.batcher import FAILED, STORED, OpenBucket, Outgoing, SegmentBatcher
+from anabranch.client.decide.batcher import OpenBucket, SegmentBatcher
 from anabranch.client.decide.credits import ProducerCredit
+from anabranch.client.decide.outgoing import FAILED, STORED, Outgoing
 from anabranch.client.net.connection import BrokerConnection
+from anabranch.client.net.stored_tail import TailEntry
 from anabranch.client.produce.chunking import entries_of, is_batched
 from anabranch.client.produce.futures import complete
 from anabranch.client.produce.registering import ProducerRegistration
@@ -34,12 +37,11 @@ class SegmentSender:
     def __init__(
         self, home: Publisher[Any], segment: Segment, topic: str, registration: ProducerRegistration
     ) -> None:
-        self.home = home
-        self.topic = topic
+        self.home, self.topic = home, topic
         self.problem: Exception | None = None
         """Why the last attempt to register failed."""
         self.segment = segment
-        self.batcher = SegmentBatcher(segment.bucket_splits, home.limits, self)
+        self.batcher = SegmentBatcher(segment.bucket_splits, home._limits, self)
         self.registration = registration
         self.credit = ProducerCredit()
         self.sent: deque[Outgoing] = deque()
@@ -62,16 +64,15 @@ class SegmentSender:
         its latency. Otherwise later messages get the chance to share the entry.
         """
         # Asking for the running loop costs a system call, so it is done once per batch.
-        self.home.check_loop()
-        loop = self.home.loop
-        now = loop.time()
+        self.home._check_loop()
+        now = (loop := self.home._loop).time()
         if self._timer is None and not self.batcher.opened:
             if self.sent or self.unsent:
-                self._timer = loop.call_later(self.home.limits.max_delay, self._due)
+                self._timer = loop.call_later(self.home._limits.max_delay, self._due)
             else:
                 self._timer = loop.call_soon(self._due)
         batch = self.batcher.begin(bucket, now)
-        self.home.batch_opened(now)
+        self.home._batch_opened(now)
         return batch
 
     def _due(self) -> None:
@@ -85,6 +86,7 @@ class SegmentSender:
             connection.on_writable[self._writable] = None
         elif self.credit.has_room:
             self.close_batches()
+            connection.pump.flush()
         else:
             self._wait_for_credit()
 
@@ -96,12 +98,12 @@ class SegmentSender:
         home = self.home
         taken = self.batcher.take()
         if taken:
-            now_ms, follows = home.clock.wall_ms(), False
+            now_ms, follows = home._clock.wall_ms(), False
             for batch in taken:
                 slot = batch.rows[0][3]
-                batch.schema_version = home.preparing.schema.version
+                batch.schema_version = home._preparing.schema.version
                 try:
-                    batch.build(home.name, now_ms, home.compression, is_batched(home.options, batch))
+                    batch.build(home.name, now_ms, home._compression, is_batched(home._options, batch))
                 except Exception as error:
                     # Only a value that a caller passed can be at fault; all messages of the batch fail.
                     self.fail(batch, error)
@@ -109,14 +111,14 @@ class SegmentSender:
                 batch.follows, follows = follows, True
                 self.add(batch)
                 self.batcher.bucket_for(slot).fill.add(batch)
-            home.routes.batches_closed(self)
+            home._routes.batches_closed(self)
         self._write()
 
     # Entries.
 
     def add(self, batch: Outgoing) -> None:
         """Take an entry that is ready to be sent."""
-        self.home.memory.charge(batch.size)
+        self.home._memory.charge(batch.size)
         self.unsent.append(batch)
 
     def _write(self, *, in_turn: bool = False) -> None:
@@ -139,8 +141,9 @@ class SegmentSender:
                 self._wait_for_credit()
                 return
             unsent.popleft()
+            batch.use_schema_version(self.registration.schema_version)
             try:
-                entries = entries_of(self.home.options, batch, limit)
+                entries = entries_of(self.home._options, batch, limit, self.home._encryption)
             except MessageTooBigError as error:
                 self.fail(batch, error)
                 continue
@@ -152,7 +155,7 @@ class SegmentSender:
                     pump.write_many(encode_chunk(producer_id, batch.sequence, chunk))
                 continue
             highest = batch.sequence if batch.batched else 0
-            pump.write_many(encode_send(producer_id, batch.sequence, batch.count, highest, batch.entry))
+            pump.write_many(encode_send(producer_id, batch.sequence, batch.count, highest, entries[0]))
         if self._waits_for_credit:
             self._end_wait()
 
@@ -160,13 +163,13 @@ class SegmentSender:
         """Have `_go_on` called in turn, or after a receipt, or when the broker raises the limits."""
         if not self._waits_for_credit:
             self._waits_for_credit = True
-            self.home.credit_waits.begin(self, self.home.loop.time())
+            self.home._credit_waits.begin(self, self.home._loop.time())
         if self.credit.has_own_room:
             self.credit.link.wait(self._take_turn)
 
     def _end_wait(self) -> None:
         self._waits_for_credit = False
-        self.home.credit_waits.end(self, self.home.loop.time())
+        self.home._credit_waits.end(self, self.home._loop.time())
 
     def _end_idle_wait(self) -> None:
         if self._waits_for_credit and not self.unsent and not self.batcher.opened:
@@ -214,15 +217,15 @@ class SegmentSender:
         taken = list(self.unsent)
         self.unsent.clear()
         for batch in taken:
-            self.home.memory.release(batch.size)
+            self.home._memory.release(batch.size)
         return taken
 
     # Outcomes; the caller has removed the entry from its queue.
 
     def store(self, batch: Outgoing, ledger: int, entry: int) -> None:
         """Complete an entry that the segment has stored."""
-        batch.state = STORED
         batch.place = (self.segment.id, ledger, entry)
+        batch.state = STORED  # Last, because other threads look at it first.
         self._finish(batch)
 
     def store_up_to(self, sequence_id: int) -> None:
@@ -234,11 +237,26 @@ class SegmentSender:
         while unsent and unsent[0].tried and unsent[0].sequence <= sequence_id:
             self.store(unsent.popleft(), -1, -1)
 
+    def store_found(self, found: Iterable[TailEntry]) -> None:
+        """Complete the entries that were found in the sealed segment; the others stay as they are."""
+        places = {entry.sequence_id: entry.place for entry in found}
+        waiting, self.unsent = self.unsent, deque()
+        for batch in waiting:
+            if batch.tried and batch.sequence in places:
+                self.store(batch, *places[batch.sequence])
+            else:
+                self.unsent.append(batch)
+
     def fail(self, batch: Outgoing, error: Exception) -> None:
-        batch.state = FAILED
         batch.error = error
-        self.home.entry_failed(batch)
+        batch.state = FAILED
+        self.home._entry_failed(batch)
         self._finish(batch)
+
+    def fail_tried(self, error: Exception) -> None:
+        """Fail the entries that were sent, all of which wait in `unsent`; the others stay."""
+        while self.unsent and self.unsent[0].tried:
+            self.fail(self.unsent.popleft(), error)
 
     def fail_all(self, error: Exception) -> None:
         """Fail all messages."""
@@ -273,11 +291,10 @@ class SegmentSender:
 
     def oldest_at(self) -> float | None:
         """When the oldest message without an outcome was added; None when there is none."""
-        waiting = self.sent or self.unsent
-        return waiting[0].begun_at if waiting else self.batcher.oldest_at
+        return waiting[0].begun_at if (waiting := self.sent or self.unsent) else self.batcher.oldest_at
 
     def _finish(self, batch: Outgoing) -> None:
-        self.home.memory.release(batch.size)
+        self.home._memory.release(batch.size)
         # The bytes are not needed any more, and a caller may keep the futures for long.
         batch.entry = b""
         complete(batch)

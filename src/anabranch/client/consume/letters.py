@@ -1,0 +1,173 @@
+"""Letters: messages that a consumer sends to a dead letter topic, and the producers that send them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple
+
+from anabranch.aio import TaskRegistry
+from anabranch.client.decide.letters import (
+    BAD_ENTRY,
+    LetterOrigin,
+    dead_letter_properties,
+    origin_properties,
+    reconsume_times,
+)
+from anabranch.client.encryption import Encrypt
+from anabranch.client.message import Message
+from anabranch.client.net.closing import Deadline, close_all
+from anabranch.client.net.connection_pool import ConnectionPool
+from anabranch.client.net.schemas import has_own_schemas, look_up_writer
+from anabranch.client.options import DeadLetter, log
+from anabranch.client.produce.producer import AsyncProducer
+from anabranch.client.received import Received, Source
+from anabranch.client.schema import BYTES, EncodedSchema, Schema
+from anabranch.errors import (
+    AnabranchError,
+    IncompatibleSchemaError,
+    TopicNotFoundError,
+)
+from anabranch.model.ids import MessageId
+from anabranch.model.names import TopicName
+from anabranch.protocol.schema_stamps import schema_version_of
+from anabranch.schemas.definitions import Definition
+
+
+class LetterTarget(NamedTuple):
+    """The topic of letters, a first subscription to create there, if any, and their encryption."""
+
+    topic: str
+    first_subscription: str | None = None
+    encryption: Encrypt | None = None
+
+
+OpenLetters = Callable[[LetterTarget, Schema[bytes]], Coroutine[Any, Any, AsyncProducer[bytes]]]
+"""Opens a producer of letters."""
+
+
+class LetterProducers:
+    """The producers of one consumer's letters: one for each topic and schema, opened for its first letter."""
+
+    def __init__(self, pool: ConnectionPool, tasks: TaskRegistry, open_producer: OpenLetters) -> None:
+        self._pool = pool
+        self._tasks = tasks
+        self._open_producer = open_producer
+        self._opening: dict[tuple[str, str, bytes], asyncio.Task[AsyncProducer[bytes]]] = {}
+
+    async def sending(self, target: LetterTarget, source: Source, version: bytes) -> AsyncProducer[bytes]:
+        """The producer for `target` of values that this version of a schema has encoded, in this segment."""
+        name = TopicName.parse(source.home.topic)
+        own = bool(version) and has_own_schemas(name, source.topic)
+        place = target.topic, source.topic if own else str(name), version
+        opening = self._opening.get(place)
+        if opening is None or (opening.done() and (opening.cancelled() or opening.exception() is not None)):
+            work = self._open(target, name, source.topic, version)
+            opening = self._opening[place] = self._tasks.start(
+                work, f"letters to {target.topic}", awaited=True
+            )
+        return await asyncio.shield(opening)
+
+    async def _open(
+        self, target: LetterTarget, topic: TopicName, segment_topic: str, version: bytes
+    ) -> AsyncProducer[bytes]:
+        schema = await self._schema_of(topic, segment_topic, version) if version else BYTES
+        try:
+            return await self._open_producer(target, schema)
+        except IncompatibleSchemaError as error:
+            # The letter topic may collect the letters of several topics.
+            log.warning(
+                "%s does not take the schema of %s; its letters carry none: %s", target.topic, topic, error
+            )
+            return await self._open_producer(target, BYTES)
+
+    async def _schema_of(self, topic: TopicName, segment_topic: str, version: bytes) -> Schema[bytes]:
+        pool = self._pool
+        found = await pool.retry(
+            lambda: look_up_writer(pool, topic, segment_topic, version), f"asking for a schema of {topic}"
+        )
+        if found is None or found.kind == "None":
+            return BYTES
+        return EncodedSchema(Definition(found.kind, found.data, found.properties))
+
+    async def close_by(self, deadline: Deadline) -> None:
+        """Close the producers that are open."""
+        done = (task for task in self._opening.values() if task.done() and not task.cancelled())
+        await close_all([task.result() for task in done if task.exception() is None], deadline)
+
+
+class DeadLetters:
+    """Forwards the dead letters of one subscription."""
+
+    def __init__(self, policy: DeadLetter, producers: LetterProducers, subscription: str, topic: str) -> None:
+        self.policy = policy
+        self._producers = producers
+        self._subscription = subscription
+        self._topic = topic
+        self._reported = ""
+        """The failure that was logged last, and that still holds."""
+
+    async def forward(self, entry: Received) -> None:
+        """Send the messages of an entry; returns when they are stored, else raises."""
+        if entry.passed_over:
+            place = MessageId(entry.source.segment_id, *entry.position)
+            home = entry.source.home
+            origin = LetterOrigin(home._given_topic, self._subscription, str(place), entry.source.segment_id)
+            producer = await self._sending(entry.source, b"")
+            await producer.send(entry.data, properties={**origin_properties(origin, {}), BAD_ENTRY: "whole"})
+            return
+        for index in entry.wanted_indexes():
+            await self.forward_one(Message(entry, index, 0), "redelivered too often")
+
+    def report(self, topic: str, error: AnabranchError) -> None:
+        """Log a failure, once until it passes: each repetition of a letter fails in the same way."""
+        if str(error) != self._reported:
+            self._reported = str(error)
+            log.warning("%s: a dead letter was not forwarded and will come again: %s", topic, error)
+
+    async def forward_one(self, message: Message[Any], reason: str) -> None:
+        """Send one message, and why its handling was given up; as `forward`."""
+        entry = message._entry
+        producer = await self._sending(entry.source, schema_version_of(entry.data))
+        attempts = message.redelivery_count + reconsume_times(message.properties) + 1
+        origin = origin_of(message, self._subscription)
+        await pass_on(producer, message, dead_letter_properties(origin, message.properties, reason, attempts))
+
+    async def _sending(self, source: Source, version: bytes) -> AsyncProducer[bytes]:
+        policy = self.policy
+        target = policy.topic or f"{self._topic}-DLQ"
+        place = LetterTarget(target, policy.initial_subscription, policy.encryption)
+        try:
+            producer = await self._producers.sending(place, source, version)
+        except TopicNotFoundError as error:
+            raise TopicNotFoundError(
+                f"the dead letter topic {target} does not exist, and the broker does not create it; "
+                f"create it, or name another one in DeadLetter(topic=...): {error}"
+            ) from error
+        self._reported = ""
+        return producer
+
+
+def origin_of(message: Message[Any], subscription: str) -> LetterOrigin:
+    return LetterOrigin(
+        message._entry.source.home._given_topic,
+        subscription,
+        str(message.id),
+        message._entry.source.segment_id,
+    )
+
+
+async def pass_on(
+    producer: AsyncProducer[bytes],
+    message: Message[Any],
+    properties: dict[str, str],
+    delay_s: float | None = None,
+) -> None:
+    """Send the key, the stored value and the event time of a message again, with these properties."""
+    await producer.send(
+        message._entry.columns().values[message._index],
+        key=message.key_bytes,
+        properties=properties,
+        event_time=message.event_time,
+        deliver_after=delay_s,
+    )
