@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from anabranch.client.net.schemas import TopicSchema
 from anabranch.spark.decide.offsets import TopicCut
 from anabranch.spark.decide.topic_names import TopicPattern
 from anabranch.spark.decide.topology import Slice, Topology
 from anabranch.spark.live import LiveReader, Session
 from anabranch.spark.pulsar_reader import PulsarReader
 from anabranch.spark.topics import StoredEntry, TopicReader
+
+if TYPE_CHECKING:
+    from anabranch.client.net.schemas import TopicSchema
 
 
 class ReaderOfBroker:
@@ -20,8 +23,8 @@ class ReaderOfBroker:
         self._session = session
         self._chosen: TopicReader | None = None
 
-    def topology(self, topic: str) -> Topology:
-        return self._reader().topology(topic)
+    def topology(self, topic: str, *, fresh: bool = False) -> Topology:
+        return self._reader().topology(topic, fresh=fresh)
 
     def topics(self, pattern: TopicPattern) -> Sequence[str]:
         return self._reader().topics(pattern)
@@ -49,6 +52,9 @@ class ReaderOfBroker:
 
     def schema(self, topic: str, version: bytes | None = None) -> TopicSchema | None:
         return self._session.run(self._session.client.topic_schema(topic, version=version))
+
+    def schema_topic(self, topic: str, segment: int) -> str:
+        return self._reader().schema_topic(topic, segment)
 
     def _reader(self) -> TopicReader:
         """Return the reader that fits the broker; connects on first use."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from anabranch.client.api import AsyncClient
+from anabranch.client.bulk import BulkClient
 from anabranch.client.consume.cursor_mirror import AckPlace, CursorMirror
 from anabranch.client.consume.segment_tails import SegmentTails
 from anabranch.spark.decide.handover import read_positions
@@ -22,7 +22,7 @@ FOLLOW_S = 10.0
 class CursorMirrors:
     """The mirrors of one session."""
 
-    def __init__(self, client: AsyncClient, tails: SegmentTails) -> None:
+    def __init__(self, client: BulkClient, tails: SegmentTails) -> None:
         self._client = client
         self._tails = tails
         self._open: dict[tuple[str, str], CursorMirror] = {}

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from anabranch.client.decide.batcher import sample_index
+from anabranch.client.decide.sample_keys import sample_index
 from anabranch.client.produce.encoded_rows import EncodedPart
 from anabranch.errors import MessageTooBigError
 from anabranch.model.hashing import bucket_ranges
@@ -79,6 +79,7 @@ class _Buckets:
     def __init__(self, layout: Layout, turn: int) -> None:
         # Segments that are all classic are the partitions of a classic topic; see `model.layout`.
         self._by_modulo = all(segment.is_classic for segment in layout.active)
+        self._by_low_half = layout.by_low_half
         active = sorted(layout.active, key=lambda s: s.id) if self._by_modulo else layout.active
         self._starts = np.array([segment.range.start for segment in active])
         self._splits = [segment.bucket_splits for segment in active]
@@ -96,11 +97,12 @@ class _Buckets:
         if rows.keys is None or rows.hashes is None:
             return np.full(count, self._keyless), np.full(count, self._keyless_slot)
         hashes = rows.hashes.astype(np.int64)
+        slots = hashes & 0xFFFF
         if self._by_modulo:
             owners = (hashes & 0x7FFFFFFF) % len(self._starts)
         else:
-            owners = np.searchsorted(self._starts, hashes >> 16, side="right") - 1
-        slots = hashes & 0xFFFF
+            places = slots if self._by_low_half else hashes >> 16
+            owners = np.searchsorted(self._starts, places, side="right") - 1
         buckets: Numbers = self._first_bucket[owners]
         for owner, splits in enumerate(self._splits):
             if splits:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from anabranch.aio import new_event_loop
-from anabranch.client.api import AsyncClient
+from anabranch.client.bulk import BulkClient
 from anabranch.client.consume.segment_tails import SegmentTails
 from anabranch.errors import InvalidConfigurationError
 from anabranch.model.checkpoint import Checkpoint, CheckpointKind
@@ -46,6 +46,13 @@ def cut_to_checkpoint(
 
     `offset` is the JSON of a cut, such as `endOffset` in the progress of a query or a line of its offset log.
     `topic` chooses one of several topics. `options` are the `client.*` options of the source.
+
+    Example:
+        cut = {"v": 1, "topics": {"orders": {"segs": {"0": 3}}}}
+        checkpoint = cut_to_checkpoint("pulsar://127.0.0.1:6650", cut)
+        with Client("pulsar://127.0.0.1:6650") as client:
+            consumer = client.create_checkpoint_consumer("orders", start=checkpoint)
+            print(consumer.receive().data)
     """
     cut = decode(json.loads(offset) if isinstance(offset, str) else dict(offset))
     if not isinstance(cut, Cut):
@@ -65,6 +72,13 @@ def checkpoint_to_cut(
 
     A checkpoint with positions by bucket becomes the lowest position of each segment: messages of buckets
     that were read further come again, and none is missed.
+
+    Example:
+        with Client("pulsar://127.0.0.1:6650") as client:
+            consumer = client.create_checkpoint_consumer("orders", start=Checkpoint.earliest())
+            consumer.receive()
+            cut = checkpoint_to_cut("pulsar://127.0.0.1:6650", "orders", consumer.checkpoint())
+        orders = read_stream(spark, "pulsar://127.0.0.1:6650", "orders", options={"startingOffsets": cut})
     """
     given = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint.from_bytes(checkpoint)
     name = short_name(topic)
@@ -72,7 +86,7 @@ def checkpoint_to_cut(
     return encode(Cut({name: cut}))
 
 
-async def checkpoint_of(client: AsyncClient, topic: str, cut: TopicCut) -> Checkpoint:
+async def checkpoint_of(client: BulkClient, topic: str, cut: TopicCut) -> Checkpoint:
     """Return the checkpoint at a cut of one topic."""
     topology, names, tails = await _topology(client, topic)
     # The user's cut is checked as a start is: it covers all keys, and no position is beyond its segment.
@@ -84,7 +98,7 @@ async def checkpoint_of(client: AsyncClient, topic: str, cut: TopicCut) -> Check
     return checkpoint_from(cut, topology, entries)
 
 
-async def cut_of(client: AsyncClient, topic: str, checkpoint: Checkpoint) -> TopicCut:
+async def cut_of(client: BulkClient, topic: str, checkpoint: Checkpoint) -> TopicCut:
     """Return the cut of one topic at a checkpoint."""
     topology, names, tails = await _topology(client, topic)
     if checkpoint.is_latest:
@@ -107,7 +121,7 @@ async def cut_of(client: AsyncClient, topic: str, checkpoint: Checkpoint) -> Top
     return cut_at(places, topology)
 
 
-async def _topology(client: AsyncClient, topic: str) -> tuple[Topology, dict[int, str], SegmentTails]:
+async def _topology(client: BulkClient, topic: str) -> tuple[Topology, dict[int, str], SegmentTails]:
     found = await client.layout(topic)
     names = {id_: found.segment_topic(segment) for id_, segment in found.layout.segments.items()}
     tails = client.tails()
@@ -129,7 +143,7 @@ def _chosen(cut: Cut, topic: str | None) -> str:
 
 
 def _run(
-    service_url: str, options: Mapping[str, object] | None, work: Callable[[AsyncClient], Awaitable[T]]
+    service_url: str, options: Mapping[str, object] | None, work: Callable[[BulkClient], Awaitable[T]]
 ) -> T:
     """Run the work in a thread of its own: a notebook may have a running event loop in this one."""
     settings = GivenOptions(text_of(options or {}), (), (), "conversion").client()

@@ -26,6 +26,14 @@ def lag_of(progress: Any) -> Lag | None:
     """Return how many messages the Anabranch sources of a progress event are behind; None without any.
 
     Takes `query.lastProgress`, an item of `query.recentProgress`, or the progress of a listener's event.
+
+    Example:
+        orders = read_stream(spark, "pulsar://127.0.0.1:6650", "orders")
+        query = orders.writeStream.format("noop").start()
+        query.processAllAvailable()
+        behind = lag_of(query.lastProgress)
+        query.stop()
+        assert behind is not None and behind.messages == 0
     """
     value = json.loads(progress.json) if hasattr(progress, "json") else progress
     found = []
@@ -51,6 +59,15 @@ class LagListener(StreamingQueryListener):  # type: ignore[misc]
 
     `spark.streams.addListener(listener)` starts it; `listener.lags` has the newest lag by the name of the
     query, or by its id if it has no name, and `listener.history` earlier ones with their time.
+
+    Example:
+        listener = LagListener()
+        spark.streams.addListener(listener)
+        orders = read_stream(spark, "pulsar://127.0.0.1:6650", "orders")
+        query = orders.writeStream.format("noop").queryName("copy").start()
+        query.processAllAvailable()
+        query.stop()
+        print(listener.lags.get("copy"))
     """
 
     def __init__(self) -> None:

@@ -10,39 +10,39 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from anabranch.aio import new_event_loop
-from anabranch.client.bulk import BulkClient
 from anabranch.client.consume.segment_reader import RawEntry, SegmentReader
-from anabranch.client.consume.segment_tails import SegmentTails
+from anabranch.client.consume.segment_tails import SegmentTail, SegmentTails
 from anabranch.client.net.layout_watch import TopicLayout
-from anabranch.client.net.schemas import TopicSchema
-from anabranch.client.produce.futures import BulkFuture
-from anabranch.client.produce.producer import AsyncProducer
+from anabranch.client.reading import ReadingClient
 from anabranch.errors import TopicNotFoundError
 from anabranch.model.ranges import HashRange
 from anabranch.protocol.outer import head_without
 from anabranch.spark.credentials import SparkCredentials
-from anabranch.spark.cursor_mirrors import CursorMirrors
 from anabranch.spark.decide.offsets import TopicCut
 from anabranch.spark.decide.topic_names import TopicPattern, short_name
 from anabranch.spark.decide.topology import SegmentSpan, Slice, Topology
+from anabranch.spark.kept_tails import KeptTails
 from anabranch.spark.option_values import CREDENTIALS, Settings
 from anabranch.spark.segment_places import places_at, places_of
 from anabranch.spark.slices_ahead import SlicesAhead
-from anabranch.spark.topics import OutgoingRows, Sink, StoredEntry, TopicReader
+from anabranch.spark.topics import Sink, StoredEntry, TopicReader
 from anabranch.spark.worker_memory import prepare_worker
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    # Imported late: Spark starts a process for each query that plans and never writes.
+    from anabranch.client.bulk import BulkClient
+    from anabranch.client.net.schemas import TopicSchema
+    from anabranch.spark.cursor_mirrors import CursorMirrors
+    from anabranch.spark.live_writer import LiveWriter
+    from anabranch.spark.sink_hosts import SinkHost
 
-TAILS_AT_ONCE = 64
-SEALED_TAIL_TTL_S = 30.0
-"""The end of a sealed segment is final; trimming moves its start."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,9 @@ class LiveService:
         return _session(self).reader
 
     def writer(self, topic: str, flush_bytes: int, compression: str | None) -> LiveWriter:
+        # Imported late: readers load no producer.
+        from anabranch.spark.live_writer import LiveWriter
+
         return LiveWriter(_session(self), topic, flush_bytes, compression)
 
     def sink(self, namespace: str, sink_id: str) -> Sink:
@@ -69,7 +72,10 @@ class Session:
     """A client and its event loop, for one thread of one process."""
 
     def __init__(self, service: LiveService) -> None:
+        self._service = service
         self._loop = new_event_loop()
+        self._bulk: BulkClient | None = None
+        self._sink_host: SinkHost | None = None
         self._leaving: asyncio.Task[None] | None = None
         self.rng = Random()
         self.client, self.tails = self.run(_open(service))
@@ -77,6 +83,20 @@ class Session:
         from anabranch.spark.broker_reader import ReaderOfBroker
 
         self.reader = ReaderOfBroker(self)
+
+    def bulk(self) -> BulkClient:
+        """Return the client of writers and mirrors, which has connections of its own; made on first use."""
+        if self._bulk is None:
+            self._bulk = new_client(self._service)
+        return self._bulk
+
+    def sink_host(self) -> SinkHost:
+        """Return what a sink needs of these brokers; connects on first use."""
+        if self._sink_host is None:
+            from anabranch.spark.sink_hosts import host_of
+
+            self._sink_host = self.run(host_of(self))
+        return self._sink_host
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._loop.run_until_complete(work)
@@ -90,20 +110,27 @@ class Session:
 
     def close(self) -> None:
         self.run(self.client.close())
+        if self._bulk is not None:
+            self.run(self._bulk.close())
         self._loop.close()
 
 
-async def _open(service: LiveService) -> tuple[BulkClient, SegmentTails]:
-    client = new_client(service)
+async def _open(service: LiveService) -> tuple[ReadingClient, SegmentTails]:
+    client = ReadingClient(service.url, **_arguments(service))
     return client, client.tails()
 
 
 def new_client(service: LiveService) -> BulkClient:
-    """Return a client of the event loop that runs now; the caller closes it."""
+    """Return a client that writes, of the event loop that calls it first; the caller closes it."""
+    from anabranch.client.bulk import BulkClient
+
+    return BulkClient(service.url, **_arguments(service))
+
+
+def _arguments(service: LiveService) -> dict[str, Any]:
     settings = dict(service.settings)
     role: SparkCredentials | None = settings.pop(CREDENTIALS, None)
-    authentication = None if role is None else role.make()
-    return BulkClient(service.url, authentication=authentication, **settings)
+    return {**settings, "authentication": None if role is None else role.make()}
 
 
 _sessions: dict[tuple[int, int, LiveService], Session] = {}
@@ -114,7 +141,7 @@ def _session(service: LiveService) -> Session:
     key = (os.getpid(), threading.get_ident(), service)
     if key not in _sessions:
         _sessions[key] = Session(service)
-        prepare_worker()
+    prepare_worker()
     return _sessions[key]
 
 
@@ -130,10 +157,12 @@ class LiveReader:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._layouts: dict[str, TopicLayout] = {}
-        self._mirrors = CursorMirrors(session.client, session.tails)
-        self._sealed: dict[str, tuple[SegmentSpan, float]] = {}
+        self._mirrors: CursorMirrors | None = None
+        self._tails = KeptTails(session.tails)
 
-    def topology(self, topic: str) -> Topology:
+    def topology(self, topic: str, *, fresh: bool = False) -> Topology:
+        if fresh:
+            self._tails.clear()
         return self._session.run(self._topology(topic))
 
     def topics(self, pattern: TopicPattern) -> Sequence[str]:
@@ -148,6 +177,10 @@ class LiveReader:
         return self._session.run(places_of(self._session.tails, names, subscription, topology))
 
     def mirror(self, topic: str, subscription: str, cut: TopicCut, topology: Topology) -> None:
+        if self._mirrors is None:
+            from anabranch.spark.cursor_mirrors import CursorMirrors
+
+            self._mirrors = CursorMirrors(self._session.bulk(), self._session.tails)
         names = self._names(topic, topology)
         self._session.run(self._mirrors.follow(topic, subscription, cut, topology, names))
 
@@ -159,6 +192,9 @@ class LiveReader:
 
     def schema(self, topic: str, version: bytes | None = None) -> TopicSchema | None:
         return self._session.run(self._session.client.topic_schema(topic, version=version))
+
+    def schema_topic(self, topic: str, segment: int) -> str:
+        return topic
 
     def read(self, slices: Sequence[Slice], timeout_s: float) -> Iterator[tuple[int, Sequence[StoredEntry]]]:
         ahead = SlicesAhead(self._open_slice, slices, timeout_s, self._session.client.service_url)
@@ -183,14 +219,14 @@ class LiveReader:
             names = {found.segment_topic(segment): id_ for id_, segment in segments.items()}
             # Asked after the layout, so the extents of its sealed segments are final.
             try:
-                tails = await self._tails(list(names))
+                tails = await self._tails.of(names, lambda _, tail: tail.sealed)
             except TopicNotFoundError:
                 # If a segment was pruned in between, a newer layout lacks it.
                 found = self._layouts[topic] = await self.layout(topic)
                 if segments.keys() <= found.layout.segments.keys():
                     raise
                 continue
-            return Topology.of(found.layout, {names[name]: tail for name, tail in tails.items()})
+            return Topology.of(found.layout, {names[name]: _span(tail) for name, tail in tails.items()})
 
     def stored_at(self, topic: str, positions: Mapping[int, int]) -> dict[int, int]:
         return self._session.run(self._of_each(topic, positions, self._session.tails.stored_at))
@@ -220,23 +256,6 @@ class LiveReader:
         """Return the current layout; waits for a broker that is restarting, for the operation timeout."""
         return await self._session.client.layout(topic, with_pruned=True)
 
-    async def _tails(self, names: list[str]) -> dict[str, SegmentSpan]:
-        now = asyncio.get_running_loop().time()
-        known = {
-            name: tail
-            for name, (tail, asked_at) in self._sealed.items()
-            if now - asked_at < SEALED_TAIL_TTL_S and name in names
-        }
-        missing = [name for name in names if name not in known]
-        for at in range(0, len(missing), TAILS_AT_ONCE):
-            answers = await self._session.tails.tails(missing[at : at + TAILS_AT_ONCE])
-            for name, tail in answers.items():
-                known[name] = SegmentSpan(tail.first_index, tail.next_index, tail.sealed, log=tail.log_id)
-                if tail.sealed:
-                    self._sealed[name] = (known[name], now)
-                    self._session.tails.forget(name)
-        return known
-
     async def _open_slice(self, part: Slice) -> SegmentReader | None:
         """Return a reader of the slice; None when its segment is gone."""
         layout = self._layouts.get(part.topic)
@@ -249,42 +268,10 @@ class LiveReader:
         return self._session.client.read_segment(name, part.lo, part.hi, part.log, part.bucket_hashes)
 
 
+def _span(tail: SegmentTail) -> SegmentSpan:
+    return SegmentSpan(tail.first_index, tail.next_index, tail.sealed, log=tail.log_id)
+
+
 def _stored(entry: RawEntry, wanted: HashRange | None) -> StoredEntry:
     elsewhere = wanted is not None and head_without(entry.data, wanted) is not None
     return StoredEntry(entry.first_index, entry.message_count, entry.data, elsewhere=elsewhere)
-
-
-class LiveWriter:
-    """The writing port over a producer of its own."""
-
-    def __init__(self, session: Session, topic: str, entry_bytes: int, compression: Any) -> None:
-        self._session = session
-        self._entry_bytes = entry_bytes
-        self._waiting: deque[BulkFuture] = deque()
-        self._turn = session.rng.randrange(2**16)
-        creating = session.client.create_producer(
-            topic, compression=compression, send_timeout=session.client.operation_timeout_s
-        )
-        self._producer: AsyncProducer[bytes] = session.run(creating)
-
-    def write(self, rows: OutgoingRows) -> None:
-        # Imported late, because readers need no encoder.
-        from anabranch.spark.encoding import RowEncoder
-
-        # Rows without a key go to the next bucket, batch by batch.
-        self._turn += 1
-        encoder = RowEncoder(rows, self._entry_bytes, self._turn)
-        self._waiting.append(self._session.run(self._producer.enqueue_encoded(encoder)))
-        # Report an error of earlier rows now and not after the last row.
-        while self._waiting and self._waiting[0].done():
-            self._waiting.popleft().result()
-
-    def finish(self) -> None:
-        self._session.run(self._finish())
-
-    async def _finish(self) -> None:
-        while self._waiting:
-            await self._waiting.popleft()
-
-    def close(self) -> None:
-        self._session.run(self._producer.close(timeout=0))

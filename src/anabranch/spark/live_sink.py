@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Collection
 
 from anabranch.client.consume.segment_reader import RawEntry
 from anabranch.client.net.connection_pool import RECONNECT
-from anabranch.errors import AnabranchError, DataLossError, TopicNotFoundError, UnsupportedFeatureError
+from anabranch.errors import AnabranchError, DataLossError, TopicNotFoundError
 from anabranch.failpoints import ProcessFailpoints
+from anabranch.model.sink_names import SINK_SUBSCRIPTION
 from anabranch.protocol.compression import UNCOMPRESSED_BYTES_MAX
 from anabranch.protocol.entries import decode_columns
 from anabranch.spark.decide.sink_records import (
@@ -27,12 +29,9 @@ from anabranch.spark.decide.sink_records import (
 )
 from anabranch.spark.live import Session
 from anabranch.spark.publishing import Publication, may_succeed_later
-from anabranch.spark.staging import SUBSCRIPTION, LiveStager, SinkName
+from anabranch.spark.staging import LiveStager, SinkName, StagedEntries, StagingOptions, open_log
 
 log = logging.getLogger("anabranch.spark")
-
-RECENT_RECORDS = 64
-"""Records read at first; usually a done record is among them, and older records are not needed."""
 
 
 class LiveSink:
@@ -40,7 +39,8 @@ class LiveSink:
 
     def __init__(self, session: Session, namespace: str, sink_id: str) -> None:
         self._session = session
-        self._client = session.client
+        self._host = session.sink_host()
+        self._client = session.bulk()
         self._name = SinkName(namespace, sink_id)
         self._last_record: RawEntry | None = None
         self._failpoints = ProcessFailpoints.from_text(os.environ.get("ANABRANCH_FAILPOINTS", ""))
@@ -49,16 +49,18 @@ class LiveSink:
         return self._session.run(self._load())
 
     def stager(self, attempt: str, flush_bytes: int, compression: str | None) -> LiveStager:
-        return LiveStager(self._session, self._name, attempt, flush_bytes, compression)
+        options = StagingOptions(flush_bytes, compression)
+        return LiveStager(self._session, self._host, self._name, attempt, options)
 
-    def settle(self, pin: Pin | None) -> None:
-        self._session.run(self._settle(pin))
+    def settle(self, pin: Pin | None, topics: Collection[str]) -> None:
+        self._session.run(self._settle(pin, topics))
 
-    async def _settle(self, pin: Pin | None) -> None:
+    async def _settle(self, pin: Pin | None, topics: Collection[str]) -> None:
         state = await self._load()
         if pin is not None and not state.has(pin.batch):
             await self._check_staged(pin)
-            await self._append(pin)
+            await self._failpoints.reach("sink.staged")
+            await self._append(await self._host.marked(pin, topics, state))
             await self._failpoints.reach("sink.pinned")
             state = await self._load()
         if not state.pending:
@@ -73,7 +75,15 @@ class LiveSink:
 
     async def _check_staged(self, pin: Pin) -> None:
         """Raise DataLossError for rows that are gone, before a pin obliges later commits to publish them."""
-        if pin.rows and (await self._session.tails.tail(self._name.rows)).first_index > pin.start:
+        if not pin.rows or not await self._host.may_lack(self._name.rows, pin.start):
+            return
+        staged, rows = StagedEntries(self._host.read(self._name.rows, pin.start, pin.stop), pin), 0
+        try:
+            while (entries := await staged.read()) is not None:
+                rows += sum(entry.raw.message_count for entry in entries)
+        finally:
+            await staged.close()
+        if rows != pin.rows:
             raise DataLossError(
                 f"rows of {pin.batch} were trimmed from {self._name.rows} before their batch was committed; "
                 "run one job at a time with one sinkId, and write again"
@@ -81,11 +91,13 @@ class LiveSink:
 
     async def _publish(self, pending: Pending, sink: str) -> RawEntry | None:
         """Publish a batch, in as many attempts as it takes; return the last entry of its rows."""
-        limit_s = self._client.operation_timeout_s
+        limit_s = self._client._operation_timeout_s
         loop = asyncio.get_running_loop()
         failures, give_up_at = 0, loop.time() + limit_s
+        name = f"{self._name.id}-{sink}"
+        segments = self._host.segments(pending, name)
         while True:
-            publication = Publication(self._client, f"{self._name.id}-{sink}", self._failpoints)
+            publication = Publication(self._client, self._host, segments, name, self._failpoints)
             try:
                 if pending.pin.rows:
                     await publication.publish(pending, self._name.rows)
@@ -102,22 +114,17 @@ class LiveSink:
             failures += 1
 
     async def _append(self, record: Record) -> None:
-        producer = await self._client.append_to_log(self._name.records, None, SUBSCRIPTION)
+        producer = await open_log(self._client, self._host, self._name.records)
         try:
             await producer.send(encode_record(record))
         finally:
             await producer.close()
 
     async def _load(self) -> SinkState:
-        if not await self._client.numbers_messages():
-            raise UnsupportedFeatureError(
-                "delivery=exactly-once needs an Anabranch broker; set delivery=at-least-once on Apache Pulsar"
-            )
         try:
-            first, next_, _, _ = await self._session.tails.tail(self._name.records)
+            first, recent, next_ = await self._host.extent(self._name.records)
         except TopicNotFoundError:
             return SinkState()
-        recent = max(first, next_ - RECENT_RECORDS)
         for start in (recent, first):
             records = await self._records(start, next_)
             state = fold(records, start, next_)
@@ -129,7 +136,7 @@ class LiveSink:
 
     async def _records(self, start: int, stop: int) -> list[tuple[int, Record]]:
         found: list[tuple[int, Record]] = []
-        reader = self._client.read_segment(self._name.records, start, stop)
+        reader = self._host.read(self._name.records, start, stop)
         try:
             while entries := await reader.read():
                 for entry in entries:
@@ -145,6 +152,6 @@ class LiveSink:
         try:
             for name, entry in ((self._name.records, self._last_record), (self._name.rows, last)):
                 if entry is not None:
-                    await self._client.release(name, SUBSCRIPTION, entry.ledger, entry.entry)
+                    await self._client.release(name, SINK_SUBSCRIPTION, entry.ledger, entry.entry)
         except AnabranchError as error:
             log.debug("%s is trimmed later: %s", self._name.rows, error)

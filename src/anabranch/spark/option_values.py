@@ -135,8 +135,17 @@ def duration_s(text: str) -> float:
     return float(match[1]) * _UNITS_S[match[2]]
 
 
-_OF_SPARK = ("queryname", "checkpointlocation", "outputmode")
-"""Options that Spark itself adds to those of the user, for its own use."""
+ASYNC_PROGRESS = "asyncProgressTrackingEnabled"
+
+_OF_SPARK = (
+    "queryname",
+    "checkpointlocation",
+    "outputmode",
+    ASYNC_PROGRESS.lower(),
+    "asyncprogresstrackingcheckpointintervalms",
+    "_asyncprogresstrackingoverridesinksupportcheck",
+)
+"""Options that Spark itself adds to those of the user, or reads beside a sink, for its own use."""
 
 _PREFIXES = ("client.", "pulsar.client.")
 """Prefixes of the options that go to the client; the second one is that of Pulsar's own connector."""

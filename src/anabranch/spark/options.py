@@ -25,6 +25,7 @@ from anabranch.spark.option_starts import (
     read_topics,
 )
 from anabranch.spark.option_values import (
+    ASYNC_PROGRESS,
     GivenOptions,
     Settings,
     byte_size,
@@ -207,6 +208,13 @@ def read_sink_options(given: Mapping[str, str], *, streaming: bool = False) -> S
     # LZ4 costs less time than broker and disk save by the smaller entries; Zstandard costs more.
     compression = options.read("compression", lambda text: word(text, _COMPRESSIONS), "lz4")
     delivery = options.read("delivery", lambda text: word(text, _DELIVERIES), _DELIVERIES[not streaming])
+    exactly_once = delivery == "exactly-once"
+    if exactly_once and options.read(ASYNC_PROGRESS, flag, False):
+        raise InvalidConfigurationError(
+            f"{ASYNC_PROGRESS} stores progress only now and then: after a crash Spark gives other rows "
+            "the number of a batch that was written, so delivery=exactly-once cannot hold; leave that option "
+            "out, or set delivery=at-least-once"
+        )
     # The options of a view or table name the topic as for reading.
     topic = options.text("topic") or options.text("path") or options.text("subscribe")
     name = None if topic is None else short_name(topic)
@@ -222,7 +230,7 @@ def read_sink_options(given: Mapping[str, str], *, streaming: bool = False) -> S
         == "base64",
         refuse_unknown_columns=options.read("failOnUnknownColumns", flag, True),
         streaming=streaming,
-        exactly_once=delivery == "exactly-once",
+        exactly_once=exactly_once,
         sink_namespace=namespace,
         sink_id=sink_id,
         transaction=options.text("txnId"),

@@ -1,7 +1,7 @@
 """Publishes staged rows to their topics under the name of the sink, each row with its number as sequence id.
 
-A publisher does not remember what earlier publishers did. It asks each segment what it has stored under the
-sink's name, skips rows that are stored, and lets the broker judge each row that may be stored. Any
+A publisher does not remember what earlier publishers did. It finds out for each segment what is stored under
+the sink's name, and skips rows that are stored; a broker of ours also judges each row that may be stored. Any
 disturbance ends an attempt; the next one looks at the layout and asks again. So crashes, other drivers and
 layout changes at any moment neither repeat nor lose a row.
 """
@@ -19,11 +19,12 @@ from anabranch.client.produce.entry_sender import EntrySender, ReadyEntry
 from anabranch.errors import AnabranchError, ProducerBusyError, TopicNotFoundError, TopicTerminatedError
 from anabranch.failpoints import Failpoints
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.protocol.restamping import entry_metadata, restamped
-from anabranch.spark.decide.republishing import Stamp, home_of, parts_of
+from anabranch.protocol.restamping import restamped
+from anabranch.spark.decide.republishing import RowJudge, Stamp, home_of, parts_of
 from anabranch.spark.decide.sink_records import Pending, check_complete
 from anabranch.spark.recutting import CLOCK, OpenedEntry
-from anabranch.spark.staging import read_stamp
+from anabranch.spark.sink_hosts import OpenSegments, SinkHost
+from anabranch.spark.staging import StagedEntries
 
 UNANSWERED_BYTES_MAX = 8 * 2**20
 """Bytes that are under way to one segment."""
@@ -40,12 +41,17 @@ def may_succeed_later(error: AnabranchError) -> bool:
 class Publication:
     """One attempt to publish: the layouts that it saw and the segments with which it registered."""
 
-    def __init__(self, client: BulkClient, name: str, failpoints: Failpoints) -> None:
+    def __init__(
+        self, client: BulkClient, host: SinkHost, segments: OpenSegments, name: str, failpoints: Failpoints
+    ) -> None:
         self._client = client
+        self._host = host
+        self._segments = segments
         self._name = name
         self._failpoints = failpoints
         self._layouts: dict[str, TopicLayout] = {}
         self._senders: dict[tuple[str, int], EntrySender] = {}
+        self._judges: dict[tuple[str, int], RowJudge] = {}
         self.last: RawEntry | None = None
         """The last entry that was read."""
 
@@ -57,19 +63,16 @@ class Publication:
     async def publish(self, pending: Pending, row_log: str) -> None:
         """Send all rows of a batch that are not stored; return when all are."""
         pin, number = pending.pin, pending.first_number
-        reader = self._client.read_segment(row_log, pin.start, pin.stop)
+        staged = StagedEntries(self._host.read(row_log, pin.start, pin.stop), pin)
         try:
-            while entries := await reader.read():
-                for entry in entries:
-                    self.last = entry
-                    metadata = entry_metadata(entry.data)
-                    stamp = read_stamp(metadata)
-                    if stamp.attempt in pin.attempts:
-                        await self._send(entry.data, stamp, metadata, number)
-                        number += entry.message_count
-                        await self._failpoints.reach("sink.publishing")
+            while (entries := await staged.read()) is not None:
+                self.last = staged.last
+                for entry, stamp, metadata in entries:
+                    await self._send(entry.data, stamp, metadata, number)
+                    number += entry.message_count
+                    await self._failpoints.reach("sink.publishing")
         finally:
-            await reader.close()
+            await staged.close()
         check_complete(pending, number - pending.first_number)
         for sender in self._senders.values():
             await sender.wait_until(0)
@@ -79,17 +82,17 @@ class Publication:
         home = home_of(stamp, layout.layout)
         last = number + metadata.num_messages_in_batch - 1
         if home is not None:
-            sender = await self._sender(stamp.topic, home)
-            if last <= sender.own:
+            sender, judge = await self._sender(stamp.topic, home)
+            if judge.has_all(last):
                 return
-            if number > sender.known:
-                sender.send(ReadyEntry(self._stamped(entry, number, last), last - number + 1, last))
+            if judge.has_none(number):
+                sender.send(ReadyEntry(self._stamped(entry, number, last), last - number + 1, last, number))
                 await sender.wait_until(UNANSWERED_BYTES_MAX)
                 return
         opened = OpenedEntry(entry, stamp, self._name, number)
         for part in parts_of(opened.hashes, home, layout.layout):
-            sender = await self._sender(stamp.topic, part.segment)
-            for ready in opened.cut(part, sender.own, sender.known):
+            sender, judge = await self._sender(stamp.topic, part.segment)
+            for ready in opened.cut(part, judge):
                 sender.send(ready)
                 await sender.wait_until(UNANSWERED_BYTES_MAX)
 
@@ -104,19 +107,25 @@ class Publication:
 
     async def _layout(self, topic: str) -> TopicLayout:
         if topic not in self._layouts:
-            self._layouts[topic] = await self._client.layout(topic, create=True)
+            found = await self._client.layout(topic, create=True)
+            self._host.check(found)
+            self._layouts[topic] = found
         return self._layouts[topic]
 
-    async def _sender(self, topic: str, id_: int) -> EntrySender:
-        found = self._senders.get((topic, id_))
-        if found is None:
+    async def _sender(self, topic: str, id_: int) -> tuple[EntrySender, RowJudge]:
+        key = topic, id_
+        if key not in self._judges:
             layout = self._layouts[topic]
             segment = layout.layout.segments[id_]
-            log = layout.segment_topic(segment)
-            found = self._client.entry_sender(log, self._name, managed=segment.is_classic)
-            await found.open(layout.owners.get(id_))
-            self._senders[(topic, id_)] = found
-        return found
+            sender = self._client.entry_sender(
+                layout.segment_topic(segment),
+                self._name,
+                managed=segment.is_classic,
+                on_pulsar=self._host.on_pulsar,
+            )
+            self._senders[key] = sender
+            self._judges[key] = await self._segments.open(topic, layout, id_, sender)
+        return self._senders[key], self._judges[key]
 
     async def close(self) -> None:
         """Give all registrations back."""

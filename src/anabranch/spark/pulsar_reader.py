@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from anabranch.client.consume.place_reader import EntryPlace, PlacedEntry, PlaceReader, PlaceTail, PlaceTails
 from anabranch.client.net.layout_watch import TopicLayout
-from anabranch.client.net.schemas import TopicSchema
 from anabranch.client.options import parse_topic
 from anabranch.errors import TopicNotFoundError, UnsupportedFeatureError
 from anabranch.spark.decide.offsets import TopicCut
 from anabranch.spark.decide.places import MessagePlace, place_of, position_of
 from anabranch.spark.decide.topic_names import TopicPattern, short_name
 from anabranch.spark.decide.topology import SegmentSpan, Slice, Topology
-from anabranch.spark.live import SEALED_TAIL_TTL_S, TAILS_AT_ONCE, Session
+from anabranch.spark.kept_tails import KeptTails
+from anabranch.spark.live import Session
 from anabranch.spark.slices_ahead import SlicesAhead
 from anabranch.spark.topics import StoredEntry
+
+if TYPE_CHECKING:
+    from anabranch.client.net.schemas import TopicSchema
 
 FADING = 0.9
 """How much of a larger estimate of messages per entry is left at the next look."""
@@ -36,10 +40,12 @@ class PulsarReader:
         self._layouts: dict[str, TopicLayout] = {}
         self._classic: set[str] = set()
         """Topics that exist only as classic ones, under the name of a scalable one."""
-        self._sealed: dict[str, tuple[PlaceTail, float]] = {}
+        self._kept = KeptTails(self._tails)
         self._per_entry: dict[str, float] = {}
 
-    def topology(self, topic: str) -> Topology:
+    def topology(self, topic: str, *, fresh: bool = False) -> Topology:
+        if fresh:
+            self._kept.clear()
         return self._session.run(self._topology(topic))
 
     def topics(self, pattern: TopicPattern) -> Sequence[str]:
@@ -68,6 +74,13 @@ class PulsarReader:
 
     def schema(self, topic: str, version: bytes | None = None) -> TopicSchema | None:
         return self._session.run(self._session.client.topic_schema(topic, version=version))
+
+    def schema_topic(self, topic: str, segment: int) -> str:
+        name = _name_in(self._session.run(self._layout(topic)), segment)
+        # Imported late: few queries ask for schemas, whose modules take long to load.
+        from anabranch.client.net.schemas import has_own_schemas
+
+        return topic if name is None or not has_own_schemas(parse_topic(topic), name) else name
 
     def stored_at(self, topic: str, positions: Mapping[int, int]) -> dict[int, int]:
         """Return nothing: Pulsar does not tell when it stored a message."""
@@ -108,19 +121,20 @@ class PulsarReader:
         while True:
             found = await self._layout(topic, fresh=True)
             segments = found.layout.segments
-            names = {found.segment_topic(segment): id_ for id_, segment in segments.items()}
-            sealed = {found.segment_topic(segment) for segment in found.layout.sealed}
             # Asked after the layout, so the extents of its sealed segments are final.
             try:
-                tails = await self._ask_tails(list(names), sealed)
+                return Topology(found.layout, await self._spans(found))
             except TopicNotFoundError:
                 # If a segment was pruned in between, a newer layout lacks it.
                 newer = await self._layout(topic, fresh=True)
                 if segments.keys() <= newer.layout.segments.keys():
                     raise
-                continue
-            spans = {names[name]: self._span(name, tail, name in sealed) for name, tail in tails.items()}
-            return Topology(found.layout, spans)
+
+    async def _spans(self, found: TopicLayout) -> dict[int, SegmentSpan]:
+        names = {found.segment_topic(segment): id_ for id_, segment in found.layout.segments.items()}
+        sealed = {found.segment_topic(segment) for segment in found.layout.sealed}
+        tails = await self._kept.of(names, lambda name, _: name in sealed)
+        return {names[name]: self._span(name, tail, name in sealed) for name, tail in tails.items()}
 
     async def _layout(self, topic: str, *, fresh: bool = False) -> TopicLayout:
         known = self._layouts.get(topic)
@@ -150,22 +164,6 @@ class PulsarReader:
         found = await self._session.client.layout(classic)
         self._classic.add(topic)
         return found
-
-    async def _ask_tails(self, names: list[str], sealed: set[str]) -> dict[str, PlaceTail]:
-        now = asyncio.get_running_loop().time()
-        known = {
-            name: tail
-            for name, (tail, asked_at) in self._sealed.items()
-            if now - asked_at < SEALED_TAIL_TTL_S and name in sealed
-        }
-        missing = [name for name in names if name not in known]
-        for at in range(0, len(missing), TAILS_AT_ONCE):
-            answers = await self._tails.tails(missing[at : at + TAILS_AT_ONCE])
-            known |= answers
-            for name in sealed & answers.keys():
-                self._sealed[name] = (answers[name], now)
-                self._tails.forget(name)
-        return known
 
     def _span(self, name: str, tail: PlaceTail, sealed: bool) -> SegmentSpan:
         # Rather too many than too few: the estimate limits the size of a micro-batch.

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 
 from anabranch.client.produce.entry_sender import ReadyEntry
 from anabranch.clock import SystemClock
-from anabranch.model.hashing import key_hash
+from anabranch.model.hashing import key_hash, segment_hash
 from anabranch.protocol.batches import MessageBatch
 from anabranch.protocol.compression import UNCOMPRESSED_BYTES_MAX, Compression
 from anabranch.protocol.entries import decode_columns
 from anabranch.protocol.restamping import entry_metadata
 from anabranch.protocol.varints import encode_varint
-from anabranch.spark.decide.republishing import SLOT_MASK, RoutedRows, Stamp, judge
+from anabranch.spark.decide.republishing import SLOT_MASK, RoutedRows, RowJudge, Stamp
 
 CLOCK = SystemClock()
 _SEQUENCE_TAG = b"\x40"
@@ -31,14 +31,12 @@ class OpenedEntry:
         self._compression = Compression(entry_metadata(entry).compression)
         self.hashes = [stamp.keyless_hash if key is None else key_hash(key) for key in self._columns.keys]
 
-    def cut(self, part: RoutedRows, own: int, known: int) -> Iterator[ReadyEntry]:
-        """Yield the rows of a part that a segment may lack; see `judge`."""
+    def cut(self, part: RoutedRows, judge: RowJudge) -> Iterator[ReadyEntry]:
+        """Yield the rows of a part that a segment may lack."""
         numbers = [self._first + number for number in part.numbers]
-        alone, together = judge(numbers, own, known)
-        for row, number in zip(part.rows[alone:together], numbers[alone:together], strict=True):
-            yield self._entry((row,), (number,))
-        if together < len(numbers):
-            yield self._entry(part.rows[together:], numbers[together:])
+        slots = [segment_hash(self.hashes[row]) for row in part.rows]
+        for chosen in judge.entries(numbers, slots):
+            yield self._entry([part.rows[at] for at in chosen], [numbers[at] for at in chosen])
 
     def _entry(self, rows: Sequence[int], numbers: Sequence[int]) -> ReadyEntry:
         keys, batch = self._columns.keys, MessageBatch()
@@ -49,7 +47,7 @@ class OpenedEntry:
         slot = self.hashes[rows[0]] >> 16 if len(rows) == 1 and keys[rows[0]] is None else None
         hash_range = min(slots), max(slots)
         data = batch.build(self._name, CLOCK.wall_ms(), self._compression, hash_range, slot)
-        return ReadyEntry(data, len(rows), numbers[-1])
+        return ReadyEntry(data, len(rows), numbers[-1], numbers[0])
 
     def _message(self, row: int, number: int) -> bytes:
         """A staged message with its number; the fields of a header may come in any order."""

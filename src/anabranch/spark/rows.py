@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from anabranch.errors import AnabranchError, CorruptDataError
 from anabranch.model.ranges import FULL, HashRange
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.spark.columns import Flags, Numbers, Words, binary_column
+from anabranch.spark.columns import Flags, Numbers, Words, binary_column, number_column, repeated_text
 from anabranch.spark.decide.topology import Slice
 from anabranch.spark.entries import Payload
 from anabranch.spark.owners import decoded_key, in_ranges, key_hashes
@@ -190,7 +190,8 @@ class _Rows:
 
     def producers(self) -> Any:
         names = pa.array([_text(piece.payload.producer) for piece in self._pieces], pa.string())
-        return names.take(pa.array(self.pick(self._of_entry(list(range(len(self._pieces)))))))
+        of_row = self.pick(self._of_entry(list(range(len(self._pieces)))))
+        return names.take(number_column(of_row, pa.int64()))
 
     def versions(self) -> tuple[list[bytes], Any]:
         """Return the distinct schema versions of the entries, and the index of each row's version."""
@@ -236,7 +237,8 @@ def _values(rows: _Rows) -> Any:
 
 
 def _time_column(times_ms: Numbers, missing: Flags | None) -> Any:
-    return pa.array(np.minimum(times_ms, _TIME_MS_MAX) * 1000, pa.timestamp("us", "UTC"), mask=missing)
+    times_us = np.minimum(times_ms, _TIME_MS_MAX) * 1000
+    return number_column(times_us, pa.timestamp("us", "UTC"), missing)
 
 
 def _event_times(rows: _Rows) -> Any:
@@ -246,12 +248,12 @@ def _event_times(rows: _Rows) -> Any:
 
 def _hashes(rows: _Rows) -> Any:
     hashes = rows.pick(key_hashes(rows.spans))
-    return pa.array(hashes.view(np.int32), pa.int32(), mask=rows.pick(rows.spans.no_key))
+    return number_column(hashes, pa.int32(), rows.pick(rows.spans.no_key))
 
 
 def _sequences(rows: _Rows) -> Any:
     sequences = rows.pick(rows.sequences())
-    return pa.array(sequences, pa.int64(), mask=sequences < 0)
+    return number_column(sequences, pa.int64(), sequences < 0)
 
 
 def _headers(rows: _Rows, kind: Any) -> Any:
@@ -277,9 +279,9 @@ def _text(text: str | bytes) -> str:
 _BUILDERS: Mapping[str, Callable[[_Rows], Any]] = {
     "key": _keys,
     "value": _values,
-    "topic": lambda rows: pa.repeat(pa.scalar(rows.topic, pa.string()), rows.count),
-    "segment": lambda rows: pa.array(rows.segments()),
-    "position": lambda rows: pa.array(rows.positions()),
+    "topic": lambda rows: repeated_text(rows.topic, rows.count),
+    "segment": lambda rows: number_column(rows.segments(), pa.int64()),
+    "position": lambda rows: number_column(rows.positions(), pa.int64()),
     "timestamp": lambda rows: _time_column(rows.publish_times_ms(), None),
     "eventTime": _event_times,
     "keyHash": _hashes,

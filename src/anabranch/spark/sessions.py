@@ -22,6 +22,9 @@ def session(
 
     A variable PYSPARK_PYTHON that is set already stays: on a cluster it names the interpreter of the packed
     environment. An existing session is returned as it is.
+
+    Example:
+        spark = session("orders", conf={"spark.driver.memory": "4g"})
     """
     from pyspark.sql import SparkSession
 

@@ -13,6 +13,8 @@ from uuid import uuid4
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
+from anabranch.errors import InvalidConfigurationError
+from anabranch.spark.decide.attempts import BatchRun, attempt_name, batch_run_of, has_other_write
 from anabranch.spark.decide.sink_logs import job_sink
 from anabranch.spark.decide.sink_records import BatchName, Pin
 from anabranch.spark.options import SinkOptions
@@ -51,16 +53,36 @@ def batch_of_task(options: SinkOptions, run: str) -> tuple[str, BatchName]:
     return options.sink_id or (query if options.streaming else None) or job_sink(run), name
 
 
+def _batch_run() -> BatchRun | None:
+    context = TaskContext.get()
+    if context is None:
+        return None
+    return batch_run_of(
+        context.getLocalProperty("spark.jobGroup.id"), context.getLocalProperty("streaming.sql.batchId")
+    )
+
+
 def stage_rows(
     service: Service, options: SinkOptions, run: str, rows: Iterator[tuple[str, OutgoingRows]]
 ) -> StagedTask:
-    """Stage all rows and wait until they are stored, unless their batch was committed before."""
+    """Stage all rows and wait until they are stored, unless their batch was committed before.
+
+    Raises InvalidConfigurationError if an earlier write of the same `foreachBatch` call made that commit.
+    """
     sink_id, batch = batch_of_task(options, run)
     sink = service.sink(options.sink_namespace, sink_id)
-    if sink.state().has(batch):
+    state, batch_run = sink.state(), _batch_run()
+    if state.has(batch):
+        # A write that failed before all its rows were published may be repeated at once.
+        if state.is_published(batch) and has_other_write(state.attempts.get(batch, ()), batch_run, run):
+            raise InvalidConfigurationError(
+                f"another write of this micro-batch used sinkId {sink_id} already, so that these rows would "
+                "be taken for a repetition; give each write in foreachBatch a sinkId of its own"
+            )
         # Spark allows a task to leave its rows unread.
         return StagedTask(options.sink_namespace, sink_id, batch, None)
-    stager = sink.stager(uuid4().hex, options.flush_bytes, options.compression)
+    attempt = attempt_name(batch_run, run, uuid4().hex)
+    stager = sink.stager(attempt, options.flush_bytes, options.compression)
     try:
         for topic, part in rows:
             stager.write(topic, part)
@@ -85,4 +107,5 @@ def commit_staged(service: Service, messages: list[Any]) -> None:
             stop=max(staged.stop for staged in rows),
             sink=uuid4().hex,
         )
-    service.sink(first.namespace, first.sink_id).settle(pin)
+    topics = {topic for staged in rows for topic in staged.topics}
+    service.sink(first.namespace, first.sink_id).settle(pin, topics)

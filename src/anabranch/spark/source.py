@@ -33,6 +33,7 @@ from anabranch.spark.stream_reader import StreamReader
 from anabranch.spark.tables import options_of_table, recall_options, with_comment
 from anabranch.spark.topics import Service
 from anabranch.spark.values.wanted import CORRUPT, ValueOptions
+from anabranch.spark.worker_memory import prepare_worker
 
 if TYPE_CHECKING:
     # Imported late: the processes of a source need nothing of the sink, and few queries decode values.
@@ -126,7 +127,13 @@ def _registry(service: Service, options: SourceOptions) -> tuple[Sequence[str], 
 
 
 class AnabranchSource(DataSource):  # type: ignore[misc]
-    """`.format("anabranch")` for `read`, `readStream`, `write` and `writeStream`."""
+    """`.format("anabranch")` for `read`, `readStream`, `write` and `writeStream`.
+
+    Example:
+        spark.dataSource.register(AnabranchSource)
+        orders = spark.read.format("anabranch").option("service.url", "pulsar://127.0.0.1:6650").load("orders")
+        orders.groupBy("segment").count().show()
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -134,6 +141,7 @@ class AnabranchSource(DataSource):  # type: ignore[misc]
 
     def service(self, url: str, settings: Settings) -> Service:
         """Return the way to topics for readers and writers; tests override it."""
+        prepare_worker()
         # Imported late: Spark loads this module in processes that never connect.
         from anabranch.spark.live import LiveService
 
@@ -210,6 +218,11 @@ def register(spark: Any) -> None:
 
     Needed where Spark's discovery is disabled, and in a local session that was started by an interpreter
     which is not the first `python3` of the search path.
+
+    Example:
+        register(spark)
+        orders = spark.read.format("anabranch").option("service.url", "pulsar://127.0.0.1:6650").load("orders")
+        orders.select("key", "value").show()
     """
     use_this_interpreter(spark)
     spark.dataSource.register(AnabranchSource)
@@ -227,6 +240,13 @@ def read_stream(
 
     Plain `readStream` plans up to 32 tasks, because a reader cannot see the size of the cluster. `options`
     are the options of the format; a cut may be a dict.
+
+    Example:
+        options = {"startingOffsets": "earliest", "includeHeaders": True}
+        orders = read_stream(spark, "pulsar://127.0.0.1:6650", "orders", options=options)
+        query = orders.writeStream.format("noop").start()
+        query.processAllAvailable()
+        query.stop()
     """
     register(spark)
     named = topics if isinstance(topics, str) else ",".join(topics)

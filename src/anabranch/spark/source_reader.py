@@ -4,22 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from anabranch.errors import (
-    AnabranchError,
-    BadEntryError,
-    ChecksumError,
-    CompressionError,
-    CorruptDataError,
-    InvalidConfigurationError,
-    TopicNotFoundError,
-)
-from anabranch.model.ranges import HashRange
+from anabranch.errors import InvalidConfigurationError, TopicNotFoundError
 from anabranch.spark.decide.partitions import (
     Partition,
     PartitionLimits,
@@ -29,16 +19,13 @@ from anabranch.spark.decide.partitions import (
 )
 from anabranch.spark.decide.slices import slices_of_range
 from anabranch.spark.decide.topology import Sizes, Slice, Topology
-from anabranch.spark.entries import open_entry
-from anabranch.spark.options import BadEntries, SourceOptions
-from anabranch.spark.rows import RowBuilder, arrow_schema
-from anabranch.spark.topic_views import TopicViews, log
-from anabranch.spark.topics import Service, StoredEntry, TopicReader
+from anabranch.spark.options import SourceOptions
+from anabranch.spark.topic_views import TopicViews
+from anabranch.spark.topics import Service, TopicReader
 
 if TYPE_CHECKING:
     # Imported late: few queries decode values.
     from anabranch.spark.values.planning import ValueSchema
-    from anabranch.spark.values.value_columns import ValueColumns
 
 PARTITIONS_MAX = 32
 """Most tasks of a micro-batch unless the user sets a number; a reader cannot see the size of the cluster."""
@@ -48,12 +35,6 @@ SPLIT_BYTES = 128 * 2**20
 
 SHARED_BYTES = 32 * 2**20
 """From this size on a batch job gets at least two tasks, because any machine has two cores."""
-
-PAYLOAD_BYTES_MAX = 64 * 2**20
-"""Most bytes that one entry may unpack to."""
-
-SAMPLED_SEGMENTS = 16
-"""Segments whose message size is measured per plan; their mean stands for the others."""
 
 WAITING_S = 0.2
 """Pause between look-ups of a topic that does not exist yet."""
@@ -69,10 +50,6 @@ _STREAM_ONLY = {
     "max_bytes": "maxBytesPerTrigger",
     "min_rows": "minOffsetsPerTrigger",
 }
-
-
-_BAD = (ChecksumError, CompressionError, CorruptDataError)
-"""Errors of an entry that cannot be decoded; an encrypted one is not bad, and fails the query."""
 
 
 class PlannedPartition(InputPartition):  # type: ignore[misc]
@@ -108,110 +85,16 @@ class SourceReader(TopicViews):
     def read_partition(self, partition: InputPartition) -> Iterator[Any]:
         """Yield Arrow batches of the runs, in their order."""
         # Spark makes a partition of its own when a reader plans none.
-        if not isinstance(partition, PlannedPartition):
-            return
-        steps = [(part, run.ranges_for(part)) for run in partition.runs for part in run.slices]
-        expected = [part.lo for part, _ in steps]
-        slices = [part for part, _ in steps]
-        builder: RowBuilder | None = None
-        bad = BadEntryReport(self.options.bad_entries)
-        for step, entries in self.service.reader().read(slices, self.options.poll_timeout_s):
-            part, keep = steps[step]
-            if builder is None or builder.topic != part.topic:
-                yield from _finished(builder)
-                builder = RowBuilder(self.schema, part.topic, bad.add, self._value_columns(part.topic))
-            for entry in entries:
-                self._check_gap(part, expected[step], entry)
-                expected[step] = entry.first + entry.positions
-                bad.add_to(builder, entry, part, keep)
-                if builder.full:
-                    yield from _finished(builder)
-        self._check_ends(slices, expected)
-        yield from _finished(builder)
-        bad.sum_up()
+        if isinstance(partition, PlannedPartition):
+            from anabranch.spark.partition_rows import PartitionRows
 
-    def _value_columns(self, topic: str) -> ValueColumns | None:
-        options = self.options.values
-        if self.values is None or options is None or "value" not in self.schema.names:
-            return None
-        from anabranch.spark.values.planning import decoder_of
-        from anabranch.spark.values.value_columns import ValueColumns
-
-        kind = arrow_schema(self.schema).field("value").type
-        reader = self.service.reader()
-        decoder = decoder_of(self.values, kind, lambda version: reader.schema(topic, version))
-        return ValueColumns(decoder, options.bad_rows, topic)
-
-    def _check_gap(self, part: Slice, expected: int, entry: StoredEntry) -> None:
-        complete = entry.first <= expected if entry.complete is None else entry.complete
-        if not complete:
-            self.lost(
-                f"segment {part.segment} of topic {part.topic} should be read from position "
-                f"{part.text(expected)}, but the next message stored is {part.text(entry.first)}"
-            )
-
-    def _check_ends(self, slices: Sequence[Slice], reached: Sequence[int]) -> None:
-        for part, position in zip(slices, reached, strict=True):
-            if position < part.hi:
-                self.lost(
-                    f"segment {part.segment} of topic {part.topic} ended at position "
-                    f"{part.text(position)}, before {part.text(part.hi)}"
-                )
+            yield from PartitionRows(self, partition.runs).batches()
 
     def sizes(self, reader: TopicReader, slices: Sequence[Slice]) -> Sizes:
         """Measure the bytes per message of the largest slices, by one entry of each."""
-        largest = sorted(slices, key=lambda part: -part.rows)[:SAMPLED_SEGMENTS]
-        known = {}
-        samples = [part._replace(hi=part.lo + 1) for part in largest]
-        for number, entries in reader.read(samples, self.options.poll_timeout_s):
-            part = samples[number]
-            # A bad entry gives no size; the task that reads it reports it.
-            with suppress(*_BAD):
-                payload = open_entry(entries[0].data, PAYLOAD_BYTES_MAX)
-                known[part.topic, part.segment] = len(payload.data) / payload.count
-        return Sizes(known, sum(known.values()) / len(known)) if known else Sizes()
+        from anabranch.spark.partition_rows import sampled_sizes
 
-
-class BadEntryReport:
-    """Counts and reports the entries of one task that cannot be decoded, and fails if that is the policy."""
-
-    def __init__(self, policy: BadEntries) -> None:
-        self._policy = policy
-        self._count = 0
-
-    def add_to(
-        self, builder: RowBuilder, entry: StoredEntry, part: Slice, keep: tuple[HashRange, ...] | None
-    ) -> None:
-        """Open an entry and add it to the rows, unless it is bad and skipped, or has none for this task."""
-        if not entry.positions or entry.elsewhere:
-            return
-        try:
-            payload = open_entry(entry.data, PAYLOAD_BYTES_MAX)
-            if payload.count != entry.positions:
-                raise CorruptDataError(f"it claims {payload.count} messages at {entry.positions} positions")
-        except _BAD as error:
-            self.add(part, entry.first, error)
-        else:
-            builder.add(payload, entry.first, part, keep)
-
-    def add(self, part: Slice, first: int, error: AnabranchError) -> None:
-        """Report one entry; `first` is the position of its first message."""
-        place = f"position {first} of segment {part.segment} of topic {part.topic}"
-        text = f"the entry at {place} cannot be read: {error}"
-        if self._policy == "fail":
-            raise BadEntryError(f"{text}. Set badEntries=skip to go on without it", part.topic) from error
-        self._count += 1
-        log.warning("%s; it is skipped, because badEntries is skip", text)
-
-    def sum_up(self) -> None:
-        if self._count:
-            log.warning("%d entries that could not be read were skipped", self._count)
-
-
-def _finished(builder: RowBuilder | None) -> Iterator[Any]:
-    batch = None if builder is None else builder.take()
-    if batch is not None:
-        yield batch
+        return sampled_sizes(reader, slices, self.options.poll_timeout_s)
 
 
 def refuse_set(options: SourceOptions, where: str, names: Mapping[str, str]) -> None:
@@ -258,7 +141,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         source, options = self.source, self.source.options
         deadline = time.monotonic() + options.poll_timeout_s
         while True:
-            found = source.topologies(reader)
+            found = source.topologies(reader, fresh=True)
             missing = [topic for topic in options.topics if topic not in found]
             if not missing:
                 return found

@@ -17,6 +17,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from anabranch.errors import CorruptDataError
+from anabranch.protocol.claims import MESSAGE_BYTES_MIN
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.spark.columns import Bytes, Flags, Numbers
 from anabranch.spark.entries import Payload
@@ -30,6 +31,7 @@ from anabranch.spark.message_headers import (
     HeaderFields,
 )
 from anabranch.spark.usual_headers import REACH_BYTES, UsualHeaders, last_numbers, read_usual
+from anabranch.speedups import find_messages
 
 _IS_FIRST_TAG = np.zeros(256, np.bool_)
 _IS_FIRST_TAG[[KEY, PAYLOAD_SIZE, PROPERTIES]] = True
@@ -84,6 +86,8 @@ def find_spans(payloads: Sequence[Payload]) -> Spans:
     bases = np.zeros(len(payloads), np.int64)
     np.cumsum([len(payload.data) for payload in payloads[:-1]], out=bases[1:])
     count = int(counts.sum())
+    if (found := _read_compiled(raw, data, counts, bases, total)) is not None:
+        return found
     if count and total / count <= _LARGE_MESSAGE_BYTES:
         found = _search(raw, data, count, total)
         if found is not None and _fits(found, bases, counts):
@@ -94,13 +98,26 @@ def find_spans(payloads: Sequence[Payload]) -> Spans:
     return spans
 
 
+def _read_compiled(raw: bytes, data: Bytes, counts: Numbers, bases: Numbers, total: int) -> Spans | None:
+    """Return the messages if the compiled reader is there, and all headers have the usual shape."""
+    count = int(counts.sum())
+    if find_messages is None or count * MESSAGE_BYTES_MIN > total:
+        return None
+    columns = np.empty((6, count), np.int64)
+    if not find_messages(raw, counts.tolist(), [*bases[1:].tolist(), total], columns):
+        return None
+    starts, header_ends, key_starts, key_ends, value_ends, event_times = columns
+    usual = UsualHeaders(header_ends, value_ends, key_starts, key_ends, key_starts == starts, event_times)
+    return _usual_spans(raw, data, starts, usual)
+
+
 def _search(raw: bytes, data: Bytes, count: int, total: int) -> Spans | None:
     """Return the messages if all of them match the pattern of candidates."""
     starts = _candidates(data, total)
     usual = read_usual(data, starts, total)
     rows = follow(starts, usual.value_ends, count, total)
     if rows is not None:
-        return _rows(_usual_spans(raw, data, starts, usual), rows)
+        return _rows(_usual_spans(raw, data, starts + 4, usual), rows)
     spans, sound = _spans_at(raw, data, starts)
     rows = follow(starts, np.where(sound, spans.value_ends, -1), count, total)
     return None if rows is None else _rows(spans, rows)
@@ -192,12 +209,12 @@ def _rows(spans: Spans, rows: Numbers | slice) -> Spans:
     return replace(spans, **picked)
 
 
-def _usual_spans(raw: bytes, data: Bytes, starts: Numbers, usual: UsualHeaders) -> Spans:
-    none = np.zeros(len(starts), np.bool_)
+def _usual_spans(raw: bytes, data: Bytes, header_starts: Numbers, usual: UsualHeaders) -> Spans:
+    none = np.zeros(len(header_starts), np.bool_)
     return Spans(
         raw=raw,
         data=data,
-        header_starts=starts + 4,
+        header_starts=header_starts,
         header_ends=usual.header_ends,
         value_ends=usual.value_ends,
         key_starts=usual.key_starts,

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -33,15 +33,12 @@ from anabranch.spark.decide.topology import Limit, Sizes, Topology
 from anabranch.spark.mirroring import CutMirror
 from anabranch.spark.options import SourceOptions
 from anabranch.spark.pacing import Pacer
-from anabranch.spark.source_reader import (
-    PARTITIONS_MAX,
-    POSITION_ONLY,
-    SourceReader,
-    refuse_set,
-)
+from anabranch.spark.source_reader import PARTITIONS_MAX, POSITION_ONLY, SourceReader, refuse_set
 from anabranch.spark.topic_views import log
 from anabranch.spark.topics import Service, TopicReader
-from anabranch.spark.values.planning import ValueSchema
+
+if TYPE_CHECKING:
+    from anabranch.spark.values.planning import ValueSchema
 
 DISCOVERY_S = 1.0
 """Time between two lists of the topics that match a pattern."""
@@ -92,7 +89,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the view now; later messages and segments stay invisible, so the run ends."""
-        self._fixed_view = self.source.topologies(self.source.service.reader())
+        self._fixed_view = self.source.topologies(self.source.service.reader(), fresh=True)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return the cut to read up to; `start` itself without new messages, because Spark compares text."""
@@ -209,7 +206,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         began = time.monotonic()
         if self._view is None or began >= self._view_until:
             reader = self.source.service.reader()
-            self._view = self.source.topologies(reader, self._topics(reader))
+            self._view = self.source.topologies(reader, self._topics(reader), fresh=self._view is None)
             ended = time.monotonic()
             # Looking up a topic of many segments takes longer, so it happens less often.
             self._view_until = ended + max(self.source.options.view_ttl_s, 5 * (ended - began))

@@ -31,12 +31,17 @@ class TopicViews:
         pattern = self.options.pattern
         return self.options.topics if pattern is None else reader.topics(pattern)
 
-    def topologies(self, reader: TopicReader, topics: Sequence[str] | None = None) -> dict[str, Topology]:
-        """Return the topologies of these topics, or of all; one that may be missing is left out."""
+    def topologies(
+        self, reader: TopicReader, topics: Sequence[str] | None = None, *, fresh: bool = False
+    ) -> dict[str, Topology]:
+        """Return the topologies of these topics, or of all; one that may be missing is left out.
+
+        A query that begins wants `fresh` ones, because it must not expect messages that are removed.
+        """
         found = {}
         for topic in self.topics(reader) if topics is None else topics:
             try:
-                found[topic] = self.topology(reader, topic)
+                found[topic] = self.topology(reader, topic, fresh=fresh)
             except TopicNotFoundError:
                 if self.options.pattern is None and not self.options.wait_for_topic:
                     raise
@@ -62,17 +67,17 @@ class TopicViews:
             )
         return cut_from(found, topology)
 
-    def topology(self, reader: TopicReader, topic: str) -> Topology:
+    def topology(self, reader: TopicReader, topic: str, *, fresh: bool = False) -> Topology:
         """Return the current topology of one topic; retries as often as the options say."""
         for _ in range(self.options.retries):
             try:
-                return reader.topology(topic)
+                return reader.topology(topic, fresh=fresh)
             except AnabranchError as error:
                 if not error.retryable:
                     raise
                 log.info("retrying the lookup of %s after: %s", topic, error)
                 time.sleep(self.options.retry_interval_s)
-        return reader.topology(topic)
+        return reader.topology(topic, fresh=fresh)
 
     def lost(self, text: str) -> None:
         """Raise DataLossError, or log the loss and return, as the options say."""

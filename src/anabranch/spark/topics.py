@@ -6,15 +6,17 @@ the client; tests implement it with files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from anabranch.client.net.schemas import TopicSchema
 from anabranch.spark.decide.offsets import TopicCut
 from anabranch.spark.decide.sink_records import Pin, SinkState
 from anabranch.spark.decide.topic_names import TopicPattern
 from anabranch.spark.decide.topology import Slice, Topology
+
+if TYPE_CHECKING:
+    from anabranch.client.net.schemas import TopicSchema
 
 E = TypeVar("E")
 
@@ -35,8 +37,11 @@ class StoredEntry(NamedTuple):
 class TopicReader(Protocol):
     """Layouts, extents of segments and stored entries. All calls block."""
 
-    def topology(self, topic: str) -> Topology:
-        """Return the newest layout with the extents of its segments; raises TopicNotFoundError."""
+    def topology(self, topic: str, *, fresh: bool = False) -> Topology:
+        """Return the newest layout with the extents of its segments; raises TopicNotFoundError.
+
+        With `fresh` no extent is one that another query asked for: its first messages may be removed since.
+        """
 
     def topics(self, pattern: TopicPattern) -> Sequence[str]:
         """Return the short names of the topics that exist now and match."""
@@ -72,6 +77,9 @@ class TopicReader(Protocol):
 
     def schema(self, topic: str, version: bytes | None = None) -> TopicSchema | None:
         """Return a version of the topic's registered schema, the newest by default; None without it."""
+
+    def schema_topic(self, topic: str, segment: int) -> str:
+        """Return the topic whose schema versions the entries of a segment name; perhaps its own."""
 
 
 class SliceReader(Protocol[E]):
@@ -121,6 +129,8 @@ class StagedRows(NamedTuple):
     start: int
     stop: int
     """All rows lie in the positions `start` up to but not including `stop`, among rows of other attempts."""
+    topics: tuple[str, ...] = ()
+    """The topics of the rows."""
 
 
 class Stager(Protocol):
@@ -145,8 +155,9 @@ class Sink(Protocol):
     def stager(self, attempt: str, flush_bytes: int, compression: str | None) -> Stager:
         """Return a stager of rows for a task attempt with a name that is never used again."""
 
-    def settle(self, pin: Pin | None) -> None:
-        """Append the pin, unless its batch has one; then publish all batches that are not published yet.
+    def settle(self, pin: Pin | None, topics: Collection[str]) -> None:
+        """Append the pin of rows for these topics, unless its batch has one; then publish all batches that
+        are not published yet.
 
         When it returns, every batch of the record log is stored in its topics once.
         """

@@ -1,9 +1,9 @@
-"""Adapts the memory of a Spark worker to tasks: what the collector visits, and what malloc gives back.
+"""Adapts the memory of Spark's Python processes: what the collector visits, and what malloc gives back.
 
-Spark collects garbage after each task. A collection visits the objects of all modules, of Spark, Arrow and
-the client too, which takes about 50 ms: more than the rest of the work of a small micro-batch. And malloc
-returns freed blocks of the size of an entry to the kernel, so every entry would pay for new pages: a quarter
-of the time to decode it.
+Spark collects garbage after each task, and on the driver after each plan and commit. A collection visits the
+objects of all modules, of Spark, Arrow and the client too, which takes up to 50 ms: more than the rest of the
+work of a small micro-batch. And malloc returns freed blocks of the size of an entry to the kernel, so every
+entry would pay for new pages: a quarter of the time to decode it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import sys
 
 REUSED_BYTES = 32 * 2**20
 """Freed blocks up to this size stay with the process; freed memory above twice as much goes back."""
@@ -18,23 +19,31 @@ REUSED_BYTES = 32 * 2**20
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 
-prepared: set[int] = set()
-"""The process in which it was done; a forked process does it again."""
+prepared: dict[int, int] = {}
+"""The process in which it was done, with the number of its modules; a forked process does it again."""
 
 
 def prepare_worker() -> None:
-    """Exempt all present objects from garbage collection and reuse freed memory, once in a task's process.
+    """Exempt all present objects from garbage collection and reuse freed memory, in a process of Spark.
 
-    Reference counts still free exempted objects. Only cycles among them stay, and the modules are there
-    until the process ends. Processes that run no task keep everything as it is.
+    Later calls do nothing unless more modules are loaded by then: PySpark loads pandas at the end of a
+    process's first write, which alone would cost 12 ms after each task. Reference counts still free exempted
+    objects. Only cycles among them stay, and the modules are there until the process ends. The process of
+    an application keeps everything as it is.
     """
-    from pyspark import TaskContext
-
-    if os.getpid() in prepared or TaskContext.get() is None:
+    known = prepared.get(os.getpid())
+    if known == len(sys.modules) or not _is_process_of_spark():
         return
-    prepared.add(os.getpid())
     gc.freeze()
-    reuse_freed_memory()
+    if known is None:
+        reuse_freed_memory()
+    prepared[os.getpid()] = len(sys.modules)
+
+
+def _is_process_of_spark() -> bool:
+    """Whether the main program is a module of PySpark, as that of its workers and planning processes is."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return spec is not None and spec.name.startswith("pyspark.")
 
 
 def reuse_freed_memory() -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from anabranch.errors import CorruptDataError, UnsupportedFormatError
@@ -55,10 +55,12 @@ class LakeCommit:
     sources: tuple[str, ...] = ()
     """The path of each added file in that directory."""
     kind: str = "append"
+    counted: int | None = None
+    """The rows that this commit adds; records of older versions have a row at each position."""
 
     @property
     def rows(self) -> int:
-        return sum(hi - lo for lo, hi in self.ranges.values())
+        return sum(hi - lo for lo, hi in self.ranges.values()) if self.counted is None else self.counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ class Lake:
                 raise CorruptDataError(f"commit {commit.number} removes {path}, which the lake does not have")
             del files[path]
         files |= {one.path: one for one in commit.added}
-        slim = LakeCommit(commit.number, commit.cut, ranges=commit.ranges, kind=commit.kind)
+        slim = replace(commit, added=(), removed=(), staged="", sources=())
         return Lake((*self.commits, slim), files)
 
     def ranges_between(self, after: int, last: int) -> dict[int, tuple[int, int]]:
@@ -116,6 +118,7 @@ def encode_commit(commit: LakeCommit) -> dict[str, Any]:
         "ranges": {str(id_): list(pair) for id_, pair in sorted(commit.ranges.items())},
         "staged": commit.staged,
         "sources": list(commit.sources),
+        **({} if commit.counted is None else {"rows": commit.counted}),
     }
 
 
@@ -132,6 +135,7 @@ def decode_commit(value: Mapping[str, Any]) -> LakeCommit:
         value["staged"],
         tuple(value["sources"]),
         value["kind"],
+        value.get("rows"),
     )
 
 

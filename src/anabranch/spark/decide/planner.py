@@ -39,7 +39,7 @@ def advance(start: Cut, topologies: Mapping[str, Topology], pace: Pace = FREE) -
     """Return the cut to read up to next; `start` itself when there is nothing to read.
 
     A child is admitted once its parents are read to their ends: in the same micro-batch if the pace chains
-    and that is cheap, else in the next one. An empty child is admitted too, at the cost of an empty
+    and that is cheap, else in the next one. An empty child is admitted too, even at the cost of an empty
     micro-batch: when retention removes the parents, only the cut can tell that they were read to their ends.
     A segment leaves the cut only in a step that reads nothing of it, so that two successive cuts name every
     slice between them.
@@ -73,6 +73,8 @@ class _Progress:
         self._taken: dict[int, int] = {}
         self._above: dict[int, float] = {}
         """Bytes of the ancestors of a segment that this micro-batch reads."""
+        self._costly: set[int] = set()
+        """Segments that were admitted only because they have no messages: such a message would be costly."""
         self._pace = pace
 
     def admit(self) -> bool:
@@ -100,17 +102,25 @@ class _Progress:
             # Position 0 and not the first stored position: messages trimmed unread are a loss.
             self.positions[child] = 0
             self._above[child] = sum(self._chained_bytes(parent) for parent in segments[child].parents)
+            if not self._is_cheap(child):
+                self._costly.add(child)
         return bool(new)
 
     def _may_start(self, child: int) -> bool:
-        layout = self.topology.layout
-        parents = layout.segments[child].parents
+        parents = self.topology.layout.segments[child].parents
         if not all(p in self.positions and self.topology.finished(p, self.positions[p]) for p in parents):
             return False
+        # A child without messages needs no task, so its place in the cut costs nothing.
+        return self.topology.tails[child].next == 0 or self._is_cheap(child)
+
+    def _is_cheap(self, child: int) -> bool:
+        """Whether few bytes of the parents are read once more for the child."""
+        segments = self.topology.layout.segments
         # A child that is read by the only task of its parents costs nothing.
         return all(
-            len(layout.segments[p].children) == 1 or self._chained_bytes(p) <= self._pace.chained_bytes
-            for p in parents
+            (len(segments[p].children) == 1 and p not in self._costly)
+            or self._chained_bytes(p) <= self._pace.chained_bytes
+            for p in segments[child].parents
         )
 
     def _chained_bytes(self, id_: int) -> float:

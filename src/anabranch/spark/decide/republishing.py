@@ -12,10 +12,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from anabranch.model.layout import Layout, Router
+from anabranch.model.layout import Layout
 from anabranch.model.ranges import HashRange
+from anabranch.model.routing import Router
 
 SLOT_MASK = 0xFFFF
 
@@ -33,6 +34,8 @@ class Stamp:
     """The number of partitions of a classic topic; 0 for a scalable one."""
     hashes: HashRange
     """The lowest and highest bucket hash of the rows."""
+    number: int | None = None
+    """Counts the entries of the attempt from 0; None in entries of older versions."""
 
     @property
     def keyless_hash(self) -> int:
@@ -79,13 +82,46 @@ def home_of(stamp: Stamp, layout: Layout) -> int | None:
 
 
 def judge(numbers: Sequence[int], own: int, known: int) -> StoredRows:
-    """Judge rows by what a segment has stored under the sink's name.
+    """RowJudge rows by what a segment has stored under the sink's name.
 
     `own` is the highest number that the segment itself has stored, `known` the highest of the segment and of
     those before it.
     """
     alone = bisect_right(numbers, own)
     return StoredRows(alone, max(alone, bisect_right(numbers, known)))
+
+
+class RowJudge(Protocol):
+    """Says which rows a segment lacks. Rows of one key keep their order, so numbers ascend everywhere."""
+
+    def has_all(self, last: int) -> bool:
+        """Whether all rows up to a number are stored, for any slots."""
+
+    def has_none(self, first: int) -> bool:
+        """Whether no row from a number on is stored, for any slot."""
+
+    def entries(self, numbers: Sequence[int], slots: Sequence[int]) -> list[Sequence[int]]:
+        """Return the rows to send, by their index, as one list for each entry; the numbers ascend."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerJudges:
+    """A broker of ours decides about rows that may be stored, each of which it must get alone."""
+
+    own: int
+    known: int
+    """As for `judge`."""
+
+    def has_all(self, last: int) -> bool:
+        return last <= self.own
+
+    def has_none(self, first: int) -> bool:
+        return first > self.known
+
+    def entries(self, numbers: Sequence[int], slots: Sequence[int]) -> list[Sequence[int]]:
+        alone, together = judge(numbers, self.own, self.known)
+        found: list[Sequence[int]] = [(index,) for index in range(alone, together)]
+        return [*found, range(together, len(numbers))] if together < len(numbers) else found
 
 
 def parts_of(hashes: Sequence[int], home: int | None, layout: Layout) -> list[RoutedRows]:

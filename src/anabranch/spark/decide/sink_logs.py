@@ -12,9 +12,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from anabranch.model.sink_names import sink_of_log
+
 _JOB = "job-"
 _JOB_ID = re.compile(r"job-[0-9a-f]{32}")
-_LOG = re.compile(r"persistent://[^/]+/[^/]+/__sink-(.+)-(rows|records)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +66,16 @@ def is_job_sink(sink_id: str) -> bool:
 
 
 def is_sink_log(topic: str) -> bool:
-    return _LOG.fullmatch(topic) is not None
+    return sink_of_log(topic) is not None
 
 
 def sinks_of(logs: Iterable[SinkLog]) -> Mapping[str, SinkUse]:
     """Return the sinks whose logs are among these, by id."""
     found: dict[str, list[SinkLog]] = defaultdict(list)
     for log in logs:
-        match = _LOG.fullmatch(log.name)
-        if match is not None:
-            found[match[1]].append(log)
+        sink_id = sink_of_log(log.name)
+        if sink_id is not None:
+            found[sink_id].append(log)
     return {
         id_: SinkUse(id_, tuple(sorted(found[id_], key=lambda log: log.name, reverse=True)))
         for id_ in sorted(found)

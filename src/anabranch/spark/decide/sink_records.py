@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from anabranch.errors import CorruptDataError, DataLossError
+from anabranch.spark.decide.stored_levels import Marks
 
 SCOPES_MAX = 256
 """Queries and jobs whose batches a sink remembers; those unused for longest are forgotten."""
@@ -39,6 +40,10 @@ class Pin:
     """Position in the row log behind the last row."""
     sink: str
     """Names the sink, if no pin before does; another one after the record log was deleted."""
+    marks: Mapping[str, Marks] = field(default_factory=dict)
+    """The ends of segments before the pin, for each topic of the rows; for brokers that number nothing."""
+    follows: bool = False
+    """Whether the driver had read records before it; told where the log itself does not tell."""
 
     @property
     def rows(self) -> int:
@@ -77,10 +82,16 @@ class SinkState:
     """The last batch that counts, by scope; the scope used last comes last."""
     pending: tuple[Pending, ...] = ()
     """Batches that are perhaps not published, in order."""
+    attempts: Mapping[BatchName, tuple[str, ...]] = field(default_factory=dict, compare=False)
+    """The task attempts of the batches whose pins were read."""
 
     def has(self, batch: BatchName) -> bool:
         """Whether the batch, or a later one of its scope, has a pin that counts."""
         return self.batches.get(batch.scope, -1) >= batch.number
+
+    def is_published(self, batch: BatchName) -> bool:
+        """Whether the batch counts and a done record says that it is published."""
+        return self.has(batch) and all(one.pin.batch != batch for one in self.pending)
 
     def done(self) -> Done:
         """The record that all pending batches are published."""
@@ -93,7 +104,7 @@ def fold(records: Sequence[tuple[int, Record]], first: int, next_: int) -> SinkS
     None if older records are needed. The records must have no gaps.
     """
     usable = [record for _, record in records if isinstance(record, Done) and record.read >= first]
-    if not usable and first > 0:
+    if not usable and (first > 0 or _follows_another(records)):
         return None
     state = SinkState()
     if usable:
@@ -106,7 +117,16 @@ def fold(records: Sequence[tuple[int, Record]], first: int, next_: int) -> SinkS
         elif position >= state.read:
             state = _pinned(state, record)
     pending = (one for one in state.pending if one.first_number + one.pin.rows > published)
-    return replace(state, read=next_, pending=tuple(pending))
+    attempts: dict[BatchName, tuple[str, ...]] = {}
+    for _, record in records:
+        if isinstance(record, Pin):
+            attempts.setdefault(record.batch, tuple(record.attempts))
+    return replace(state, read=next_, pending=tuple(pending), attempts=attempts)
+
+
+def _follows_another(records: Sequence[tuple[int, Record]]) -> bool:
+    """Whether the first of all records says that there was one before."""
+    return bool(records) and isinstance(records[0][1], Pin) and records[0][1].follows
 
 
 def _pinned(state: SinkState, pin: Pin) -> SinkState:
@@ -145,6 +165,10 @@ def encode_record(record: Record) -> bytes:
             "rows": [record.start, record.stop],
             "sink": record.sink,
         }
+        if record.marks:
+            found["marks"] = {topic: list(marks.items()) for topic, marks in record.marks.items()}
+        if record.follows:
+            found["follows"] = True
     else:
         found = {
             "done": record.next_number,
@@ -163,7 +187,10 @@ def decode_record(data: bytes) -> Record:
             raise CorruptDataError(f"a record of the sink has version {found['v']}; this version reads 1")
         if "pin" in found:
             (scope, number), (start, stop) = found["pin"], found["rows"]
-            return Pin(BatchName(scope, number), found["attempts"], start, stop, found["sink"])
+            marks = {topic: dict(ends) for topic, ends in found.get("marks", {}).items()}
+            follows = found.get("follows", False)
+            batch = BatchName(scope, number)
+            return Pin(batch, found["attempts"], start, stop, found["sink"], marks, follows)
         return Done(found["read"], found["done"], dict(found["batches"]), found["sink"])
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptDataError(f"a record of the sink cannot be read: {error}") from error

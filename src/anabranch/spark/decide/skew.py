@@ -73,7 +73,13 @@ class SegmentWeight:
 
 @dataclass(frozen=True, slots=True)
 class SkewReport:
-    """The weights of one topic."""
+    """The weights of one topic.
+
+    Example:
+        orders = pipelines.TopicPlace("orders", "pulsar://127.0.0.1:6650")
+        report = pipelines.skew(spark, orders)
+        print(report.total, report.commands())
+    """
 
     topic: str
     unit: WeightUnit

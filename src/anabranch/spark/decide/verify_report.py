@@ -45,7 +45,13 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """The result of a check of one topic."""
+    """The result of a check of one topic.
+
+    Example:
+        orders = pipelines.TopicPlace("orders", "pulsar://127.0.0.1:6650")
+        report = pipelines.verify(spark, orders)
+        print(report.summary, report.unproved)
+    """
 
     topic: str
     counts: Counts

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from anabranch.errors import DataLossError, InvalidConfigurationError
-from anabranch.spark.decide.lake import LakeCommit, LakeFile, plan_joins
+from anabranch.spark.decide.evidence import is_counted
+from anabranch.spark.decide.lake import LakeCommit, LakeFile, Ranges, plan_joins
+from anabranch.spark.live import close_sessions
 from anabranch.spark.pipelines.cut_batches import EARLIEST, CutJson, batch_cuts, is_done
 from anabranch.spark.pipelines.failures import PipelineError
 from anabranch.spark.pipelines.lake_log import HOME, NOTHING, LakeLog
 from anabranch.spark.pipelines.places import TopicPlace, place_of
 from anabranch.spark.pipelines.progress import Show, run_stream, showing
+from anabranch.spark.pipelines.stored_topics import stored_topic
 from anabranch.spark.source import read_stream
 
 COLUMNS = ("key", "value", "headers", "eventTime", "timestamp", "segment", "position", "keyHash")
@@ -25,7 +28,7 @@ EVERYTHING = {"includeHeaders": True, "includeEventTime": True, "includeHash": T
 
 @dataclass(frozen=True)
 class ArchiveOptions:
-    """How to archive."""
+    """How to archive. Example: `pipelines.ArchiveOptions(buckets=16, follow="10 seconds")`"""
 
     buckets: int | None = None
     """Partitions by key hash of a new archive; 8 if None."""
@@ -61,7 +64,13 @@ def archive(
     options: ArchiveOptions | None = None,
     show: Show | None = None,
 ) -> ArchiveSummary:
-    """Add the messages behind the archive's cut to it; raises PipelineError when the Spark job fails."""
+    """Add the messages behind the archive's cut to it; raises PipelineError when the Spark job fails.
+
+    Example:
+        orders = pipelines.TopicPlace("orders", "pulsar://127.0.0.1:6650")
+        done = pipelines.archive(spark, orders, "/lake/orders")
+        print(done.rows, done.total_rows, done.cut)
+    """
     given, place = options or ArchiveOptions(), place_of(topic)
     check_format(given.format)
     log = LakeLog(spark, dest)
@@ -81,12 +90,22 @@ def archive(
             "ordering": "none",
         },
     )
-    target = _Target(log, int(about["buckets"]), state, given)
+    target = _Target(log, int(about["buckets"]), state, given, dense=_is_dense(place))
     writer = stream.writeStream.foreachBatch(target.add).option("checkpointLocation", state)
     with showing(show, f"archive of {place.short_name}") as display:
         run = run_stream(writer, display, follow=given.follow)
     total = _total(log)
     return ArchiveSummary(total - before, run.seconds, total, len(log.lake.files), log.lake.cut)
+
+
+def _is_dense(place: TopicPlace) -> bool:
+    """Whether each position of a segment has a message, and the archive must have all of them."""
+    try:
+        stored = stored_topic(place)
+    finally:
+        close_sessions()
+    complete = stored.options.bad_entries == "fail" and stored.options.fail_on_data_loss
+    return complete and is_counted(stored.topology)
 
 
 def check_format(name: str) -> None:
@@ -126,6 +145,8 @@ class _Target:
     buckets: int
     state: str
     given: ArchiveOptions
+    dense: bool
+    """Whether each position of a segment has a message that must be read."""
 
     def add(self, frame: Any, batch: int) -> None:
         """Add one micro-batch, unless the archive contains it already."""
@@ -136,16 +157,18 @@ class _Target:
         staged = NOTHING
         if cuts.start is not None:
             staged = log.stage(_arranged(with_places(frame, self.buckets)), PARTITIONS)
-        _check_dense(sum(one.rows for one in staged.files), staged.ranges)
-        log.commit(LakeCommit(log.lake.next_number, cuts.end, ranges=staged.ranges), staged)
+        rows = sum(one.rows for one in staged.files)
+        _check_rows(rows, staged.ranges, dense=self.dense)
+        log.commit(LakeCommit(log.lake.next_number, cuts.end, ranges=staged.ranges, counted=rows), staged)
         join_small_files(log, self.given.file_bytes, self.given.join_from)
 
 
-def _check_dense(rows: int, ranges: Any) -> None:
+def _check_rows(rows: int, ranges: Ranges, *, dense: bool) -> None:
+    """Refuse rows at fewer positions, and rows at more positions if each position must have one."""
     expected = sum(hi - lo for lo, hi in ranges.values())
     if rows > expected:
         raise PipelineError(f"{rows} rows were read at {expected} positions; the archive stays as it was")
-    if rows < expected:
+    if dense and rows < expected:
         raise DataLossError(
             f"only {rows} rows were read at {expected} positions; the archive stays as it was"
         )

@@ -22,7 +22,7 @@ BUCKET = "bucket"
 
 @dataclass(frozen=True)
 class CompactOptions:
-    """How to compact."""
+    """How to compact. Example: `pipelines.CompactOptions(buckets=16, follow="10 seconds")`"""
 
     buckets: int | None = None
     """Partitions by key hash of a new table; 8 if None."""
@@ -53,7 +53,13 @@ def compact_to_table(
     options: CompactOptions | None = None,
     show: Show | None = None,
 ) -> CompactSummary:
-    """Bring a table up to date with a topic; each step replaces the files of the buckets that changed."""
+    """Bring a table up to date with a topic; each step replaces the files of the buckets that changed.
+
+    Example:
+        orders = pipelines.TopicPlace("orders", "pulsar://127.0.0.1:6650")
+        done = pipelines.compact_to_table(spark, orders, "/lake/latest")
+        assert spark.read.parquet("/lake/latest").count() == done.keys
+    """
     given, place = options or CompactOptions(), place_of(topic)
     log = LakeLog(spark, dest)
     log.recover()
@@ -77,6 +83,12 @@ def compact_to_topic(
     """Send the latest value of each key to a topic; a further run sends the keys that changed since.
 
     From the second step on, a removed key is sent as a message without a value.
+
+    Example:
+        orders = pipelines.TopicPlace("orders", "pulsar://127.0.0.1:6650")
+        latest = pipelines.TopicPlace("latest", "pulsar://127.0.0.1:6650")
+        options = pipelines.CompactOptions(state="/data/state/latest")
+        pipelines.compact_to_topic(spark, orders, latest, options)
     """
     given, place, target = options or CompactOptions(), place_of(topic), place_of(to)
     if (place.url, place.short_name) == (target.url, target.short_name):
@@ -91,8 +103,9 @@ def compact_to_topic(
             return
         # No key was sent before the first rows, so that none has to be removed.
         rows = latest(frame).filter("value IS NOT NULL") if batch == 1 else latest(frame)
+        # The sink knows the batch by the id of the query in its checkpoint: with a new checkpoint it is new.
         rows.select("key", "value", "headers", "eventTime").write.format(FORMAT).options(
-            **target.to_write(delivery="exactly-once", sinkId=sink, batchId=batch)
+            **target.to_write(delivery="exactly-once", sinkId=sink)
         ).mode("append").save()
 
     stream = _stream(spark, place, given, None)

@@ -6,6 +6,7 @@ Needs a classic session: Spark Connect has no access to the JVM.
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -53,7 +54,11 @@ class Files:
         return json.loads(self.read_text(path))
 
     def create_json(self, path: str, value: object) -> None:
-        """Write a new file at once; raises ConflictError if it exists. A reader never sees a part of it."""
+        """Write a new file at once; raises ConflictError if it exists. A reader never sees a part of it.
+
+        Of several callers one succeeds, if the file system is local, or renames at once as HDFS does. Object
+        stores do not.
+        """
         jvm, target = self._jvm, self._path(path)
         if self._system.exists(target):
             raise ConflictError(f"{self.url(path)} exists already")
@@ -64,6 +69,8 @@ class Files:
             stream.write(bytearray(json.dumps(value, sort_keys=True).encode()))
         finally:
             stream.close()
+        if self._linked(unfinished, target):
+            return
         context = jvm.org.apache.hadoop.fs.FileContext.getFileContext(unfinished.toUri(), self._conf)
         options = self._spark._sc._gateway.new_array(jvm.org.apache.hadoop.fs.Options.Rename, 0)
         try:
@@ -73,6 +80,21 @@ class Files:
             if "FileAlreadyExists" not in str(error):
                 raise
             raise ConflictError(f"{self.url(path)} exists already; another run wrote it") from None
+
+    def _linked(self, unfinished: Any, target: Any) -> bool:
+        """Give a finished local file its name; False if it is not local. Raises ConflictError.
+
+        Hadoop's rename of local files looks whether the target exists and then replaces it.
+        """
+        if str(self._system.getUri().getScheme()) != "file":
+            return False
+        try:
+            os.link(str(unfinished.toUri().getPath()), str(target.toUri().getPath()))
+        except FileExistsError:
+            raise ConflictError(f"{target} exists already; another run wrote it") from None
+        finally:
+            self._system.delete(unfinished, False)
+        return True
 
     def move(self, source: str, target: str) -> None:
         """Rename a file; the directory of the target is made first."""

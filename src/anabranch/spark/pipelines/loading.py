@@ -3,13 +3,15 @@
 The rows are first written into the state directory as Parquet files in their order. Then each of these files
 is one step: it is sent as one batch of the exactly-once sink, and a record says that it is done. A repeated
 step has the same number and the same rows, so the sink recognises it. Files of the source that appear later
-are sent by a later run, in steps behind all earlier ones.
+are sent by a later run, in steps behind all earlier ones. The state directory also has the name of the sink:
+a load without its state is another load, and sends all rows again.
 """
 
 from __future__ import annotations
 
 import re
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,9 +21,12 @@ from anabranch.errors import InvalidConfigurationError
 from anabranch.spark.decide.progress import PipelineProgress
 from anabranch.spark.pipelines.failures import PipelineError
 from anabranch.spark.pipelines.files import Files
-from anabranch.spark.pipelines.places import FORMAT, TopicPlace, default_state, identity, place_of
+from anabranch.spark.pipelines.places import FORMAT, TopicPlace, default_state, place_of
 from anabranch.spark.pipelines.progress import Show, patiently, showing
 from anabranch.spark.pipelines.sessions import make_known
+
+JOB = "job.json"
+"""The file of the state directory with the name of the load."""
 
 FORMATS = ("parquet", "csv", "json")
 _ENDINGS = {"parquet": "parquet", "csv": "csv", "json": "json", "jsonl": "json", "ndjson": "json"}
@@ -32,7 +37,11 @@ _DEFAULTS: Mapping[str, Mapping[str, str]] = {"csv": {"header": "true"}}
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """How to read the files and how to make messages of their rows."""
+    """How to read the files and how to make messages of their rows.
+
+    Example:
+        pipelines.LoadOptions(key="customer", value="amount", order_by=["number:int"])
+    """
 
     format: str | None = None
     """parquet, csv or json; by the name of the files if None."""
@@ -77,12 +86,20 @@ def load(
     options: LoadOptions | None = None,
     show: Show | None = None,
 ) -> LoadSummary:
-    """Send the rows of all files that no earlier run sent; raises PipelineError if a sent file changed."""
+    """Send the rows of all files that no earlier run sent; raises PipelineError if a sent file changed.
+
+    Example:
+        loaded = pipelines.TopicPlace("loaded", "pulsar://127.0.0.1:6650")
+        options = pipelines.LoadOptions(key="customer", state="/data/state/loaded")
+        done = pipelines.load(spark, "/lake/events.csv", loaded, options)
+        print(done.rows, done.files)
+    """
     given, place = options or LoadOptions(), place_of(topic)
     began = time.monotonic()
     make_known(spark)
     state = given.state or default_state("load", source, place.url, place.short_name)
-    job = _Load(spark, Files(spark, state), place, given, f"load-{identity(state, place.short_name)}")
+    files = Files(spark, state)
+    job = _Load(spark, files, place, given, f"load-{_job_of(files)}")
     rows = 0
     with showing(show, f"load into {place.short_name}") as display:
         display(PipelineProgress(0, 0.0, step="putting the rows in order"))
@@ -95,6 +112,16 @@ def load(
             rows += step.rows
         job.clean()
     return LoadSummary(rows, time.monotonic() - began, new)
+
+
+def _job_of(files: Files) -> str:
+    """Return the random name of a load, made by its first run.
+
+    Its steps are numbered from 0, so a load with a new state must not find the batches of another one.
+    """
+    if not files.exists(JOB):
+        files.create_json(JOB, {"v": 1, "job": uuid.uuid4().hex[:16]})
+    return str(files.read_json(JOB)["job"])
 
 
 def _source_files(spark: Any, source: str, given: LoadOptions) -> dict[str, list[int]]:

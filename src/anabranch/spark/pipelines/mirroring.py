@@ -18,7 +18,7 @@ COPIED = ("key", "value", "headers", "eventTime")
 
 @dataclass(frozen=True, slots=True)
 class MirrorOptions:
-    """The settings of a copy."""
+    """The settings of a copy. Example: `pipelines.MirrorOptions(interval="1 second", starting="latest")`"""
 
     state: str | None = None
     """Directory or URL of the progress; a later call with the same state resumes."""
@@ -35,7 +35,13 @@ def mirror(
     options: MirrorOptions | None = None,
     show: Show | None = None,
 ) -> Summary:
-    """Copy all messages so far, or with an interval also new ones until interrupted."""
+    """Copy all messages so far, or with an interval also new ones until interrupted.
+
+    Example:
+        orders = pipelines.TopicPlace("orders", "pulsar://127.0.0.1:6650")
+        copy = pipelines.TopicPlace("copy", "pulsar://127.0.0.1:6650")
+        pipelines.mirror(spark, orders, copy, pipelines.MirrorOptions(state="/data/state/copy"))
+    """
     options = options or MirrorOptions()
     origin, copy = place_of(source), place_of(target)
     given = {
@@ -47,6 +53,14 @@ def mirror(
     rows = read_stream(spark, origin.url, origin.name, options=given).select(*COPIED)
     names = (origin.url, origin.short_name, copy.url, copy.short_name)
     state = options.state or default_state("mirror", *names)
-    writer = rows.writeStream.format(FORMAT).options(**copy.to_write(delivery="exactly-once"))
+    writer = rows.writeStream.format(FORMAT).options(**written_as(copy))
     with showing(show, "mirror") as display:
         return run_stream(writer.option("checkpointLocation", state), display, follow=options.interval)
+
+
+def written_as(copy: TopicPlace) -> dict[str, str]:
+    """The options of the writer: exactly once, unless the target asks for another `delivery`.
+
+    Apache Pulsar without control processes takes `at-least-once` only: a repeated step repeats messages.
+    """
+    return copy.to_write(delivery=copy.options.get("delivery", "exactly-once"))

@@ -15,7 +15,12 @@ LOCAL_BROKER = "pulsar://127.0.0.1:6650"
 
 @dataclass(frozen=True)
 class TopicPlace:
-    """A topic, its broker, and the options of the format that every access to it needs."""
+    """A topic, its broker, and the options of the format that every access to it needs.
+
+    Example:
+        orders = pipelines.TopicPlace("orders", "pulsar://127.0.0.1:6650", {"client.operationTimeout": "10s"})
+        spark.read.format("anabranch").options(**orders.to_read()).load().show()
+    """
 
     name: str
     url: str = LOCAL_BROKER

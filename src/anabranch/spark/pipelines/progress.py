@@ -33,12 +33,23 @@ class Summary(NamedTuple):
 
 
 def silent(progress: PipelineProgress) -> None:
-    """Show nothing."""
+    """Show nothing.
+
+    Example:
+        orders = pipelines.TopicPlace("orders", "pulsar://127.0.0.1:6650")
+        report = pipelines.verify(spark, orders, show=pipelines.silent)
+    """
 
 
 @contextmanager
 def shown(about: str) -> Iterator[Show]:
-    """Show progress on standard error: in place on a terminal, in lines elsewhere."""
+    """Show progress on standard error: in place on a terminal, in lines elsewhere.
+
+    Example:
+        orders = pipelines.TopicPlace("orders", "pulsar://127.0.0.1:6650")
+        with pipelines.shown("archive") as show:
+            pipelines.archive(spark, orders, "/lake/orders", show=show)
+    """
     if not sys.stderr.isatty():
         yield _lines(about)
         return

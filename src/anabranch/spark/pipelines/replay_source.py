@@ -71,6 +71,7 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self.archive = ArrowFiles(archive)
         self.live = live
         self.alone = alone
+        self._fixed: Lake | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         return {"v": 1, PLACE: -1}
@@ -79,13 +80,15 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return self.live.getDefaultReadLimit()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix the archive, then the topic: so the cut of the archive is not behind the fixed ends."""
+        self._fixed = self.archive.lake()
         if not self.alone:
             self.live.prepareForTriggerAvailableNow()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         if PLACE not in start:
             return self.live.latestOffset(start, limit)
-        lake, done = self.archive.lake(), start[PLACE]
+        lake, done = self._fixed or self.archive.lake(), start[PLACE]
         if done + 1 < lake.next_number:
             rows_max = None if isinstance(limit, ReadAllAvailable) else self.live.source.options.max_rows
             return {"v": 1, PLACE: _last_commit(lake, done, rows_max)}
@@ -120,6 +123,10 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def stop(self) -> None:
         self.live.stop()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tasks receive a pickled copy and never plan.
+        return {**self.__dict__, "_fixed": None}
 
 
 def _last_commit(lake: Lake, done: int, rows_max: int | None) -> int:
@@ -166,7 +173,10 @@ class ArrowFiles:
         needed = list(dict.fromkeys([*columns, "segment", "position"]))
         tables = []
         for one in part.files:
-            table = pq.ParquetFile(system.open_input_file(f"{root}/{one.path}")).read(columns=needed)
+            file = pq.ParquetFile(system.open_input_file(f"{root}/{one.path}"))
+            # A joined file has rows of many micro-batches, each of which reads it again.
+            groups = [at for at in range(file.num_row_groups) if _may_hold(file, at, part.ranges)]
+            table = file.read_row_groups(groups, columns=needed)
             tables.append(table.filter(_inside(table, part.ranges)))
         merged = pa.concat_tables(tables).sort_by([("segment", "ascending"), ("position", "ascending")])
         if "topic" in wanted.names:
@@ -200,6 +210,23 @@ class ArrowFiles:
 
     def about(self) -> Any:
         return self._json(ABOUT)
+
+
+def _may_hold(file: Any, group: int, ranges: Ranges) -> bool:
+    """Whether a row group can have rows in the ranges, by the statistics of the file."""
+    about = file.metadata.row_group(group)
+    found = {}
+    for index in range(about.num_columns):
+        column = about.column(index)
+        if column.path_in_schema in ("segment", "position"):
+            found[column.path_in_schema] = column.statistics
+    if any(one is None or not one.has_min_max for one in found.values()):
+        return True
+    segments, positions = found["segment"], found["position"]
+    return any(
+        segments.min <= id_ <= segments.max and lo <= positions.max and positions.min < hi
+        for id_, (lo, hi) in ranges.items()
+    )
 
 
 def _inside(table: Any, ranges: Ranges) -> Any:

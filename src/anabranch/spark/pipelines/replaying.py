@@ -19,7 +19,11 @@ SCHEMA = (
 
 
 def read_archive(spark: Any, archive: str) -> Any:
-    """Return the messages of an archive as a DataFrame: exactly those of its commits."""
+    """Return the messages of an archive as a DataFrame: exactly those of its commits.
+
+    Example:
+        pipelines.read_archive(spark, "/lake/orders").groupBy("segment").count().show()
+    """
     return _rows_of(open_archive(spark, archive))
 
 
@@ -41,6 +45,11 @@ def replay(spark: Any, archive: str, topic: TopicPlace | str | None = None) -> A
     """Return a DataFrame of the archive and of the messages of the live topic behind the archive's cut.
 
     Without a topic, it contains the archive alone. `orderBy("segment", "position")` gives the order of keys.
+
+    Example:
+        orders = pipelines.TopicPlace("orders", "pulsar://127.0.0.1:6650")
+        everything = pipelines.replay(spark, "/lake/orders", orders)
+        everything.orderBy("segment", "position").show()
     """
     log = open_archive(spark, archive)
     archived = _rows_of(log)
@@ -64,7 +73,7 @@ def checked_place(log: LakeLog, topic: TopicPlace | str) -> TopicPlace:
 
 @dataclass(frozen=True)
 class ReplayOptions:
-    """How to replay into a topic."""
+    """How to replay into a topic. Example: `pipelines.ReplayOptions(rows_per_commit=100_000)`"""
 
     rows_per_commit: int = 1_000_000
     follow: str | None = None
@@ -81,6 +90,13 @@ def replay_stream(
     The order of each key is kept across both. `options` are options of the source, such as
     maxOffsetsPerTrigger; a micro-batch contains at least one commit of the archive. Without a topic, the
     archive alone is read.
+
+    Example:
+        orders = pipelines.TopicPlace("orders", "pulsar://127.0.0.1:6650")
+        stream = pipelines.replay_stream(spark, "/lake/orders", orders)
+        query = stream.writeStream.format("noop").start()
+        query.processAllAvailable()
+        query.stop()
     """
     from anabranch.spark.pipelines.replay_source import ALONE, NAME, PLACE, ReplaySource
 
@@ -103,6 +119,12 @@ def replay_to_topic(
     """Send the archive, then the live topic, to another topic: each message once, keys in order.
 
     Without a live topic, the archive alone is sent.
+
+    Example:
+        orders = pipelines.TopicPlace("orders", "pulsar://127.0.0.1:6650")
+        again = pipelines.TopicPlace("again", "pulsar://127.0.0.1:6650")
+        options = pipelines.ReplayOptions(state="/data/state/again")
+        pipelines.replay_to_topic(spark, "/lake/orders", orders, again, options)
     """
     given, target = options or ReplayOptions(), place_of(to)
     place = None if topic is None else place_of(topic)

@@ -30,6 +30,9 @@ def make_session(name: str, *, master: str | None = None, conf: Mapping[str, str
 
     Python workers run the interpreter of this process, unless PYSPARK_PYTHON or `spark.pyspark.python` names
     another one, as a cluster with a packed environment needs.
+
+    Example:
+        spark = pipelines.make_session("archive", conf={"spark.driver.memory": "4g"})
     """
     given = dict(conf or {})
     session_class = _session_class()

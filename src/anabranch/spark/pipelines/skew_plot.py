@@ -19,7 +19,13 @@ KEYS_SHOWN = 10
 
 
 def text_plot(report: SkewReport) -> list[str]:
-    """Draw the ring from top to bottom and the time from left to right; a darker sign is more weight."""
+    """Draw the ring from top to bottom and the time from left to right; a darker sign is more weight.
+
+    Example:
+        orders = pipelines.TopicPlace("orders", "pulsar://127.0.0.1:6650")
+        for line in pipelines.text_plot(pipelines.skew(spark, orders)):
+            print(line)
+    """
     times = report.times
     if not times:
         return []
@@ -53,7 +59,12 @@ def _moment(seconds: int) -> str:
 
 
 def save_plot(report: SkewReport, file: str) -> None:
-    """Write a picture; the ending of the file name, .png or .svg, gives the format."""
+    """Write a picture; the ending of the file name, .png or .svg, gives the format.
+
+    Example:
+        orders = pipelines.TopicPlace("orders", "pulsar://127.0.0.1:6650")
+        pipelines.save_plot(pipelines.skew(spark, orders), "/data/orders.png")
+    """
     try:
         # The object interface needs no display and no global state.
         from matplotlib.backends.backend_agg import FigureCanvasAgg

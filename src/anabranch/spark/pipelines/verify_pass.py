@@ -19,7 +19,11 @@ from anabranch.spark.decide.verify_report import Kind
 
 @dataclass(frozen=True, slots=True)
 class Expectations:
-    """Promises of the application and of the operator, besides those of the broker."""
+    """Promises of the application and of the operator, besides those of the broker.
+
+    Example:
+        pipelines.Expectations(sequence_path="$.sequence", sequence_first=1, complete=True)
+    """
 
     sequence_header: str | None = None
     """Header with the application's own number, which rises by one per key."""
@@ -108,13 +112,14 @@ class VerifyPass:
         ascending = keyed.orderBy("number", "segment", "position")
         number, has_key = sql.col("number"), sql.col("key").isNotNull()
         lower = sql.col("lower.number")
-        first = self._expect.sequence_first
-        if first is not None:
-            lower = sql.coalesce(lower, sql.lit(first - 1))
+        # Null behind the highest number of all, which no number follows.
+        wanted = sql.try_add(lower, sql.lit(1))
+        if self._expect.sequence_first is not None:
+            wanted = sql.when(lower.isNull(), sql.lit(self._expect.sequence_first)).otherwise(wanted)
         return (
             rows.withColumn("highestNumber", sql.max("number").over(before))
             .withColumn("lower", sql.lag(sql.struct("number", "segment", "position")).over(ascending))
-            .withColumn("wanted", lower + 1)
+            .withColumn("wanted", wanted)
             .withColumn(
                 "numberAgain", has_key & sql.coalesce(sql.col("lower.number") == number, sql.lit(False))
             )

@@ -61,6 +61,11 @@ def verify(
     """Check all messages that the topic stores now; messages that arrive later do not count.
 
     The report says what was proved and what not. Tests pass a `source` that reads elsewhere.
+
+    Example:
+        orders = pipelines.TopicPlace("orders", "pulsar://127.0.0.1:6650")
+        report = pipelines.verify(spark, orders, pipelines.Expectations(complete=True))
+        assert report.holds, report.findings
     """
     expect = expect or Expectations()
     stored = stored_topic(topic, source)

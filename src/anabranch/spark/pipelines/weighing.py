@@ -45,7 +45,7 @@ SEGMENTS_TIMED = 64
 
 @dataclass(frozen=True, slots=True)
 class SkewOptions:
-    """The settings of a weighing."""
+    """The settings of a weighing. Example: `pipelines.SkewOptions(unit="bytes", segments=4)`"""
 
     unit: WeightUnit = "messages"
     """Whether to count messages, or the bytes of keys and values."""
@@ -61,7 +61,13 @@ def skew(
     options: SkewOptions | None = None,
     show: Show | None = None,
 ) -> SkewReport:
-    """Weigh all messages that the topic stores now."""
+    """Weigh all messages that the topic stores now.
+
+    Example:
+        orders = pipelines.TopicPlace("orders", "pulsar://127.0.0.1:6650")
+        report = pipelines.skew(spark, orders, pipelines.SkewOptions(unit="bytes"))
+        print(report.total, report.heavy_keys)
+    """
     options = options or SkewOptions()
     unit = options.unit
     stored = stored_topic(topic)
