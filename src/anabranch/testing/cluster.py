@@ -12,10 +12,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from anabranch.aio import mark_retrieved
 from anabranch.broker.broker import Broker
 from anabranch.broker.cluster.endpoint import Endpoint
 from anabranch.broker.cluster.environment import BrokerEnvironment
-from anabranch.client.api import AsyncClient
+from anabranch.client.bulk import BulkClient
 from anabranch.config.broker import BrokerConfig
 from anabranch.controller.ports.leader import TopicLeader
 from anabranch.errors import AlreadyClosedError, AnabranchError
@@ -88,7 +89,7 @@ class Cluster:
         self.rng = loop.random("cluster")
         self.hosts = [Host(self, number) for number in range(self.config.workers)]
         self._limits = limits
-        self._secrets = SimSecrets(loop.random("secrets"))
+        self.secrets = SimSecrets(loop.random("secrets"))
         self._observer = TopicStore(MemoryStore(self.tree))
 
     async def keep_up(self) -> None:
@@ -125,16 +126,19 @@ class Cluster:
                 clock,
                 rng,
                 HostFailpoints(self, process),
-                self._secrets,
+                self.secrets,
                 gate=gate_of(self.config, clock),
             ),
             Endpoint(f"pulsar://{host.name}:{PORT}", "", listen),
             id=host.number,
         )
-        started = BrokerLife(process, broker, store, clock)
-        process.on_death.append(started.ended.set)
-        process.spawn(self._serve(host, started), name=host.name)
-        return started
+        return self.begin(host, BrokerLife(process, broker, store, clock))
+
+    def begin(self, host: Host, life: BrokerLife) -> BrokerLife:
+        """Run a broker that was just made in its process."""
+        life.process.on_death.append(life.ended.set)
+        life.process.spawn(self._serve(host, life), name=host.name)
+        return life
 
     async def _serve(self, host: Host, life: BrokerLife) -> None:
         """Run the broker like `node.serve`, without signals and HTTP."""
@@ -227,6 +231,8 @@ class Cluster:
                 return None
 
         task = life.process.spawn(inside())
+        # A caller that gives up does not read the error any more.
+        task.add_done_callback(mark_retrieved)
         ended = self.loop.create_task(life.ended.wait())
         await asyncio.wait((task, ended), return_when=asyncio.FIRST_COMPLETED)
         ended.cancel()
@@ -260,9 +266,9 @@ class Cluster:
             for host in self.running
         )
 
-    def client(self, process: SimProcess, role: str = "") -> AsyncClient:
+    def client(self, process: SimProcess, role: str = "") -> BulkClient:
         """Return a client for use inside this process, with the credentials of a role if brokers ask."""
-        return AsyncClient(
+        return BulkClient(
             URL,
             operation_timeout=30.0,
             connect_timeout=5.0,

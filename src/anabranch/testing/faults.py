@@ -99,6 +99,7 @@ class SimStore:
         self.latency_s = (0.00005, 0.0015)
         self.lapses = 0
         """How often the lease expired while the process was alive."""
+        self.url = self._inner.url
         process.on_death.append(self._expire_later)
         if lease_s:
             process.context.copy().run(self._beat)
@@ -111,9 +112,13 @@ class SimStore:
     def _listen(self) -> None:
         if not self._process.alive:
             return
-        if self._loop.time() - self._heard_at > self._lease_s:
+        if self.is_silent():
             self.lapse()
         self._loop.call_later(self._lease_s / 10, self._listen)
+
+    def is_silent(self) -> bool:
+        """Whether the process has not been heard for longer than its lease."""
+        return self._loop.time() - self._heard_at > self._lease_s
 
     def lapse(self) -> None:
         """Remove the ephemeral values of the session, as if its lease had expired."""
@@ -168,7 +173,8 @@ class SimStore:
                 late[path] = None
                 self._loop.call_later(self._rng.uniform(0, self._trouble.watch_late_s), tell, path)
 
-        undo = self._inner.watch(prefix, told)
+        # The store notifies the process of this session, also if the process that wrote has died.
+        undo = self._process.context.copy().run(self._inner.watch, prefix, told)
 
         def stop() -> None:
             nonlocal undone

@@ -10,6 +10,7 @@ import asyncio
 import random
 import threading
 from collections.abc import Coroutine, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Self, TypeVar
 
 from anabranch.aio import new_event_loop
@@ -18,12 +19,13 @@ from anabranch.broker.cluster.endpoint import Endpoint
 from anabranch.broker.cluster.environment import BrokerEnvironment
 from anabranch.clock import SystemClock
 from anabranch.config.files import load_config
+from anabranch.errors import InvalidConfigurationError
 from anabranch.failpoints import NoFailpoints
-from anabranch.ledger.memory import MemoryStorage
 from anabranch.listening import listen
 from anabranch.metadata.memory import MemoryStore, MemoryTree
 from anabranch.model.names import TopicName
 from anabranch.testing.sim_secrets import SimSecrets
+from anabranch.testing.slow_keys import HoldingStorage, SlowKey, SlowKeys
 from anabranch.transport.accepting import Acceptor
 from anabranch.transport.door import Door
 from anabranch.transport.pump import Pump
@@ -40,6 +42,14 @@ class LocalBroker:
 
     The settings are those of `anabranch serve --set`. Topics split and merge only when the test says so,
     unless `scalableTopicAutoScaleEnabled=True` is among the settings.
+
+    Example:
+        with LocalBroker() as broker, Client(broker.url) as client:
+            client.create_producer("orders").send(b"one tea", key="alice")
+            broker.split("orders")
+            broker.crash()
+            consumer = client.subscribe_stream("orders", "billing", initial_position="earliest")
+            assert consumer.receive(timeout=10).value == b"one tea"
     """
 
     def __init__(self, **settings: object) -> None:
@@ -47,7 +57,8 @@ class LocalBroker:
         self._config = load_config(sets=[f"{name}={_text(value)}" for name, value in given.items()])
         self._port = 0
         self._tree = MemoryTree()
-        self._storages: dict[int, MemoryStorage] = {}
+        self._slow_keys = SlowKeys()
+        self._storages: dict[int, HoldingStorage] = {}
         self._secrets = SimSecrets(random.Random())
         self._loop = new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="anabranch broker", daemon=True)
@@ -77,7 +88,7 @@ class LocalBroker:
 
     def create_topic(self, topic: str, *, segments: int = 1) -> None:
         """Create a scalable topic; a bare name is one of public/default."""
-        self._run(self._broker.controllers.create_topic(_name(topic), segments))
+        self._run(self._create_topic(_name(topic), segments))
 
     def segments(self, topic: str) -> list[int]:
         """Return the ids of the active segments, in the order of their hash ranges."""
@@ -94,6 +105,14 @@ class LocalBroker:
         """Merge neighbouring segments, all active ones by default; returns the ids of the active segments."""
         return self._run(self._merge(topic, segments))
 
+    def slow_key(self, topic: str, key: str, seconds: float) -> AbstractContextManager[None]:
+        """Deliver messages of a key, published inside the `with` block, this long after they were stored.
+
+        Queues deliver other messages meanwhile. A stream delivers each segment in order: messages behind a
+        slow one in its segment wait, those of other segments do not. A batch waits as a whole.
+        """
+        return self._slow_keys.slow(SlowKey(_name(topic), key.encode(), round(seconds * 1000)))
+
     def __enter__(self) -> Self:
         return self.start()
 
@@ -107,6 +126,9 @@ class LocalBroker:
         self._loop.close()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        if not self._thread.is_alive():
+            work.close()
+            raise InvalidConfigurationError("the broker does not run; start it, or use it inside `with`")
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(CALL_S)
 
     @property
@@ -125,14 +147,20 @@ class LocalBroker:
             return acceptors
 
         environment = BrokerEnvironment(
-            self._storage_of, store, SystemClock(), random.Random(), NoFailpoints(), self._secrets
+            self._storage_of,
+            store,
+            SystemClock(),
+            random.Random(),
+            NoFailpoints(),
+            self._secrets,
+            ordered_delays=True,
         )
         broker = Broker(self._config, environment, Endpoint(self.url, "", accept))
         self._life = _Life(broker, store, acceptors)
         await broker.start()
 
-    def _storage_of(self, number: int) -> MemoryStorage:
-        return self._storages.setdefault(number, MemoryStorage())
+    def _storage_of(self, number: int) -> HoldingStorage:
+        return self._storages.setdefault(number, HoldingStorage(self._slow_keys))
 
     async def _end(self) -> None:
         life, self._life = self._life, None
@@ -156,6 +184,9 @@ class LocalBroker:
         for storage in self._storages.values():
             await storage.close()
         await self._begin()
+
+    async def _create_topic(self, name: TopicName, segments: int) -> None:
+        await self._broker.controllers.create_topic(name, segments)
 
     async def _segments(self, topic: str) -> list[int]:
         record = await self._broker.records.load(_name(topic))

@@ -12,8 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from anabranch.config.fields import OFF
+from anabranch.testing.ports import free_port
 
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 90.0
+"""A machine that also starts Spark takes half a minute for the start of a broker with workers."""
 
 
 class BrokerProcess:
@@ -33,8 +35,9 @@ class BrokerProcess:
         """A command that runs the broker, for instance in another namespace."""
         self.data_here = data
         """The data directory as this process reaches it."""
-        self.port = int(str(self.settings.pop("port", 0)))
-        self.http_port = int(str(self.settings.pop("http_port", 0)))
+        # A port that the system chose could be that of an outgoing connection when the broker starts again.
+        self.port = int(str(self.settings.pop("port", 0))) or free_port()
+        self.http_port = int(str(self.settings.pop("http_port", 0))) or free_port()
         self.tls_port = self.https_port = OFF
         self.started_in_s = 0.0
         self._process: subprocess.Popen[str] | None = None

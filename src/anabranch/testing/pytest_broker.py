@@ -13,7 +13,14 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def anabranch_broker() -> Iterator[LocalBroker]:
-    """A fresh broker in this process, with memory in place of disks: `url`, `split`, `merge`, `crash`."""
+    """A fresh broker in this process, with memory in place of disks.
+
+    Example:
+        with Client(anabranch_broker.url) as client:
+            client.create_producer("orders").send(b"one tea", key="alice")
+            anabranch_broker.split("orders")
+            anabranch_broker.crash()
+    """
     # Applications whose tests use no broker should not wait for its modules.
     from anabranch.testing.local_broker import LocalBroker
 

@@ -266,3 +266,14 @@ class SimLoop(asyncio.BaseEventLoop):
 def _where(task: asyncio.Task[Any]) -> str:
     frames = task.get_stack(limit=1)
     return f"{frames[-1].f_code.co_qualname} line {frames[-1].f_lineno}" if frames else "?"
+
+
+def run_to_end(loop: SimLoop, work: Coroutine[Any, Any, None], found: list[str], limit_s: float) -> list[str]:
+    """Run `work` within this virtual time; return `found` with every error of the loop in words."""
+    with loop:
+        try:
+            loop.run(work, limit_s=limit_s)
+        except SimulationError as error:
+            found.append(f"{type(error).__name__}: {error}")
+        found += loop.errors
+    return found

@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
+from anabranch.testing.ports import free_port
+
 START_TIMEOUT_S = 300.0
 """A busy machine takes more than a minute for the start of a JVM."""
 STOP_TIMEOUT_S = 10.0
@@ -61,7 +63,7 @@ class SparkCluster:
     def start(self) -> SparkCluster:
         """Start all processes; returns when the master knows every worker."""
         self._scratch.mkdir(parents=True, exist_ok=True)
-        self._port = _free_port()
+        self._port = free_port()
         try:
             self._launch("master", "master.Master", "127.0.0.1", "--port", str(self._port))
             self._wait(self._master_listens, "master")
@@ -136,8 +138,3 @@ class SparkCluster:
                 return
             time.sleep(0.2)
         raise RuntimeError(f"Spark's {name} did not start:\n{self._log(name).read_text()[-4000:]}")
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])

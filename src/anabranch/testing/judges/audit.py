@@ -6,6 +6,7 @@ Looks into brokers, logs and metadata from outside; must not change anything.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Container
 
 from anabranch.ledger.storage import SegmentLog
@@ -13,9 +14,13 @@ from anabranch.metadata.layouts import layout_of
 from anabranch.model.layout import Layout, Segment
 from anabranch.testing.cluster import Cluster
 from anabranch.testing.faults import StoreTrouble
+from anabranch.testing.judges.checkers import violations
+from anabranch.testing.judges.metadata_witness import WitnessSettings
 from anabranch.testing.judges.wiretap import WireTap
 from anabranch.testing.judges.witness import Witness, behind
 from anabranch.testing.simprocess import SimProcess, State
+from anabranch.testing.simulation.compactions import COMPACTED
+from anabranch.testing.simulation.reader_kinds import CHECKPOINT, KEYED, QUEUE, STREAM
 from anabranch.testing.simulation.readers import TOPIC, Readers
 from anabranch.testing.simulation.requests import OTHER, Requests
 from anabranch.testing.simulation.shape import DiskFaults, Shape
@@ -27,7 +32,11 @@ TAKEOVER_S = 2.0
 
 
 class Audit:
-    """The audit of one run; set `witness` and `tap` before it starts; violations go to `found`, in words."""
+    """The judges of one run; violations go to `found`, in words."""
+
+    witness_kind: type[Witness] = Witness
+    witness: Witness
+    tap: WireTap
 
     def __init__(self, cluster: Cluster, readers: Readers, asked: Requests, found: list[str]) -> None:
         self.found = found
@@ -35,18 +44,43 @@ class Audit:
         self._loop = cluster.loop
         self._readers = readers
         self._asked = asked
-        self.witness: Witness
-        self.tap: WireTap
+
+    def watch(self, counts: Counter[str], grace_s: float) -> Witness:
+        """Judge changes and deliveries from now on; a lost consumer keeps its place for `grace_s`."""
+        cluster = self._cluster
+        settings = WitnessSettings(
+            topic=TOPIC,
+            ordered=frozenset([STREAM, KEYED]),
+            grace_s=grace_s,
+            log_of=cluster.log_of,
+            leads=lambda process: cluster.leads(process, TOPIC),
+            committed=self.look_at_children,
+        )
+        self.witness = self.witness_kind(self._loop, cluster.history, counts, settings)
+        cluster.tree.seen = self.witness.changed
+        cluster.network.tap = self.tap = WireTap(self.witness)
+        return self.witness
+
+    def judge(self) -> None:
+        """Judge the whole history, after the last event."""
+        self.witness.settle_doubts()
+        kinds = self._readers.kinds
+        self.found += violations(
+            self._cluster.history,
+            ordered=[kind for kind in kinds if kind != QUEUE],
+            unordered=[kind for kind in kinds if kind == QUEUE],
+            exact=[kind for kind in kinds if kind == CHECKPOINT],
+        )
 
     async def run(self) -> None:
         """Check that no operation is unfinished, no garbage is left and no subscription is missing."""
-        wrong = await self._look_over()
+        wrong = await self.look_over()
         for _ in range(AUDITS_MAX):
             if not wrong:
                 return
             # Auto-scaling may have been in the middle of a change.
             await asyncio.sleep(0.5)
-            wrong = await self._look_over()
+            wrong = await self.look_over()
         self.found += wrong
 
     def look_at_children(self, layout: Layout) -> None:
@@ -60,15 +94,15 @@ class Audit:
         for id_ in sorted(layout.segments.keys() - before[-1].segments.keys()):
             log = self._cluster.log_of(str(TOPIC.segment_name(layout.segments[id_].range, id_)))
             if log is not None:
-                self.found += self._absent(layout.segments[id_], log.cursors)
+                self.found += self.absent(layout.segments[id_], log.cursors)
 
-    def _absent(self, segment: Segment, cursors: Container[str]) -> list[str]:
+    def absent(self, segment: Segment, cursors: Container[str]) -> list[str]:
         late = self._asked.late.items()
         due = [name for name, epoch in late if segment.active or segment.created_epoch > epoch]
         absent = [name for name in [*self._readers.subscriptions, *due] if name not in cursors]
         return [f"segment {segment.id} lacks the subscription {name}" for name in absent]
 
-    async def _look_over(self) -> list[str]:
+    async def look_over(self) -> list[str]:
         record = await self._cluster.record(TOPIC)
         assert record is not None
         wrong = [f"a {record.intent.kind} is still under way"] if record.intent is not None else []
@@ -79,10 +113,10 @@ class Audit:
         for host in self._cluster.hosts:
             stores = None if host.broker is None else host.broker.stores
             for name in stores.names() if stores is not None else ():
-                if name not in expected and name not in other:
+                if name not in expected and name not in other and name != str(COMPACTED):
                     wrong.append(f"log {name} belongs to no segment")
         for name, segment in expected.items():
-            wrong += self._look_at(segment, self._cluster.log_of(name))
+            wrong += self.look_at(segment, self._cluster.log_of(name))
         known = {*self._readers.kinds, *self._asked.late, *self._asked.attempted}
         for sub, found in self.witness.subscriptions.items():
             if found.unfinished is not None:
@@ -100,7 +134,7 @@ class Audit:
             wrong.append(f"{OTHER} is still being changed")
         return frozenset(str(OTHER.segment_name(s.range, s.id)) for s in layout_of(record).segments.values())
 
-    def _look_at(self, segment: Segment, log: SegmentLog | None) -> list[str]:
+    def look_at(self, segment: Segment, log: SegmentLog | None) -> list[str]:
         if log is None:
             return [f"segment {segment.id} has no log"]
         if log.sealed == segment.active:
@@ -108,7 +142,7 @@ class Audit:
         known = {*self._readers.subscriptions, *self._asked.late, *self._asked.attempted}
         orphans = [name for name in log.cursors if name not in known]
         wrong = [f"segment {segment.id} has a cursor {name} of no subscription" for name in orphans]
-        return wrong + self._absent(segment, log.cursors)
+        return wrong + self.absent(segment, log.cursors)
 
     def _leaders(self) -> list[str]:
         """Exactly one broker leads the topic (V1)."""

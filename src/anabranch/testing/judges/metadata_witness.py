@@ -165,6 +165,18 @@ class MetadataWitness(WireListener):
                     self._since[sub, name, held.segment_id] = record.generation
         self._dealt[sub] = self._causes(record)
 
+    def is_unfinished(self, sub: str) -> bool:
+        """Whether an operation on a subscription is under way."""
+        record = self.subscriptions.get(sub)
+        return record is not None and record.unfinished is not None
+
+    def check_cursors(self, sub: str) -> None:
+        """A confirmed subscription exists on every active segment (L3)."""
+        for segment in () if self.layout is None else self.layout.active:
+            log = self._log(segment.id)
+            if log is not None and sub not in log.cursors:
+                self._wrong(f"segment {segment.id} lacks the subscription {sub}")
+
     def _check_sharing(self, sub: str, record: SubscriptionRecord) -> None:
         """A segment has one reader, or all of its readers share it (W1)."""
         readers: dict[int, list[tuple[str, bool]]] = {}

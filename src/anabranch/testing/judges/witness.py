@@ -55,7 +55,7 @@ class Witness(MetadataWitness):
             return
         self._check_hold(consumer, position, delivery)
         consumer.in_flight[position] = delivery
-        self._check_ancestors(consumer, position)
+        self.check_ancestors(consumer, position)
 
     def _check_hold(self, consumer: AttachSeen, position: Position, delivery: Delivery) -> None:
         """No other consumer holds entries of this bucket (W3) or got it in a newer generation (W1)."""
@@ -83,7 +83,7 @@ class Witness(MetadataWitness):
                 )
         self._owners[sub, segment, bucket] = consumer, generation
 
-    def _check_ancestors(self, consumer: AttachSeen, position: Position) -> None:
+    def check_ancestors(self, consumer: AttachSeen, position: Position) -> None:
         """Note unacknowledged entries of ancestors; a checker compares their keys at the end (O3)."""
         if self.layout is None or consumer.segment not in self.layout.segments:
             return

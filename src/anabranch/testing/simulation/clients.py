@@ -16,7 +16,7 @@ from anabranch.client.produce.producer import AsyncProducer
 from anabranch.errors import AnabranchError, AuthorizationError
 from anabranch.model.hashing import key_hash
 from anabranch.model.ids import MessageId
-from anabranch.model.layout import Router
+from anabranch.model.routing import Router
 from anabranch.testing.cluster import Cluster
 from anabranch.testing.judges.checkers import SendResult, Sent
 from anabranch.testing.simprocess import SimProcess

@@ -24,60 +24,18 @@ from anabranch.model.ranges import HashRange
 from anabranch.testing.cluster import Cluster
 from anabranch.testing.faults import StoreTrouble
 from anabranch.testing.judges.audit import Audit
-from anabranch.testing.judges.checkers import SendResult, violations
-from anabranch.testing.judges.metadata_witness import WitnessSettings
-from anabranch.testing.judges.wiretap import WireTap
-from anabranch.testing.judges.witness import Witness
+from anabranch.testing.judges.checkers import SendResult
 from anabranch.testing.sim_guard import GUARDED
-from anabranch.testing.simloop import SimLoop, SimulationError
+from anabranch.testing.simloop import SimLoop, run_to_end
 from anabranch.testing.simulation.clients import Clients, Senders
+from anabranch.testing.simulation.compactions import Compactions
 from anabranch.testing.simulation.liars import Liars
-from anabranch.testing.simulation.reader_kinds import CHECKPOINT, KEYED, QUEUE, STREAM
+from anabranch.testing.simulation.reader_kinds import QUEUE
 from anabranch.testing.simulation.readers import TOPIC, Readers
 from anabranch.testing.simulation.requests import Requests
 from anabranch.testing.simulation.roles import Roles, guard_of
-from anabranch.testing.simulation.shape import FAILPOINTS, OPERATIONS, SENDER, SPILL_STEPS, draw, draw_config
+from anabranch.testing.simulation.shape import SENDER, draw, draw_config
 from anabranch.testing.simulation.trouble import CLOCK_ERROR_MS, Trouble
-
-SOMETIMES = (
-    *(f"died at {step}" for step in FAILPOINTS),
-    *(f"{kind} asked for" for kind in OPERATIONS),
-    *(f"link {kind}" for kind in ("reset", "cut", "hold", "swallow")),
-    *(f"consumer {event}" for event in ("evicted", "hung", "killed", "left", "paused")),
-    *(f"broker {event}" for event in ("paused", "stopped")),
-    *(f"checkpoint {event}" for event in ("restored", "saved")),
-    *(f"disk {event}" for event in ("error", "filled", "full")),
-    *(f"key {event}" for event in ("paused", "stuck")),
-    *(f"late subscription {event}" for event in ("deleted", "made")),
-    *(f"lie {event}" for event in ("refused", "stored")),
-    *(f"{role} lost its right" for role in ("reader", "sender")),
-    *(f"log {event}" for event in ("loaded again", "unloaded")),
-    *(f"spill.{step}" for step in SPILL_STEPS),
-    *(f"store given {event}" for event in ("back", "to another broker")),
-    "bucket changed hands",
-    "clock jumped",
-    "delivered again",
-    "delivery taken back",
-    "read failed",
-    "record damaged",
-    "ended after a disk error",
-    "given back",
-    "killed while starting",
-    "machine lost",
-    "message crossed a seal",
-    "metadata stalled",
-    "operation interrupted",
-    "holder fenced",
-    "intruder refused",
-    "lease lost",
-    "paused broker was ended",
-    "process killed",
-    "reconnected",
-    "stream sent back",
-    "topic deleted",
-    "sender killed",
-)
-"""Events that must occur in some of many runs; a generator that cannot produce a case tests nothing."""
 
 HEAL_S = 60.0
 """The cluster must make progress within this time after the last fault."""
@@ -98,16 +56,11 @@ class ClusterRun:
         self.readers: Readers
         self.clients: Clients
         self.senders: Senders
+        self.compactions: Compactions
 
     def run(self) -> list[str]:
         """Run to the end; return every violation in words."""
-        with self.loop:
-            try:
-                self.loop.run(self._run(), limit_s=self.shape.busy_s + 10 * HEAL_S)
-            except SimulationError as error:
-                self.found.append(f"{type(error).__name__}: {error}")
-            self.found += self.loop.errors
-        return self.found
+        return run_to_end(self.loop, self._run(), self.found, self.shape.busy_s + 10 * HEAL_S)
 
     async def _run(self) -> None:
         shape = self.shape
@@ -123,11 +76,13 @@ class ClusterRun:
         if shape.clock_jumps:
             cluster.clock_offsets_ms = (-CLOCK_ERROR_MS, CLOCK_ERROR_MS)
         keeping = self.loop.create_task(cluster.keep_up(), name="keep the brokers up")
-        witness = requests.witness = self._watch(audit, config.consumer_grace_s)
+        # A role that loses its right loses its place at once.
+        requests.witness = audit.watch(self.counts, 0.0 if shape.revocations else config.consumer_grace_s)
         for host in cluster.hosts:
             await host.up.wait()
         takeovers = self.loop.create_task(audit.watch_takeovers(shape), name="watch takeovers")
         roles = Roles(self.clients, shape, self.found)
+        self.compactions = Compactions(self.clients, shape, self.found)
         await roles.start()
         await self._start_load()
         await asyncio.gather(
@@ -138,10 +93,12 @@ class ClusterRun:
             requests.change_subscriptions(),
             requests.seek(),
             requests.churn(),
+            self.compactions.run(),
         )
         await self._heal(audit)
-        witness.settle_doubts()
-        self._judge()
+        audit.judge()
+        for platter in cluster.platters.values():
+            self.counts.update(platter.outcomes)
         takeovers.cancel()
         await cluster.stop()
         keeping.cancel()
@@ -152,33 +109,18 @@ class ClusterRun:
         self.cluster.deaths.clear()
         self.cluster.network.heal()
         if await self._settled():
+            await self.compactions.finish()
             await self._probe()
             await audit.run()
             await self.clients.end_consumers(self.found)
             await self._look_again()
-
-    def _watch(self, audit: Audit, grace_s: float) -> Witness:
-        cluster = self.cluster
-        settings = WitnessSettings(
-            topic=TOPIC,
-            ordered=frozenset([STREAM, KEYED]),
-            # A role that loses its right loses its place at once.
-            grace_s=0.0 if self.shape.revocations else grace_s,
-            log_of=cluster.log_of,
-            leads=lambda process: cluster.leads(process, TOPIC),
-            committed=audit.look_at_children,
-        )
-        witness = Witness(self.loop, cluster.history, self.counts, settings)
-        cluster.tree.seen = witness.changed
-        cluster.network.tap = tap = WireTap(witness)
-        audit.witness, audit.tap = witness, tap
-        return witness
+            await self.compactions.judge()
 
     async def _start_load(self) -> None:
         shape, cluster = self.shape, self.cluster
         await cluster.in_broker(lambda broker: broker.controllers.create_topic(TOPIC, shape.segments))
         for subscription in self.readers.subscriptions:
-            await cluster.with_controller(TOPIC, partial(_subscribe, subscription))
+            await cluster.with_controller(TOPIC, partial(subscribe, subscription))
         for kind, wanted in self.readers.wanted.items():
             for number in range(wanted):
                 self.clients.start_consumer(kind, f"{kind}-{number}")
@@ -186,17 +128,6 @@ class ClusterRun:
         cluster.deaths = list(shape.deaths)
         for setting in fields(StoreTrouble):
             setattr(cluster.store_trouble, setting.name, getattr(shape.store_trouble, setting.name))
-
-    def _judge(self) -> None:
-        kinds = self.readers.kinds
-        self.found += violations(
-            self.cluster.history,
-            ordered=[kind for kind in kinds if kind != QUEUE],
-            unordered=[kind for kind in kinds if kind == QUEUE],
-            exact=[kind for kind in kinds if kind == CHECKPOINT],
-        )
-        for platter in self.cluster.platters.values():
-            self.counts.update(platter.outcomes)
 
     def _config(self) -> BrokerConfig:
         rng = self.rng
@@ -288,7 +219,8 @@ class ClusterRun:
         await self.clients.end_consumers(self.found)
 
 
-async def _subscribe(subscription: str, controller: TopicLeader) -> None:
+async def subscribe(subscription: str, controller: TopicLeader) -> None:
+    """Create the subscription of a kind of readers."""
     await controller.ensure_subscription(
         subscription, "QUEUE" if subscription == QUEUE else "STREAM", "earliest"
     )

@@ -9,9 +9,11 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 
 from anabranch.broker.broker import Broker
+from anabranch.control.quiet_periods import LATE_S
 from anabranch.controller.ports.leader import TopicLeader
 from anabranch.errors import (
     AnabranchError,
@@ -25,9 +27,9 @@ from anabranch.errors import (
 )
 from anabranch.metadata.records import InitialPosition, SubscriptionKind
 from anabranch.model.hashing import key_hash
-from anabranch.model.layout import Router
 from anabranch.model.names import TopicName
 from anabranch.model.ranges import FULL, HashRange
+from anabranch.model.routing import Router
 from anabranch.model.weights import Cells, balanced_bucket_splits, balanced_points
 from anabranch.testing.cluster import Cluster
 from anabranch.testing.judges.checkers import SendResult
@@ -51,10 +53,16 @@ OVERTAKEN = (
 )
 """Errors of a retry whose earlier, interrupted attempt took effect."""
 
+AGAIN = "again"
+"""The subscription whose name is used again and again."""
+
+ANSWER_S = 3.0
+"""How long an insistent administrator waits for an answer, which a paused process does not give."""
+
 ATTEMPTS_MAX = 60
 
 REWIND_S = 20.0
-"""A seek has taken effect after this time, even if it was interrupted."""
+"""When no seek is under way any more, its consequences are over after this time."""
 
 
 class Requests:
@@ -157,6 +165,32 @@ class Requests:
                     self._counts["late subscription deleted"] += 1
                     self.attempted.pop(name)
 
+    async def reuse_name(self, rounds: int) -> None:
+        """Delete a subscription and make it again; a late call of the deletion must not hit the new one."""
+        for _ in range(rounds):
+            await asyncio.sleep(self._rng.uniform(0, self._shape.busy_s / rounds))
+            self.late.pop(AGAIN, None)
+            self.attempted[AGAIN] = None
+            former = self.witness.subscriptions.get(AGAIN)
+            if former is not None:
+                await self._insist(partial(_unmake_this, AGAIN, former.created_at_ms))
+            made = await self._insist(partial(_make, AGAIN, "QUEUE", "earliest"))
+            if made:
+                self._counts["name used again"] += former is not None
+                await asyncio.sleep(LATE_S)
+                self.witness.check_cursors(AGAIN)
+                self.late[AGAIN] = self.witness.layout.epoch if self.witness.layout else 0
+
+    async def _insist(self, work: Callable[[TopicLeader], Awaitable[bool]]) -> bool:
+        """Repeat a request until it certainly took effect; False if it never did."""
+        for _ in range(ATTEMPTS_MAX):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ANSWER_S):
+                    if await self._ask(work):
+                        return True
+            await asyncio.sleep(0.5)
+        return False
+
     async def churn(self) -> None:
         """Create and delete a topic repeatedly; an interrupted attempt may have taken effect."""
         for _ in range(self._shape.churn):
@@ -184,6 +218,8 @@ class Requests:
             if await self._ask(partial(_rewind, STREAM)):
                 self._counts["stream sent back"] += 1
             # An unanswered seek still takes effect, and so do acknowledgements under way.
+            while self.witness.is_unfinished(STREAM):  # noqa: ASYNC110
+                await asyncio.sleep(1.0)
             await asyncio.sleep(REWIND_S)
             self.witness.rewind(STREAM)
             self._cluster.history.rewound.discard(STREAM)
@@ -231,6 +267,12 @@ async def _rewind(name: str, controller: TopicLeader) -> bool:
 
 async def _skip(name: str, controller: TopicLeader) -> bool:
     return await _found(controller.skip_all(name))
+
+
+async def _unmake_this(name: str, created_at_ms: int, controller: TopicLeader) -> bool:
+    """Delete a subscription unless it was made again since, so that a late request does no harm."""
+    await _found(controller.delete_subscription(name, created_at_ms=created_at_ms))
+    return True
 
 
 async def _unmake(name: str, controller: TopicLeader) -> bool:

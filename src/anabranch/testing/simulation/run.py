@@ -21,8 +21,10 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
-from anabranch.testing.simulation.cluster_run import SOMETIMES, ClusterRun
+from anabranch.testing.simulation.cluster_run import ClusterRun
+from anabranch.testing.simulation.control_run import ControlRun
 from anabranch.testing.simulation.shape import FAILPOINTS
+from anabranch.testing.simulation.sometimes import SOMETIMES
 from anabranch.testing.simulation.storage_run import StorageRun
 
 SEEDS_FOR_SOMETIMES = 500
@@ -32,6 +34,9 @@ RUNS_PER_POOL = 1000
 """Worker processes are replaced after so many runs; `max_tasks_per_child` was seen to hang."""
 
 STORAGE = "storage"
+CONTROL = "control"
+CONTROL_EVERY = 4
+"""Of so many seeds one also runs control processes over a simulated Pulsar."""
 LINE_MAX = 2000
 
 
@@ -54,7 +59,7 @@ def step_of(seed: int) -> str | None:
 def run_one(seed: int, step: str | None, trace: list[str] | None = None) -> Result:
     """Run one simulation without garbage collection, whose times differ between runs."""
     began = time.perf_counter()
-    run: ClusterRun | StorageRun = StorageRun(seed) if step == STORAGE else ClusterRun(seed, step)
+    run = _run_of(seed, step)
     run.loop.trace = trace
     with _silence():
         try:
@@ -62,6 +67,12 @@ def run_one(seed: int, step: str | None, trace: list[str] | None = None) -> Resu
         except Exception:
             found = [traceback.format_exc()]
     return Result(seed, step, found, run.counts, run.loop.digest, time.perf_counter() - began)
+
+
+def _run_of(seed: int, step: str | None) -> ClusterRun | StorageRun | ControlRun:
+    if step == STORAGE:
+        return StorageRun(seed)
+    return ControlRun(seed) if step == CONTROL else ClusterRun(seed, step)
 
 
 @contextmanager
@@ -87,10 +98,11 @@ def _silence() -> Iterator[None]:
 
 
 def run_many(first: int, count: int, jobs: int) -> int:
-    """Run `count` cluster seeds and as many storage seeds; return the exit code."""
+    """Run `count` cluster seeds, as many storage seeds, and some control seeds; return the exit code."""
     work: list[tuple[int, str | None]] = []
     for seed in range(first, first + count):
         work += [(seed, step_of(seed)), (seed, STORAGE)]
+        work += [(seed, CONTROL)] if seed % CONTROL_EVERY == 0 else []
     counts: Counter[str] = Counter()
     failed = 0
     began = time.perf_counter()
@@ -123,7 +135,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=0, help="the first of them (0)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (one per core)")
     parser.add_argument("--seed", type=int, help="run this one only")
-    parser.add_argument("--step", choices=[*FAILPOINTS, STORAGE], help="with --seed: where the broker dies")
+    steps = [*FAILPOINTS, STORAGE, CONTROL]
+    parser.add_argument("--step", choices=steps, help="with --seed: where the broker dies")
     parser.add_argument("--trace", type=Path, help="with --seed: write every event to this file")
     arguments = parser.parse_args(argv)
     if arguments.seed is None:

@@ -25,6 +25,8 @@ FAILPOINTS = tuple(f"{kind}.{step}" for kind in OPERATIONS for step in STEPS)
 
 SPILL_STEPS = ("copied", "synced", "acknowledged", "drained", "deleted")
 
+COMPACTION_STEPS = ("named", "copying", "copied", "switched", "marked")
+
 OTHER_STEPS = (
     *(
         f"subscription.{kind}.{step}"
@@ -115,6 +117,8 @@ class Shape:
     """How often a role loses its rights for a while."""
     group_members: int
     """Checkpoint consumers that share the topic and commit."""
+    compactions: int | None = None
+    """How often a classic topic is compacted; None lets the run draw it, and a test may choose."""
     forgetful: bool = False
     """Whether queue consumers never acknowledge some messages; no seed draws it, a test may."""
 
