@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from anabranch.bench.results import Row
-from anabranch.protocol import batches, commands
+from anabranch.protocol import commands, singles
 from anabranch.protocol.hot_frames import encode_send
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.testing.process import BrokerProcess
@@ -84,7 +84,7 @@ class WireProducers:
 
 
 def _frame(producer: int, sequence: int) -> bytes:
-    entry = batches.build_single(VALUE, None, sequence, producer_name="bench", publish_time_ms=1)
+    entry = singles.build_single(VALUE, None, sequence, producer_name="bench", publish_time_ms=1)
     return b"".join(encode_send(producer, sequence, 1, 0, entry))
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 from anabranch.bench.results import Row
 from anabranch.bench.scale_client import FrameClient, timed
 from anabranch.model.hashing import sticky_hash
-from anabranch.protocol import batches
+from anabranch.protocol import singles
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.testing.process import BrokerProcess
 
@@ -120,7 +120,7 @@ class _Reader:
 
 def _entry(key: str, number: int) -> bytes:
     value = (b"%d " % number).ljust(100, b"x")
-    return batches.build_single(value, key, max(number, 0), producer_name="", publish_time_ms=1)
+    return singles.build_single(value, key, max(number, 0), producer_name="", publish_time_ms=1)
 
 
 def _fill(port: int, count: int) -> None:

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -48,6 +48,9 @@ CONNECTOR: Final = (
 They are copied one by one, because PySpark has the rest of what they need.
 """
 CLUSTER_ID: Final = "MkU3OEVBNTcwNTJENDM2Qg"
+NO_SETTINGS: Final[Mapping[str, object]] = {}
+FSYNC: Final[Mapping[str, object]] = {"log.flush.interval.messages": 1}
+"""Kafka confirms an append after it is on disk, as our broker does."""
 
 
 class KafkaPeer:
@@ -58,35 +61,49 @@ class KafkaPeer:
         self.connector = connector
 
     @classmethod
-    def find(cls) -> KafkaPeer | None:
-        """Resolve the jars once; None, with a line on standard error, if that is not possible."""
+    def find(cls, *, connector: bool = True) -> KafkaPeer | None:
+        """Resolve the jars once; None, with a line on standard error, if that is not possible.
+
+        Without `connector` the jars of Spark's connector are left out.
+        """
         if shutil.which("java") is None or shutil.which("mvn") is None:
             _report_absence("needs java and mvn")
             return None
         try:
-            return cls(_classpath(), _connector())
+            return cls(_classpath(), _connector() if connector else ())
         except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
             _report_absence(f"could not be resolved: {error}")
             return None
 
     @contextlib.contextmanager
-    def started(self, scratch: Path) -> Iterator[str]:
+    def started(self, scratch: Path, settings: Mapping[str, object] = NO_SETTINGS) -> Iterator[str]:
         """Run one node that is broker and controller; yields its address."""
+        process, address = self.launch(scratch, settings)
+        try:
+            yield address
+        finally:
+            process.kill()
+            process.wait()
+
+    def launch(self, scratch: Path, settings: Mapping[str, object]) -> tuple[subprocess.Popen[bytes], str]:
+        """Start a node that goes on after this process; returns it with its address when it is ready."""
         scratch.mkdir(parents=True)
         port, controller_port = _free_port(), _free_port()
         config = scratch / "server.properties"
-        config.write_text(_settings(port, controller_port, scratch / "logs"))
+        config.write_text(_settings(port, controller_port, scratch / "logs", settings))
         java = ["java", "-Xmx1g", "-cp", self._classpath]
         with (scratch / "kafka.log").open("w") as log:
             form = [*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(config)]
             subprocess.run(form, check=True, stdout=log, stderr=log, timeout=READY_S)
-            process = subprocess.Popen([*java, "kafka.Kafka", str(config)], stdout=log, stderr=log)
+            serve = [*java, "kafka.Kafka", str(config)]
+            process = subprocess.Popen(serve, stdout=log, stderr=log, start_new_session=True)
         try:
             _wait_ready(process, port, scratch / "kafka.log")
-            yield f"127.0.0.1:{port}"
-        finally:
+        except BaseException:
             process.kill()
             process.wait()
+            raise
+        return process, f"127.0.0.1:{port}"
 
 
 def _maven(*arguments: str) -> None:
@@ -121,7 +138,7 @@ def _report_absence(why: str) -> None:
     print(f"{PEER} {why}; the figures stand without it", file=sys.stderr)
 
 
-def _settings(port: int, controller_port: int, logs: Path) -> str:
+def _settings(port: int, controller_port: int, logs: Path, more: Mapping[str, object]) -> str:
     settings = {
         "process.roles": "broker,controller",
         "node.id": 1,
@@ -133,6 +150,7 @@ def _settings(port: int, controller_port: int, logs: Path) -> str:
         "log.dirs": logs,
         "num.partitions": PARTITIONS,
         "offsets.topic.replication.factor": 1,
+        **more,
     }
     return "".join(f"{name}={value}\n" for name, value in settings.items())
 

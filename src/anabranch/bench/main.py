@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from anabranch.bench import (
     broker,
-    clients,
     connecting,
+    engine,
     flood,
     held_lanes,
     hot_key,
@@ -23,6 +24,7 @@ from anabranch.bench import (
     tls,
     workers,
 )
+from anabranch.bench.peers import comparing
 from anabranch.bench.results import Row, show, store
 
 Benchmark = Callable[[Path, bool], list[Row]]
@@ -31,9 +33,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "start": broker.run_start,
     "entries": broker.run_entries,
     "connect": connecting.run,
-    "publish": clients.run_publish,
-    "consume": clients.run_consume,
-    "latency": clients.run_latency,
+    "peers": comparing.run,
     "flood": flood.run,
     "tls": tls.run,
     "layout": layout.run,
@@ -45,8 +45,12 @@ BENCHMARKS: dict[str, Benchmark] = {
     "spark": pipeline.run,
 }
 
-EXTRA: dict[str, Benchmark] = {"hot-key-short": hot_key.run_short, "spark-workers": spark_workers.run}
-"""Other forms of benchmarks, which `all` leaves out."""
+EXTRA: dict[str, Benchmark] = {
+    "hot-key-short": hot_key.run_short,
+    "spark-workers": spark_workers.run,
+    "engine": engine.run,
+}
+"""Other forms of benchmarks, and the one of a whole Pulsar cluster; `all` leaves them out."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,8 +65,10 @@ def run(arguments: argparse.Namespace) -> int:
     rows: list[Row] = []
     for name in names:
         print(f"==> {name}", file=sys.stderr, flush=True)
+        began = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="anabranch-bench-") as scratch:
             rows += {**BENCHMARKS, **EXTRA}[name](Path(scratch), arguments.fast)
+        print(f"    {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     store(rows, arguments.output)
     if arguments.json:
         print(arguments.output.read_text(), end="")

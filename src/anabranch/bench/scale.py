@@ -21,6 +21,7 @@ NAMESPACE = "public/default"
 AT_ONCE = 200
 ENTRIES = 3
 SETTLE_S = 1.0
+FAST_SCALING_S = 3.0
 SCALING_S = 10.0
 """Interval of auto-scaling: an unused topic is led for two of them at most before it rests."""
 
@@ -86,20 +87,21 @@ def _subscribe(number: int, log: str) -> pb.CommandSubscribe:
 
 def run(scratch: Path, fast: bool) -> list[Row]:
     count = 1000 if fast else 10_000
-    rows = [row for kind in KINDS for row in run_topics(scratch, kind, count)]
+    scaling_s = FAST_SCALING_S if fast else SCALING_S
+    rows = [row for kind in KINDS for row in run_topics(scratch, kind, count, scaling_s)]
     return [*rows, run_connections(scratch, count)]
 
 
-def run_topics(scratch: Path, kind: Kind, count: int) -> list[Row]:
+def run_topics(scratch: Path, kind: Kind, count: int, scaling_s: float) -> list[Row]:
     title = f"{count:,} {kind.name} topics"
-    settings = {"auto_scale_interval_s": SCALING_S, "load_report_interval_s": 2.0, "log_idle_s": 1.0}
+    settings = {"auto_scale_interval_s": scaling_s, "load_report_interval_s": 2.0, "log_idle_s": 1.0}
     broker = BrokerProcess(scratch / kind.name, settings)
     with broker:
         time.sleep(SETTLE_S)
         empty = broker.memory_bytes()
         kind.seed(broker.port, count)
         used = (broker.memory_bytes() - empty) / count
-        time.sleep(2.5 * SCALING_S)
+        time.sleep(2.5 * scaling_s)
         idle = (broker.memory_bytes() - empty) / count
         broker.kill()
         broker.start()
@@ -109,7 +111,7 @@ def run_topics(scratch: Path, kind: Kind, count: int) -> list[Row]:
         starts["after a stop"] = broker.started_in_s
         time.sleep(SETTLE_S)
         unused = (broker.memory_bytes() - empty) / count
-        stalls = _stalls(broker, kind)
+        stalls = _stalls(broker, kind, scaling_s)
         stops["the second"] = timed(broker.stop)
         broker.start()
     memory = {"just used": used, "idle": idle, "unused since the start": unused}
@@ -127,7 +129,7 @@ def run_topics(scratch: Path, kind: Kind, count: int) -> list[Row]:
     ]
 
 
-def _stalls(broker: BrokerProcess, kind: Kind) -> dict[str, float]:
+def _stalls(broker: BrokerProcess, kind: Kind, scaling_s: float) -> dict[str, float]:
     """The longest round trip of a ping during each of these, in milliseconds."""
     client = FrameClient(broker.port)
     listing = pb.CommandGetTopicsOfNamespace(request_id=1, namespace=NAMESPACE)
@@ -137,7 +139,7 @@ def _stalls(broker: BrokerProcess, kind: Kind) -> dict[str, float]:
         "REST list": lambda: fetch(broker.http_port, kind.path),
         "list by wire": lambda: client.ask([listing]),
         "command line": lambda: subprocess.run(shown, check=True, capture_output=True),
-        "upkeep": lambda: time.sleep(SCALING_S),
+        "upkeep": lambda: time.sleep(scaling_s),
     }
     found = {name: stall_ms(broker.port, work) for name, work in works.items()}
     client.close()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from google.protobuf.message import Message
 
 from anabranch.bench.results import percentile_ms
-from anabranch.protocol import batches, commands
+from anabranch.protocol import commands, singles
 from anabranch.protocol.commands import Command, CommandCutter, Send, SendReceipt
 from anabranch.protocol.hot_frames import encode_send
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -77,7 +77,7 @@ def _is_answer(command: Command) -> bool:
 
 
 def _entry(sequence: int) -> bytes:
-    return batches.build_single(VALUE, None, sequence, producer_name="bench", publish_time_ms=1)
+    return singles.build_single(VALUE, None, sequence, producer_name="bench", publish_time_ms=1)
 
 
 class Pinger:

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from anabranch.bench.broker import WireProducers
-from anabranch.bench.clients import publish_bulk, publish_each
+from anabranch.bench.peers.ours import publish_bulk, publish_each
 from anabranch.bench.results import Row
 from anabranch.testing.certificates import Authority, tls_settings
 from anabranch.testing.process import BrokerProcess
 from anabranch.transport.tls import ClientTls
 
 GOAL = 0.70
+TOPIC = "topic://public/default/bench"
 
 Publish = Callable[..., Coroutine[Any, Any, float]]
 
@@ -33,7 +34,7 @@ def run(scratch: Path, fast: bool) -> list[Row]:
 
         def clients(publish: Publish, messages: int, tls: bool) -> float:
             url, trust = (broker.tls_url, authority.file) if tls else (broker.url, None)
-            return asyncio.run(publish(url, messages, tls_trust_certs_file_path=trust))
+            return asyncio.run(publish(url, TOPIC, messages, tls_trust_certs_file_path=trust))
 
         def entries(tls: bool) -> float:
             port = broker.tls_port if tls else broker.port

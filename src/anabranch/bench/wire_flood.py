@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import socket
 import time
+from array import array
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from itertools import chain
 from anabranch.model.hashing import bucket_hash, key_hash, segment_hash
 from anabranch.model.names import TopicName
 from anabranch.model.ranges import HashRange
-from anabranch.protocol import batches, commands
+from anabranch.protocol import commands, singles
 from anabranch.protocol.commands import Command, CommandCutter, SendReceipt
 from anabranch.protocol.hot_frames import encode_send
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -37,8 +38,9 @@ class WireFlood:
     """Sends rising numbers, one in each entry, with `in_flight` of them unanswered; the keys take turns."""
 
     def __init__(self, port: int, topic: TopicName, keys: Sequence[str], in_flight: int) -> None:
-        self.sent: list[float] = []
-        self.answered: list[float] = []
+        # Arrays, because each collection of garbage would visit every item of a list.
+        self.sent = array("d")
+        self.answered = array("d")
         self.full = False
         """Whether `in_flight` sends were unanswered since this was last set to False."""
         self._topic = topic
@@ -92,7 +94,7 @@ class WireFlood:
 
     def _frame(self, id_: int, number: int) -> None:
         at = number % len(self._keys)
-        entry = batches.build_single(
+        entry = singles.build_single(
             b"%d" % number,
             self._keys[at],
             number,

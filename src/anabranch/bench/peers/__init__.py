@@ -1,0 +1,1 @@
+"""One client per module, each with the same jobs, and their comparison in one run."""
