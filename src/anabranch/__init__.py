@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from anabranch.admin.client.asynchronous.client import AsyncAdminClient
     from anabranch.admin.client.blocking.client import AdminClient
     from anabranch.aio import Backoff
+    from anabranch.apps import App
     from anabranch.client.api import AsyncClient
     from anabranch.client.blocking import (
         CheckpointConsumer,
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from anabranch.client.consume.run_options import RunStatistics
     from anabranch.client.consume.stream_consumer import AsyncStreamConsumer
     from anabranch.client.consume.topics_consumer import AsyncTopicsConsumer
+    from anabranch.client.encryption import Decrypt, Encrypt, EncryptionKey, PemFiles
+    from anabranch.client.interceptors import Interceptor, SentMessage
     from anabranch.client.message import Message
     from anabranch.client.options import Batching, DeadLetter
     from anabranch.client.produce.producer import AsyncProducer
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from anabranch.errors import AnabranchError
     from anabranch.model.checkpoint import Checkpoint
     from anabranch.model.ids import MessageId
+    from anabranch.protocol.encryption import EncryptionContext
     from anabranch.schemas.schema_errors import SchemaError
 
 __version__ = "0.1.0"
@@ -48,6 +52,7 @@ __version__ = "0.1.0"
 _HOME = {
     "AdminClient": "anabranch.admin.client.blocking.client",
     "AnabranchError": "anabranch.errors",
+    "App": "anabranch.apps",
     "AsyncAdminClient": "anabranch.admin.client.asynchronous.client",
     "AsyncCheckpointConsumer": "anabranch.client.consume.checkpoint_consumer",
     "AsyncClient": "anabranch.client.api",
@@ -66,12 +71,19 @@ _HOME = {
     "CheckpointConsumer": "anabranch.client.blocking",
     "Client": "anabranch.client.blocking",
     "DeadLetter": "anabranch.client.options",
+    "Decrypt": "anabranch.client.encryption",
+    "Encrypt": "anabranch.client.encryption",
+    "EncryptionContext": "anabranch.protocol.encryption",
+    "EncryptionKey": "anabranch.client.encryption",
+    "Interceptor": "anabranch.client.interceptors",
     "Message": "anabranch.client.message",
     "MessageId": "anabranch.model.ids",
+    "PemFiles": "anabranch.client.encryption",
     "Producer": "anabranch.client.blocking",
     "QueueConsumer": "anabranch.client.blocking",
     "RunStatistics": "anabranch.client.consume.run_options",
     "Schema": "anabranch.client.schema",
+    "SentMessage": "anabranch.client.interceptors",
     "SchemaError": "anabranch.schemas.schema_errors",
     "StreamConsumer": "anabranch.client.blocking",
     "TopicsConsumer": "anabranch.client.blocking",
@@ -80,6 +92,7 @@ _HOME = {
 __all__ = [
     "AdminClient",
     "AnabranchError",
+    "App",
     "AsyncAdminClient",
     "AsyncCheckpointConsumer",
     "AsyncClient",
@@ -98,13 +111,20 @@ __all__ = [
     "CheckpointConsumer",
     "Client",
     "DeadLetter",
+    "Decrypt",
+    "Encrypt",
+    "EncryptionContext",
+    "EncryptionKey",
+    "Interceptor",
     "Message",
     "MessageId",
+    "PemFiles",
     "Producer",
     "QueueConsumer",
     "RunStatistics",
     "Schema",
     "SchemaError",
+    "SentMessage",
     "StreamConsumer",
     "TopicsConsumer",
 ]

@@ -1,32 +1,24 @@
 """Composition root: build one broker process from its configuration, run it, stop it.
 
-All other modules receive their parts from outside; this module chooses them. The modules that a broker needs
-in order to listen are imported first, and the HTTP stack after it listens.
+All other modules receive their parts from outside; this module chooses them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-import gc
-import importlib
 import logging
 import os
 import random
-import signal
-import socket
 import sys
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from anabranch import descriptors, locks
 from anabranch.admin.logs import serve_logs
 from anabranch.aio import new_event_loop
+from anabranch.attending import Worker, attend, endpoint_of, stop_on_signals
 from anabranch.broker.broker import Broker
-from anabranch.broker.cluster.endpoint import Endpoint, PeerTls
 from anabranch.broker.cluster.environment import BrokerEnvironment
 from anabranch.clock import SystemClock
 from anabranch.config.broker import BrokerConfig
@@ -35,7 +27,7 @@ from anabranch.failpoints import Failpoints, NoFailpoints, ProcessFailpoints
 from anabranch.ledger.file_storage import FileStorage
 from anabranch.ledger.limits import StorageLimits
 from anabranch.ledger.os_disk import LOCK_FILE, OsDisk
-from anabranch.listening import OPTIONS, Listeners, bind
+from anabranch.listening import bind
 from anabranch.metadata import sqlite_check
 from anabranch.metadata.metadata_reserve import MetadataReserve
 from anabranch.metadata.sqlite import SqliteStore
@@ -43,9 +35,6 @@ from anabranch.security.configured import make_audit, make_gate
 from anabranch.security.peer_secret_file import PeerSecretFile
 from anabranch.security.tls import BrokerTls, peer_context, server_context
 from anabranch.timings import Timings
-from anabranch.transport.accepting import Acceptor, TlsHandshake
-from anabranch.transport.door import Door
-from anabranch.transport.pump import Pump
 
 log = logging.getLogger(__name__)
 
@@ -54,21 +43,6 @@ POLL_S = 0.01
 
 SWITCH_S = 0.0005
 """How long one thread keeps the interpreter; at 5 ms a busy metadata thread would stall the event loop."""
-
-TIDY_S = 1.0
-TIDY_LOGS = 64
-"""A full garbage collection runs after this many removed logs."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Worker:
-    """One broker process: its number, its listening sockets, and its link to the process that started it."""
-
-    id: int
-    listeners: Listeners
-    ready: Callable[[], None]
-    parent: socket.socket | None = None
-    """Readable once the process that started this one has ended."""
 
 
 def run(config: BrokerConfig) -> int:
@@ -129,41 +103,13 @@ def prepare_metadata(config: BrokerConfig) -> None:
 
 async def serve(config: BrokerConfig, worker: Worker, files_per_store: int) -> int:
     """Run one broker; returns the exit code, which is 1 when it stopped because a disk failed."""
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    if worker.parent is not None:
-        loop.add_reader(worker.parent, stopping.set)
     store = _metadata_store(config)
     tls = BrokerTls.load(config, SystemClock()) if config.has_tls else None
     broker = _make_broker(config, worker, store, files_per_store, tls)
-    beside = [
-        asyncio.ensure_future(_stop_when_failed(broker, stopping)),
-        asyncio.ensure_future(_tidy(broker)),
-    ]
-    if tls is not None:
-        beside.append(asyncio.ensure_future(tls.follow(config.tls_refresh_s)))
     try:
-        if await _unless(stopping, broker.start()):
-            worker.ready()
-            # Objects that live as long as the process are excluded from collections, and collections are
-            # rare: at the default threshold of 700 allocations they took a quarter of the CPU under load.
-            gc.collect()
-            gc.freeze()
-            gc.set_threshold(10_000, 20, 100)
-            await _serve_http(broker, worker.listeners, stopping, tls)
+        return await attend(broker, worker, tls, stop_on_signals())
     finally:
-        for task in beside:
-            task.cancel()
-        if worker.parent is not None:
-            loop.remove_reader(worker.parent)
-        for listener in (*worker.listeners.of("http"), *worker.listeners.of("https")):
-            listener.close()
-        await broker.stop()
-        await broker.gate.audit.close()
         await store.close()
-    return int(broker.failed.is_set())
 
 
 def _metadata_store(config: BrokerConfig) -> SqliteStore:
@@ -177,37 +123,6 @@ def _metadata_store(config: BrokerConfig) -> SqliteStore:
         alone=config.workers == 1,
         may_end=is_worker,
     )
-
-
-async def _stop_when_failed(broker: Broker, stopping: asyncio.Event) -> None:
-    await broker.failed.wait()
-    stopping.set()
-
-
-async def _tidy(broker: Broker) -> None:
-    """Collect removed logs, which are reference cycles, and end links that a rotated secret has proven."""
-    collected = 0
-    while True:
-        await asyncio.sleep(TIDY_S)
-        broker.secret.refresh()
-        if broker.logs.dropped >= collected + TIDY_LOGS:
-            collected = broker.logs.dropped
-            gc.collect()
-
-
-async def _unless(stopping: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
-    """Run `work` to its end, or cancel it when `stopping` is set; returns whether it was done."""
-    task = asyncio.ensure_future(work)
-    stopped = asyncio.ensure_future(stopping.wait())
-    try:
-        await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-        return not task.cancelled()
-    finally:
-        stopped.cancel()
 
 
 def stores_of(config: BrokerConfig) -> int:
@@ -253,46 +168,9 @@ def _make_broker(
             timings,
             gate,
         ),
-        _endpoint(config, worker.listeners, tls),
+        endpoint_of(config, worker.listeners, tls),
         id=worker.id,
     )
     # Before the broker listens: other workers may call its logs before its HTTP stack is loaded.
     serve_logs(broker)
     return broker
-
-
-def _endpoint(config: BrokerConfig, listeners: Listeners, tls: BrokerTls | None) -> Endpoint:
-    async def accept(door: Door[Pump]) -> list[Acceptor[Pump]]:
-        made = [Acceptor(listener, door) for listener in listeners.of("pulsar")]
-        if tls is not None:
-            handshake = TlsHandshake(tls.server, config.handshake_timeout_s)
-            made += [Acceptor(listener, door, handshake) for listener in listeners.of("pulsar+ssl")]
-        return made
-
-    urls = {scheme: listeners.own_url(config, scheme) for scheme in OPTIONS}
-    return Endpoint(
-        urls["pulsar"],
-        urls["http"],
-        accept,
-        url_tls=urls["pulsar+ssl"],
-        http_url_tls=urls["https"],
-        peer_tls=None if tls is None else PeerTls(tls.peers, preferred=config.broker_client_tls),
-    )
-
-
-async def _serve_http(
-    broker: Broker, listeners: Listeners, stopping: asyncio.Event, tls: BrokerTls | None
-) -> None:
-    # The HTTP stack takes longer to import than all other modules together. Its sockets listen already, so
-    # early requests wait in the backlog, and a thread imports it while the event loop serves.
-    server_module = await asyncio.to_thread(importlib.import_module, "anabranch.admin.server")
-    server = server_module.AdminServer(broker, listeners.of("http"))
-    if tls is not None:
-        handshake = TlsHandshake(tls.server, broker.config.http_request_timeout_s)
-        server.listen_tls(listeners.of("https"), handshake)
-    await server.start()
-    try:
-        await stopping.wait()
-        log.info("stopping")
-    finally:
-        await server.stop()

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from anabranch import node
+from anabranch.attending import Worker
 from anabranch.config.broker import BrokerConfig
 from anabranch.data.directory import open_data
 from anabranch.errors import AnabranchError
@@ -193,7 +194,7 @@ class Supervisor:
 
         code = 1
         try:
-            started = node.Worker(worker.number, worker.listeners, ready, parent)
+            started = Worker(worker.number, worker.listeners, ready, parent)
             code = node.run_worker(self._config, started)
         except KeyboardInterrupt:
             code = 0

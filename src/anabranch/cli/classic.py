@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import quote
 
 from anabranch.admin.client import AdminClient
-from anabranch.errors import InvalidNameError
+from anabranch.errors import AuthorizationError, InvalidNameError, NotFoundError
 from anabranch.model.names import TopicName, parse_namespace
 
 
@@ -18,14 +18,33 @@ def topic_of(text: str) -> TopicName:
     return name
 
 
-def scalable_topic_of(text: str) -> TopicName:
+def scalable_topic_of(admin: AdminClient, text: str) -> TopicName:
     """Return the scalable topic that an operator names; raises InvalidNameError for a classic one."""
     name = topic_of(text)
-    if not name.is_scalable:
-        raise InvalidNameError(
-            f"{name} is a classic topic, without segments; `anabranch topic migrate {name}` makes it scalable"
-        )
-    return name
+    if name.is_scalable:
+        return name
+    # A partition may be made by its first use only.
+    whole = name.partitioned_topic
+    partitions(admin, whole)  # Raises if the topic does not exist.
+    successor = successor_of(admin, name)
+    if successor is not None:
+        raise InvalidNameError(f"{name} was migrated; the name of its scalable topic is {successor}")
+    raise InvalidNameError(
+        f"{name} is a classic topic, without segments; `anabranch topic migrate {whole}` makes it scalable"
+    )
+
+
+def successor_of(admin: AdminClient, name: TopicName) -> TopicName | None:
+    """Return the scalable topic to which a classic topic, or its whole topic, was migrated.
+
+    None if there is none, or none that the operator may see.
+    """
+    successor = name.partitioned_topic.topic
+    try:
+        admin.topic_metadata(successor)
+    except (NotFoundError, AuthorizationError):
+        return None
+    return successor
 
 
 def place(name: TopicName, *more: str) -> str:

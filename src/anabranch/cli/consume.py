@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Protocol
 
 from cyclopts import Parameter
@@ -14,7 +15,9 @@ from anabranch.cli.message_text import Output, shown
 from anabranch.cli.options import SERVICE, ServiceOptions, Topic
 from anabranch.cli.role import role_of
 from anabranch.cli.signals import ended_by_signals
+from anabranch.client.options import parse_topic
 from anabranch.errors import InvalidConfigurationError, TopicNotFoundError
+from anabranch.protocol.entries import EncryptedEntryError
 
 LEAVE_TIMEOUT_S = 10.0
 """How long an interrupted command may take to leave its subscription."""
@@ -60,6 +63,13 @@ class ConsumeWords:
     ] = None
     as_json: Annotated[bool, Parameter(name="--json", help="the same as --output json")] = False
     create: Annotated[bool, Parameter(help="create the topic if it does not exist")] = False
+    decrypt: Annotated[
+        Path | None, Parameter(metavar="FILE", help="the private key for encrypted messages, in PEM form")
+    ] = None
+
+    @property
+    def decryption(self) -> anabranch.Decrypt | None:
+        return None if self.decrypt is None else anabranch.Decrypt(anabranch.PemFiles(self.decrypt))
 
 
 CONSUME_WORDS: Final = ConsumeWords()
@@ -84,17 +94,24 @@ def consume(
         raise InvalidConfigurationError(
             "--type is for consumers of a subscription; name it with --subscription"
         )
+    if how.count is not None and how.count < 1:
+        raise InvalidConfigurationError("--count must be 1 or more")
     form: Output = "json" if how.as_json else how.output or "text"
     with ended_by_signals(), role_of(at, os.environ).connect() as client:
         if not how.create:
             _check_exists(client, topic)
         source: PrintedSource
         if how.subscription is None:
-            source = _Look(client, topic, how.start)
+            source = _Look(client, topic, how)
         else:
-            source = _Member(client, topic, how.subscription, how.start, how.kind or "stream")
+            source = _Member(client, topic, how.subscription, how)
         try:
-            _print_all(source, form, how.count, how.timeout)
+            if not _print_all(source, form, how.count, how.timeout):
+                _explain_silence(how)
+        except EncryptedEntryError:
+            raise EncryptedEntryError(
+                "the message is encrypted; name its private key with --decrypt"
+            ) from None
         finally:
             source.consumer.close(timeout=LEAVE_TIMEOUT_S)
     return 0
@@ -105,6 +122,8 @@ def _check_exists(client: anabranch.Client, topic: str) -> None:
     try:
         client.layout(topic)
     except TopicNotFoundError as error:
+        if parse_topic(topic).partition is not None:
+            raise
         raise TopicNotFoundError(f"{error}; create it with --create, or by producing to it") from None
 
 
@@ -118,26 +137,21 @@ class PrintedSource(Protocol):
 
 
 class _Look:
-    def __init__(self, client: anabranch.Client, topic: str, start: str) -> None:
-        begin = anabranch.Checkpoint.earliest() if start == "earliest" else anabranch.Checkpoint.latest()
-        self.consumer: Any = client.create_checkpoint_consumer(topic, start=begin)
+    def __init__(self, client: anabranch.Client, topic: str, how: ConsumeWords) -> None:
+        begin = anabranch.Checkpoint.earliest() if how.start == "earliest" else anabranch.Checkpoint.latest()
+        self.consumer: Any = client.create_checkpoint_consumer(topic, start=begin, encryption=how.decryption)
 
     def done(self, messages: list[anabranch.Message[bytes]]) -> None:
         """The broker keeps nothing for a look."""
 
 
 class _Member:
-    def __init__(
-        self,
-        client: anabranch.Client,
-        topic: str,
-        subscription: str,
-        start: Literal["earliest", "latest"],
-        kind: str,
-    ) -> None:
-        subscribe: Any = client.subscribe_stream if kind == "stream" else client.subscribe_queue
-        self.consumer: Any = subscribe(topic, subscription, initial_position=start)
-        self._ordered = kind == "stream"
+    def __init__(self, client: anabranch.Client, topic: str, subscription: str, how: ConsumeWords) -> None:
+        self._ordered = how.kind != "queue"
+        subscribe: Any = client.subscribe_stream if self._ordered else client.subscribe_queue
+        self.consumer: Any = subscribe(
+            topic, subscription, initial_position=how.start, encryption=how.decryption
+        )
 
     def done(self, messages: list[anabranch.Message[bytes]]) -> None:
         if self._ordered:
@@ -146,7 +160,17 @@ class _Member:
             self.consumer.acknowledge(messages)
 
 
-def _print_all(source: PrintedSource, form: Output, count: int | None, timeout_s: float | None) -> None:
+def _explain_silence(how: ConsumeWords) -> None:
+    """Tell the operator, after a wait in vain, how to see the messages that are stored already."""
+    if how.subscription is not None:
+        more = "; a subscription that exists goes on where it stopped: `anabranch subscription seek` moves it"
+    else:
+        more = "; --from earliest prints those that are stored already" if how.start == "latest" else ""
+    print(f"anabranch: no message came{more}", file=sys.stderr)
+
+
+def _print_all(source: PrintedSource, form: Output, count: int | None, timeout_s: float | None) -> int:
+    """Print messages until the count or the timeout is reached; return their number."""
     taken = 0
     out = sys.stdout.buffer
     while count is None or taken < count:
@@ -159,3 +183,4 @@ def _print_all(source: PrintedSource, form: Output, count: int | None, timeout_s
             source.done(messages)
         elif timeout_s is not None:
             break
+    return taken

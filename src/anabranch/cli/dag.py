@@ -1,14 +1,18 @@
 """A topic's segments as a picture: the hash ring from left to right, the epochs from top to bottom.
 
 A box opens in the epoch that created the segment and closes in the epoch that sealed it, so the boxes below
-it are its children. Pure: the JSON of the admin API in, styled text out.
+it are its children. The partitions of a migrated topic share one box, because each has keys of the whole
+ring. Pure: the JSON of the admin API in, styled text out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+from anabranch.cli.answers import counted
+from anabranch.model.names import TopicName
 
 SLOTS = 65536
 CELL_MIN = 5
@@ -35,10 +39,19 @@ class Node:
     backlog: int | None = None
     size_bytes: int | None = None
     owner: str | None = None
+    classic: TopicName | None = None
+    """The classic topic or partition whose messages these are; None for a segment of its own."""
 
     @property
     def range_text(self) -> str:
         return f"{self.start:04x}-{self.end:04x}"
+
+    @property
+    def origin_text(self) -> str:
+        """The parents, or the classic topic that the segment was."""
+        if self.classic is None:
+            return _ids(self.parents)
+        return "classic" if self.classic.partition is None else f"partition {self.classic.partition}"
 
     def alive(self, epoch: int) -> bool:
         """Whether the segment was active in this epoch."""
@@ -66,9 +79,40 @@ def nodes_of(metadata: Mapping[str, Any], stats: Mapping[str, Any] | None = None
                 backlog=figures.get("backlogMessages"),
                 size_bytes=figures.get("storageSize"),
                 owner=figures.get("ownerBroker"),
+                classic=TopicName.parse(name) if (name := segment.get("legacyTopicName")) else None,
             )
         )
     return sorted(nodes, key=lambda node: node.id)
+
+
+class Box(NamedTuple):
+    """A segment of the picture, or several that cover the same range at the same time."""
+
+    node: Node
+    """One of them."""
+    ids: str
+    about: str
+
+    def top(self, columns: int) -> str:
+        inside = _right(self.node, columns) - _left(self.node, columns) - 2
+        long, short = f" {self.ids} · {self.about} ", f" {self.ids} "
+        label = next((text for text in (long, short) if len(text) <= inside), self.ids)
+        return "┌" + label[:inside].center(inside, "─") + "┐"
+
+
+def _boxes(nodes: Sequence[Node]) -> list[Box]:
+    stacks: dict[tuple[int, ...], list[Node]] = {}
+    for node in nodes:
+        place = (node.start, node.end, node.created_epoch, node.sealed_epoch, node.active)
+        stacks.setdefault(place, []).append(node)
+    return [Box(stack[0], _ids([node.id for node in stack]), _about(stack)) for stack in stacks.values()]
+
+
+def _about(stack: Sequence[Node]) -> str:
+    classic = stack[0].classic
+    if classic is None:
+        return stack[0].range_text
+    return "classic topic" if classic.partition is None else counted(len(stack), "partition")
 
 
 def draw(nodes: Sequence[Node], epoch: int, width: int) -> list[list[Span]] | None:
@@ -77,13 +121,14 @@ def draw(nodes: Sequence[Node], epoch: int, width: int) -> list[list[Span]] | No
     columns = width - margin - 1
     if any(_right(node, columns) - _left(node, columns) < CELL_MIN for node in nodes):
         return None
+    boxes = _boxes(nodes)
     lines: list[list[Span]] = [[(" " * margin, ""), *_ruler(columns)]]
     for row in sorted({node.created_epoch for node in nodes}):
         label = f"epoch {row}".rjust(margin - 1) + " "
         cells = [
-            (node, _open(node, columns) if node.created_epoch == row else _side(node, columns))
-            for node in nodes
-            if node.alive(row)
+            (box.node, box.top(columns) if box.node.created_epoch == row else _side(box.node, columns))
+            for box in boxes
+            if box.node.alive(row)
         ]
         lines.append([(label, "dim"), *_line(cells, columns)])
     closed = [(node, _close(node, columns)) for node in nodes if node.active]
@@ -108,15 +153,6 @@ def _line(cells: Sequence[tuple[Node, str]], columns: int) -> list[Span]:
         spans.append((text, "green" if node.active else "dim"))
         at = _right(node, columns)
     return spans
-
-
-def _open(node: Node, columns: int) -> str:
-    inside = _right(node, columns) - _left(node, columns) - 2
-    long = f" {node.id} · {node.range_text} "
-    label = (
-        long if len(long) <= inside else f" {node.id} " if len(str(node.id)) + 2 <= inside else str(node.id)
-    )
-    return "┌" + label[:inside].center(inside, "─") + "┐"
 
 
 def _side(node: Node, columns: int) -> str:
@@ -186,7 +222,7 @@ _COLUMNS: Mapping[str, Callable[[Node], str]] = {
     "id": lambda node: str(node.id),
     "range": lambda node: node.range_text,
     "state": lambda node: "active" if node.active else "sealed",
-    "from": lambda node: _ids(node.parents),
+    "from": lambda node: node.origin_text,
     "to": lambda node: _ids(node.children),
     "buckets": lambda node: str(node.buckets),
 }

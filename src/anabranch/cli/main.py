@@ -65,6 +65,7 @@ def _missing_extra(error: BaseException | None) -> str | None:
 _EXTRAS: Final = {
     **dict.fromkeys(("cyclopts", "rich"), "cli"),
     **dict.fromkeys(("bcrypt", "cryptography", "jwt", "prometheus_client", "starlette", "uvicorn"), "server"),
+    "kazoo": "pulsar",
     **dict.fromkeys(("pyspark", "pyarrow", "pandas", "numpy"), "spark"),
 }
 

@@ -7,7 +7,14 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import Any, Final, NoReturn
 
-from cyclopts import App, CycloptsError, Parameter, UnknownCommandError
+from cyclopts import (
+    App,
+    CycloptsError,
+    MissingArgumentError,
+    Parameter,
+    UnknownCommandError,
+    UnusedCliTokensError,
+)
 
 from anabranch.cli.answers import UsageError
 from anabranch.cli.options import SECRET_OPTIONS
@@ -26,6 +33,7 @@ examples:
 
 _COMMANDS: Final = {
     "serve": ("serve:serve", "run a broker"),
+    "control": ("control:control", "lead topics over an Apache Pulsar cluster"),
     "config": ("serve:print_config", "print the default configuration file, which describes every setting"),
     "produce": ("produce:produce", "send messages"),
     "consume": ("consume:consume", "receive and print messages"),
@@ -115,6 +123,12 @@ def flowing(text: str) -> str:
 
 
 def _text_of(error: CycloptsError, app: App) -> str:
+    if isinstance(error, UnusedCliTokensError):
+        return f"too many words: {' '.join(error.unused_tokens or ())}"
+    if isinstance(error, MissingArgumentError) and error.keyword is not None:
+        return f"{error.keyword} needs a value"
+    if isinstance(error, MissingArgumentError) and error.argument is not None and not error.unused_tokens:
+        return f"{error.argument.name} is missing"
     if not isinstance(error, UnknownCommandError):
         return str(error)
     word = error.unused_tokens[0] if error.unused_tokens else ""

@@ -42,7 +42,7 @@ def load(job: PipelineJob) -> Report:
         state=words.state,
     )
     done = pipelines.load(job.spark, words.source, job.place(words.topic), options, job.show)
-    return {**done._asdict(), "text": f"{done.rows:,} rows sent to {words.topic}, {done.files} new files"}
+    return {**done._asdict(), "text": f"{done.rows:,} rows sent to {words.topic}; new files: {done.files}"}
 
 
 def compact(job: PipelineJob) -> Report:

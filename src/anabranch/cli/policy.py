@@ -9,8 +9,8 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from anabranch.admin.models.body import plain
-from anabranch.cli.answers import tell
-from anabranch.cli.options import ADMIN, AdminOptions, command_group
+from anabranch.cli.answers import confirmed, tell
+from anabranch.cli.options import ADMIN, AdminOptions, Yes, command_group
 from anabranch.cli.role import role_of
 from anabranch.errors import InvalidConfigurationError
 
@@ -19,7 +19,7 @@ examples:
   anabranch policy show public/default                          all policies of a namespace that are set
   anabranch policy set public/default messageTTL 3600           messages end after an hour
   anabranch policy set public/default retention '{"retentionTimeInMinutes": 60, "retentionSizeInMB": 100}'
-  anabranch policy remove persistent://public/default/orders maxProducers
+  anabranch policy remove persistent://public/default/orders maxProducers --yes
 
 Names and values are those of Pulsar's admin API. A policy that this broker cannot apply is refused.
 """
@@ -74,8 +74,10 @@ def set_policy(
 
 
 @app.command
-def remove(of: Owner, name: PolicyName, /, *, at: AdminOptions = ADMIN) -> int:
+def remove(of: Owner, name: PolicyName, /, *, yes: Yes = False, at: AdminOptions = ADMIN) -> int:
     """Remove one policy, so that the default holds."""
+    if not confirmed(f"remove {name} of {of}", yes=yes):
+        return 1
     with role_of(at, os.environ).open_admin() as admin:
         admin.remove_policy(of, name)
     return tell({"removed": name}, f"removed {name} of {of}", as_json=at.as_json)

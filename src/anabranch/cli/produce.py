@@ -48,7 +48,20 @@ class ProduceWords:
         int | None,
         Parameter(metavar="N", help="how often to send the value (1), or how many lines to read"),
     ] = None
+    encrypt: Annotated[
+        str | None,
+        Parameter(metavar="NAME=FILE", help="encrypt for this key; the file has the public key, in PEM form"),
+    ] = None
     as_json: AsJson = False
+
+    @property
+    def encryption(self) -> anabranch.Encrypt | None:
+        if self.encrypt is None:
+            return None
+        name, separator, file = self.encrypt.partition("=")
+        if not (name and separator and file):
+            raise InvalidConfigurationError("--encrypt needs the name of a key and its file: NAME=FILE")
+        return anabranch.Encrypt(name, anabranch.PemFiles(file))
 
 
 PRODUCE_WORDS: Final = ProduceWords()
@@ -74,7 +87,7 @@ def produce(
     name = parse_topic(topic)
     values = itertools.repeat(None, how.count or 1) if how.tombstone else _values(how.value, how.count)
     with ended_by_signals(), role_of(at, os.environ).connect() as client:
-        producer: anabranch.Producer[bytes | None] = client.create_producer(topic)
+        producer: anabranch.Producer[bytes | None] = client.create_producer(topic, encryption=how.encryption)
         limit_s: float | None = LEAVE_TIMEOUT_S
         try:
             for one in values:

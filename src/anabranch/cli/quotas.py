@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from anabranch.admin.models.body import plain
-from anabranch.cli.answers import tell
-from anabranch.cli.options import ADMIN, AdminOptions, command_group
+from anabranch.cli.answers import confirmed, tell
+from anabranch.cli.options import ADMIN, AdminOptions, Yes, command_group
 from anabranch.cli.role import role_of
 from anabranch.config.files import parse_number
 from anabranch.errors import InvalidConfigurationError
@@ -77,9 +77,12 @@ def remove(
     of: Owner,
     /,
     *names: Annotated[str, Parameter(name="NAME", help="a quota")],
+    yes: Yes = False,
     at: AdminOptions = ADMIN,
 ) -> int:
     """Remove quotas, all of them by default."""
+    if not confirmed(f"remove {', '.join(names) or 'all quotas'} of {of}", yes=yes):
+        return 1
     with role_of(at, os.environ).open_admin() as admin:
         chosen = list(names) or list(admin.quotas(of))
         for name in chosen:

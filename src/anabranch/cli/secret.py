@@ -8,7 +8,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from anabranch.cli.options import DataDirectory, command_group
+from anabranch.cli.answers import tell
+from anabranch.cli.options import AsJson, DataDirectory, command_group
 from anabranch.cli.signals import ended_by_signals
 from anabranch.data.directory import METADATA_FILE
 from anabranch.errors import InvalidConfigurationError
@@ -26,6 +27,7 @@ def rotate(
     overlap: Annotated[
         float, Parameter(metavar="S", help="seconds for which the old secret is still accepted (10)")
     ] = 10.0,
+    as_json: AsJson = False,
 ) -> int:
     """Make a new secret between brokers, while they serve or after they stopped; the old one ends soon."""
     if not 0 <= overlap <= OVERLAP_MAX_S:
@@ -35,9 +37,9 @@ def rotate(
     file = PeerSecretFile(Path(data))
     with ended_by_signals():
         made = file.rotate(overlap)
-        print(f"made a new secret; the old one is accepted for {overlap:g} more seconds", flush=True)
+        if not as_json:
+            print(f"made a new secret; the old one is accepted for {overlap:g} more seconds", flush=True)
         # If the command is interrupted, brokers end the old secret by themselves.
         time.sleep(overlap)
         file.finish(made)
-    print("the old secret has ended")
-    return 0
+    return tell({"rotated": data, "overlap_s": overlap}, "the old secret has ended", as_json=as_json)

@@ -9,14 +9,15 @@ from typing import Annotated, Final
 
 from cyclopts import Parameter
 
-from anabranch.cli.options import Settings
+from anabranch.cli.answers import tell
+from anabranch.cli.options import AsJson, Settings
 from anabranch.cli.serving import ServeOptions, run_broker, setting
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class ServeWords:
-    """The settings that have an option of their own."""
+class ListenWords:
+    """The addresses of a process that clients connect to."""
 
     host: Annotated[str | None, Parameter(help="address to listen on (127.0.0.1)")] = None
     port: Annotated[
@@ -31,13 +32,25 @@ class ServeWords:
     https_port: Annotated[
         int | None, Parameter(metavar="N", help="port of admin API and metrics over TLS (none)")
     ] = None
+    allow_unauthenticated: Annotated[
+        bool, Parameter(help="serve without authentication although other machines reach the address")
+    ] = False
+
+    def settings(self) -> list[str]:
+        """The settings that the given options change."""
+        given = {**vars(self), "allow_unauthenticated": "true" if self.allow_unauthenticated else None}
+        return [setting(name, value) for name, value in given.items() if value is not None]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ServeWords(ListenWords):
+    """The settings that have an option of their own."""
+
     data: Annotated[str | None, Parameter(metavar="DIR", help="data directory (./anabranch-data)")] = None
     workers: Annotated[int | None, Parameter(metavar="N", help="how many processes share the work (1)")] = (
         None
     )
-    allow_unauthenticated: Annotated[
-        bool, Parameter(help="serve without authentication although other machines reach the address")
-    ] = False
 
 
 SERVE_WORDS: Final = ServeWords()
@@ -62,20 +75,17 @@ def serve(
     also has its own on the ports behind them, and one that dies or hangs is replaced while the others take
     over. `anabranch config` lists all settings.
     """
-    chosen = {**vars(given), "allow_unauthenticated": "true" if given.allow_unauthenticated else None}
-    changed = [setting(name, value) for name, value in chosen.items() if value is not None]
-    return run_broker(ServeOptions(config, (*sets, *changed)))
+    return run_broker(ServeOptions(config, (*sets, *given.settings())))
 
 
-def print_config() -> int:
+def print_config(*, as_json: AsJson = False) -> int:
     """Print the default configuration file, which describes every setting.
 
     Keep the lines you want to change in a file of your own and pass it with `anabranch serve --config FILE`.
     """
-    from anabranch.config.files import default_text
+    from anabranch.config.files import default_settings, default_text
 
-    print(default_text(), end="")
-    return 0
+    return tell(default_settings(), default_text().rstrip("\n"), as_json=as_json)
 
 
 def bench(*words: Annotated[str, Parameter(allow_leading_hyphen=True, metavar="WORD")]) -> int:

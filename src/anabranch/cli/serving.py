@@ -9,7 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from anabranch.config.broker import BrokerConfig
 
 NUMBERS: Final = ("port", "http-port", "tls-port", "https-port", "workers")
 TEXTS: Final = ("host", "data")
@@ -57,12 +60,18 @@ def setting(option: str, value: object) -> str:
     return f"{option.replace('-', '_')}={value}"
 
 
-def run_broker(options: ServeOptions) -> int:
+def load_settings(options: ServeOptions) -> BrokerConfig:
+    """The settings of the file, the environment and the options; refuses a door that is open by mistake."""
     from anabranch.config.doors import check_open_door
     from anabranch.config.files import load_config
 
     config = load_config(options.config, options.sets, os.environ)
     check_open_door(config.host, authentication=config.authentication, allowed=config.allow_unauthenticated)
+    return config
+
+
+def run_broker(options: ServeOptions) -> int:
+    config = load_settings(options)
     if config.workers > 1:
         from anabranch.supervisor import run as supervise
 

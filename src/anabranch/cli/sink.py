@@ -11,9 +11,9 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from anabranch.admin.client import AdminClient
-from anabranch.cli.answers import tell
+from anabranch.cli.answers import confirmed, counted, tell
 from anabranch.cli.lane_text import size_text
-from anabranch.cli.options import ADMIN, AdminOptions, command_group
+from anabranch.cli.options import ADMIN, AdminOptions, Yes, command_group
 from anabranch.cli.role import role_of
 from anabranch.errors import ConflictError, InvalidConfigurationError, TopicNotFoundError
 from anabranch.spark.decide.sink_logs import (
@@ -34,7 +34,7 @@ List, clean and remove the logs of Spark's exactly-once sinks.
 
 An exactly-once sink of Spark keeps two logs beside its topic, which say what is written. docs/spark.md
 explains how they are used. `clean` removes those of batch jobs without a sinkId, to which no job returns;
-the logs of a stream, or of a sinkId, stay until you remove them.
+the logs of a stream, or of a sinkId, stay until you remove them. Both commands ask first.
 """
 
 EXAMPLES = """\
@@ -78,6 +78,7 @@ def clean(
             metavar="H", help="keep logs that were used later than this; longer than any job takes (24)"
         ),
     ] = 24.0,
+    yes: Yes = False,
     namespace: SinkNamespace = "public/default",
     at: AdminOptions = ADMIN,
 ) -> int:
@@ -86,9 +87,13 @@ def clean(
     with role_of(at, os.environ).open_admin() as admin:
         sinks = _load(admin, namespace)
         unused = [s for s in sinks.values() if why_kept(s, now_ms, older_than_hours * 3600) is None]
+        jobs = counted(len(unused), "batch job")
+        if unused and not confirmed(f"remove the logs of {jobs} in {namespace}", yes=yes):
+            return 1
         for sink in unused:
             _remove(admin, sink)
-    text = f"removed the logs of {len(unused)} batch jobs; {len(sinks) - len(unused)} sinks stay"
+    stay = counted(len(sinks) - len(unused), "other sink")
+    text = f"removed the logs of {jobs}; the logs of {stay} stay"
     return tell({"removed": [sink.id for sink in unused]}, text, as_json=at.as_json)
 
 
@@ -103,18 +108,19 @@ def remove(
         str | None,
         Parameter(metavar="PATH", help="the sink of the stream with this checkpointLocation, now deleted"),
     ] = None,
-    yes: Annotated[
-        bool, Parameter(help="no query and no job will use this sink again; needed for an id")
-    ] = False,
+    yes: Yes = False,
     namespace: SinkNamespace = "public/default",
     at: AdminOptions = ADMIN,
 ) -> int:
     """Remove the logs of one sink, once no query or job will return to it."""
-    meant = _id_to_remove(id_, checkpoint, yes=yes)
+    meant = _id_to_remove(id_, checkpoint)
     with role_of(at, os.environ).open_admin() as admin:
         sinks = _load(admin, namespace)
         if meant not in sinks:
             raise TopicNotFoundError(f"no sink {meant} has logs in {namespace}; see `anabranch sink list`")
+        # Without the logs, a query or job that returns to the sink may write its last batch twice.
+        if not confirmed(f"remove the logs of sink {meant}, to which no job may return,", yes=yes):
+            return 1
         _remove(admin, sinks[meant])
     return tell({"removed": [meant]}, f"removed the logs of sink {meant}", as_json=at.as_json)
 
@@ -135,7 +141,7 @@ def _age(sink: SinkUse, now_ms: int) -> str:
     return f"{max(0, now_ms - sink.last_used_ms) / 3_600_000:,.1f} hours ago"
 
 
-def _id_to_remove(id_: str | None, checkpoint: str | None, *, yes: bool) -> str:
+def _id_to_remove(id_: str | None, checkpoint: str | None) -> str:
     """Return the sink that the user means; refuse one to which a query may still return."""
     if checkpoint is not None and id_ is None:
         path = Path(checkpoint.removeprefix("file://").removeprefix("file:"))
@@ -144,11 +150,6 @@ def _id_to_remove(id_: str | None, checkpoint: str | None, *, yes: bool) -> str:
         return checkpoint_sink(checkpoint)
     if id_ is None or checkpoint is not None:
         raise InvalidConfigurationError("name one sink: by its id, or by --checkpoint")
-    if not yes:
-        raise InvalidConfigurationError(
-            f"a query or job that returns to sink {id_} without its logs may write its last batch twice; "
-            "pass --yes if none will"
-        )
     return id_
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from anabranch.cli.answers import counted
 from anabranch.cli.options import AsJson, DataDirectory, command_group
 from anabranch.cli.signals import ended_by_signals
 from anabranch.data import lost_stores
@@ -51,7 +52,8 @@ def show(*, data: DataDirectory = "./anabranch-data", as_json: AsJson = False) -
                 continue
             state = "sealed, " if log.sealed else ""
             readers = f", subscriptions {', '.join(log.subscriptions)}" if log.subscriptions else ""
-            print(f"  {log.name}: {state}{log.messages} messages in {log.entries} entries{readers}")
+            entries = "1 entry" if log.entries == 1 else f"{log.entries} entries"
+            print(f"  {log.name}: {state}{counted(log.messages, 'message')} in {entries}{readers}")
     return 0
 
 

@@ -5,20 +5,18 @@ from __future__ import annotations
 import os
 import time
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from anabranch.admin.client import AdminClient
 from anabranch.admin.models.body import plain
-from anabranch.cli import classic
+from anabranch.admin.models.topics import SubscriptionFigures
 from anabranch.cli.answers import confirmed, counted, tell
-from anabranch.cli.classic import place, topic_of
+from anabranch.cli.classic import topic_of
 from anabranch.cli.options import ADMIN, AdminOptions, Subscription, Topic, Yes, command_group
 from anabranch.cli.role import role_of
 from anabranch.cli.times import time_of
 from anabranch.errors import InvalidConfigurationError, SubscriptionNotFoundError
-from anabranch.model.names import TopicName
 
 EXAMPLES = """\
 examples:
@@ -37,9 +35,9 @@ def list_subscriptions(topic: Topic, /, *, at: AdminOptions = ADMIN) -> int:
     """List the subscriptions of a topic, with consumers and backlog."""
     name = topic_of(topic)
     with role_of(at, os.environ).open_admin() as admin:
-        found = _figures(admin, name)
+        found = admin.subscription_figures(name)
     lines = [line_of(subscription, figures) for subscription, figures in found.items()]
-    return tell(found, *lines or [f"{name} has no subscriptions"], as_json=at.as_json)
+    return tell(plain(found), *lines or [f"{name} has no subscriptions"], as_json=at.as_json)
 
 
 @app.command
@@ -47,10 +45,10 @@ def show(topic: Topic, subscription: Subscription, /, *, at: AdminOptions = ADMI
     """Show one subscription: its type, its consumers and its backlog."""
     name = topic_of(topic)
     with role_of(at, os.environ).open_admin() as admin:
-        found = _figures(admin, name).get(subscription)
+        found = admin.subscription_figures(name).get(subscription)
     if found is None:
         raise SubscriptionNotFoundError(f"{name} has no subscription {subscription!r}")
-    return tell(found, line_of(subscription, found), as_json=at.as_json)
+    return tell(plain(found), line_of(subscription, found), as_json=at.as_json)
 
 
 @app.command
@@ -69,16 +67,20 @@ def create(
     ] = None,
     at: AdminOptions = ADMIN,
 ) -> int:
-    """Create a subscription, so that messages are kept for it."""
+    """Create a subscription, so that messages are kept for it.
+
+    One of a scalable topic that exists already stays as it is, unless --type gives it another type.
+    """
     name = topic_of(topic)
     if (kind if not name.is_scalable else start) is not None:
         raise InvalidConfigurationError("--type is for topic:// topics, --from for persistent:// topics")
     with role_of(at, os.environ).open_admin() as admin:
-        if name.is_scalable:
-            admin.create_subscription(name, subscription, (kind or "stream").upper())
+        if name.is_scalable and kind is None and subscription in admin.subscription_figures(name):
+            text = f"{name} has subscription {subscription} already"
         else:
-            admin.call("PUT", _path(name, subscription), body=_ENDS[start or "earliest"])
-    text = f"created subscription {subscription} of {name}"
+            made = (kind or "stream").upper()
+            admin.create_subscription(name, subscription, made, start=start or "earliest")
+            text = f"created subscription {subscription} of {name}"
     return tell({"topic": str(name), "subscription": subscription}, text, as_json=at.as_json)
 
 
@@ -92,7 +94,8 @@ def seek(
         str,
         Parameter(
             metavar="TIME",
-            help="go on with the first message published at this time: 2026-11-16T12:00, or 15m, 2h, 1d ago",
+            help="go on with the first message published at this time: earliest, 2026-11-16T12:00, or 15m, "
+            "2h, 1d ago",
         ),
     ],
     at: AdminOptions = ADMIN,
@@ -100,12 +103,10 @@ def seek(
     """Move a subscription to a time; messages since then are delivered again."""
     name, time_ms = topic_of(topic), time_of(to, time.time())
     with role_of(at, os.environ).open_admin() as admin:
-        if name.is_scalable:
-            admin.seek(name, subscription, time_ms)
-        else:
-            admin.call("POST", f"{_path(name, subscription)}/resetcursor/{time_ms}")
+        admin.seek(name, subscription, time_ms)
     when = datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")
-    return tell({"timeMs": time_ms}, f"subscription {subscription} goes on at {when}", as_json=at.as_json)
+    place = f"at {when}" if time_ms else "with the first message"
+    return tell({"timeMs": time_ms}, f"subscription {subscription} goes on {place}", as_json=at.as_json)
 
 
 @app.command
@@ -122,10 +123,7 @@ def skip(
     if not confirmed(f"skip all messages that wait for subscription {subscription} of {name}", yes=yes):
         return 1
     with role_of(at, os.environ).open_admin() as admin:
-        if name.is_scalable:
-            admin.skip_all(name, subscription)
-        else:
-            admin.call("POST", f"{_path(name, subscription)}/skip_all")
+        admin.skip_all(name, subscription)
     return tell({"skipped": subscription}, f"skipped all messages of {subscription}", as_json=at.as_json)
 
 
@@ -143,53 +141,18 @@ def delete(
     if not confirmed(f"delete subscription {subscription} of {name}", yes=yes):
         return 1
     with role_of(at, os.environ).open_admin() as admin:
-        if name.is_scalable:
-            admin.delete_subscription(name, subscription)
-        else:
-            admin.call("DELETE", _path(name, subscription))
+        admin.delete_subscription(name, subscription)
     return tell(
         {"deleted": subscription}, f"deleted subscription {subscription} of {name}", as_json=at.as_json
     )
 
 
-_ENDS = {
-    "earliest": {"ledgerId": -1, "entryId": -1, "partitionIndex": -1},
-    "latest": {"ledgerId": 2**63 - 1, "entryId": 2**63 - 1, "partitionIndex": -1},
-}
-"""The message ids by which Pulsar's API names the two ends of a topic."""
-
-
-def _path(name: TopicName, subscription: str) -> str:
-    return place(name, "subscription", subscription)
-
-
-def _figures(admin: AdminClient, name: TopicName) -> dict[str, dict[str, Any]]:
-    """By subscription: type, number of consumers and backlog, the same for scalable and classic topics."""
-    if not name.is_scalable:
-        return {
-            subscription: {
-                "type": figures.get("type") or None,
-                "consumers": len(figures.get("consumers", [])),
-                "backlog": figures.get("msgBacklog"),
-            }
-            for subscription, figures in classic.stats(admin, name).get("subscriptions", {}).items()
-        }
-    return {
-        subscription: {
-            "type": figures.get("type"),
-            "consumers": figures["consumerCount"],
-            "backlog": figures.get("backlog"),
-        }
-        for subscription, figures in plain(admin.topic_stats(name)).get("subscriptions", {}).items()
-    }
-
-
-def line_of(subscription: str, figures: dict[str, Any]) -> str:
+def line_of(subscription: str, figures: SubscriptionFigures) -> str:
     """One subscription in one line."""
     parts = [subscription]
-    if figures["type"]:
-        parts.append(str(figures["type"]).lower())
-    parts.append(counted(figures["consumers"], "consumer"))
-    if figures["backlog"] is not None:
-        parts.append(f"backlog {figures['backlog']:,}")
+    if figures.type:
+        parts.append(figures.type.lower())
+    parts.append(counted(figures.consumers, "consumer"))
+    if figures.backlog is not None:
+        parts.append(f"backlog {figures.backlog:,}")
     return ", ".join(parts)

@@ -22,8 +22,11 @@ def seconds_of(text: str) -> int:
 def time_of(text: str, now_s: float) -> int:
     """Return milliseconds since 1970 of `2h` (ago), of an ISO time, or of milliseconds as they are.
 
-    A time without a zone is one of this machine. Raises InvalidConfigurationError.
+    A time without a zone is one of this machine; `earliest` is before all messages. Raises
+    InvalidConfigurationError.
     """
+    if text == "earliest":
+        return 0
     if text.isdecimal():
         return int(text)
     try:
@@ -34,5 +37,6 @@ def time_of(text: str, now_s: float) -> int:
         return int((now_s - seconds_of(text)) * 1000)
     except InvalidConfigurationError:
         raise InvalidConfigurationError(
-            f"--to {text!r}: write a time such as 2026-11-16T12:00, or how long ago, such as 15m, 2h or 1d"
+            f"--to {text!r}: write earliest, a time such as 2026-11-16T12:00, or how long ago, such as 15m, "
+            "2h or 1d; `anabranch subscription skip` goes behind the last message"
         ) from None

@@ -83,10 +83,7 @@ class TokenWords:
 
 
 @app.command
-def create(
-    *,
-    made: TokenWords,
-) -> int:
+def create(*, made: TokenWords, as_json: AsJson = False) -> int:
     """Make a token for a role."""
     exactly_one(secret_key=made.secret_key, private_key=made.private_key)
     if not is_role(made.subject):
@@ -98,10 +95,9 @@ def create(
         key = issuing.signing_private_key(_read(made.private_key or ""))
     token = issuing.sign(claims, key, made.algorithm, made.key_id)
     if made.output is None:
-        print(token)
-    else:
-        write_new(made.output, token.encode() + b"\n")
-    return 0
+        return tell({"token": token}, token, as_json=as_json)
+    write_new(made.output, token.encode() + b"\n")
+    return tell({"file": made.output}, as_json=as_json)
 
 
 def _claims(role: str, expires: str | None, audience: str | None, issuer: str | None) -> dict[str, Any]:
@@ -163,10 +159,11 @@ def create_secret_key(
         Literal["HS256", "HS384", "HS512"],
         Parameter(help="the key is long enough for this algorithm (HS256)"),
     ] = "HS256",
+    as_json: AsJson = False,
 ) -> int:
     """Make a secret key, which brokers and issuer share."""
     write_new(output, secrets.token_bytes(issuing.secret_bytes_of(algorithm)))
-    return 0
+    return tell({"file": output}, as_json=as_json)
 
 
 @app.command
@@ -185,6 +182,7 @@ def create_key_pair(
     form: Annotated[
         Literal["der", "pem"], Parameter(name="--format", help="format of the files (der)")
     ] = "der",
+    as_json: AsJson = False,
 ) -> int:
     """Make a private key for the issuer and a public key for brokers.
 
@@ -194,7 +192,7 @@ def create_key_pair(
     made = issuing.make_key_pair(algorithm, pem=form == "pem")
     write_new(output_private_key, made.private)
     write_new(output_public_key, made.public, mode=0o644)
-    return 0
+    return tell({"private_key": output_private_key, "public_key": output_public_key}, as_json=as_json)
 
 
 def write_new(path: str, data: bytes, mode: int = 0o600) -> None:

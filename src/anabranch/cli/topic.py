@@ -18,7 +18,7 @@ from anabranch.cli.classic import scalable_topic_of, topic_of
 from anabranch.cli.options import ADMIN, AdminOptions, Topic, Yes, command_group
 from anabranch.cli.role import role_of
 from anabranch.cli.topic_picture import print_picture
-from anabranch.cli.topic_text import classic_lines, why_lines
+from anabranch.cli.topic_text import classic_lines, ranges_text, why_lines
 from anabranch.errors import InvalidConfigurationError
 from anabranch.model.names import TopicName
 
@@ -84,8 +84,9 @@ def show(topic: Topic, /, *, at: AdminOptions = ADMIN) -> int:
     name = topic_of(topic)
     with role_of(at, os.environ).open_admin() as admin:
         if not name.is_scalable:
-            figures = classic.stats(admin, name)
-            return tell({"stats": figures}, *classic_lines(str(name), figures), as_json=at.as_json)
+            figures, successor = classic.stats(admin, name), classic.successor_of(admin, name)
+            lines = classic_lines(str(name), figures, successor)
+            return tell({"stats": figures}, *lines, as_json=at.as_json)
         metadata, stats = plain(admin.topic_metadata(name)), plain(admin.topic_stats(name))
     if at.as_json:
         return tell({"metadata": metadata, "stats": stats}, as_json=True)
@@ -165,7 +166,7 @@ def migrate(
 def why(topic: Topic, /, *, at: AdminOptions = ADMIN) -> int:
     """Explain the operations under way, the waiting segments and the decisions of auto-scaling."""
     with role_of(at, os.environ).open_admin() as admin:
-        answer = plain(admin.why(scalable_topic_of(topic)))
+        answer = plain(admin.why(scalable_topic_of(admin, topic)))
     return tell(answer, *why_lines(answer, time.time()), as_json=at.as_json)
 
 
@@ -199,11 +200,12 @@ def split(
 ) -> int:
     """Split one segment, in the middle by default."""
     at_most_one(parts=plan.parts, points=plan.points)
-    name, slots = scalable_topic_of(topic), _slots("--points", plan.points)
+    slots = _slots("--points", plan.points)
     with role_of(at, os.environ).open_admin() as admin:
+        name = scalable_topic_of(admin, topic)
         admin.split(name, segment, points=slots, parts=plan.parts, by_traffic=plan.by_traffic)
         made = _children(admin, name, segment)
-    text = f"split segment {segment} into {_ranges(made)}"
+    text = f"split segment {segment} into {ranges_text(made)}"
     return tell({"topic": str(name), "parents": [segment], "children": made}, text, as_json=at.as_json)
 
 
@@ -216,11 +218,12 @@ def merge(
     at: AdminOptions = ADMIN,
 ) -> int:
     """Merge two or more neighbouring segments into one."""
-    name, segments = scalable_topic_of(topic), [first, *others]
+    segments = [first, *others]
     with role_of(at, os.environ).open_admin() as admin:
+        name = scalable_topic_of(admin, topic)
         admin.merge(name, segments)
         made = _children(admin, name, first)
-    text = f"merged segments {', '.join(map(str, segments))} into {_ranges(made)}"
+    text = f"merged segments {', '.join(map(str, segments))} into {ranges_text(made)}"
     return tell({"topic": str(name), "parents": segments, "children": made}, text, as_json=at.as_json)
 
 
@@ -256,12 +259,13 @@ def rebucket(
 ) -> int:
     """Replace a segment by one with other buckets, which consumers can share."""
     exactly_one(buckets=plan.buckets, boundaries=plan.boundaries)
-    name, slots = scalable_topic_of(topic), _slots("--boundaries", plan.boundaries)
+    slots = _slots("--boundaries", plan.boundaries)
     with role_of(at, os.environ).open_admin() as admin:
+        name = scalable_topic_of(admin, topic)
         admin.rebucket(name, segment, bucket_count=plan.buckets, boundaries=slots, by_traffic=plan.by_traffic)
         made = _children(admin, name, segment)
     count = plan.buckets or len(slots) + 1
-    text = f"replaced segment {segment} by {_ranges(made)} with {counted(count, 'bucket')}"
+    text = f"replaced segment {segment} by {ranges_text(made)} with {counted(count, 'bucket')}"
     data = {"topic": str(name), "parents": [segment], "children": made, "buckets": count}
     return tell(data, text, as_json=at.as_json)
 
@@ -285,10 +289,6 @@ def _children(admin: AdminClient, name: TopicName, segment: int) -> list[dict[st
         {"segment": one["segmentId"], "start": one["hashRange"]["start"], "end": one["hashRange"]["end"]}
         for one in found
     ]
-
-
-def _ranges(children: list[dict[str, Any]]) -> str:
-    return ", ".join(f"{one['segment']} ({one['start']:04x}-{one['end']:04x})" for one in children)
 
 
 def _slots(option: str, text: str | None) -> list[int]:

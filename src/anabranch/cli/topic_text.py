@@ -7,6 +7,7 @@ from typing import Any
 
 from anabranch.cli.answers import counted
 from anabranch.cli.lane_text import hot_key_lines, lane_text, size_text
+from anabranch.model.names import TopicName
 
 
 def why_lines(answer: dict[str, Any], now_s: float) -> list[str]:
@@ -86,8 +87,13 @@ def subscription_line(name: str, figures: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def classic_lines(name: str, stats: dict[str, Any]) -> list[str]:
-    """A classic topic, its partitions and its subscriptions."""
+def ranges_text(children: list[dict[str, Any]]) -> str:
+    """Segments with the ranges of their slots."""
+    return ", ".join(f"{one['segment']} ({one['start']:04x}-{one['end']:04x})" for one in children)
+
+
+def classic_lines(name: str, stats: dict[str, Any], successor: TopicName | None) -> list[str]:
+    """A classic topic, its partitions and subscriptions, and the scalable topic that it was migrated to."""
     parts = stats.get("partitions", {})
     kind = counted(len(parts), "partition") if parts else "not partitioned"
     producers = counted(len(stats.get("publishers", [])), "producer")
@@ -98,8 +104,12 @@ def classic_lines(name: str, stats: dict[str, Any]) -> list[str]:
         f"{counted(len(figures.get('consumers', [])), 'consumer')}, backlog {figures.get('msgBacklog', 0):,}"
         for subscription, figures in stats.get("subscriptions", {}).items()
     ]
+    if successor is not None:
+        lines.append(f"migrated: `anabranch topic show {successor}` draws its segments")
     return lines
 
 
 def _log_text(stats: dict[str, Any]) -> str:
-    return f"{stats.get('msgInCounter', 0):,} messages in, {size_text(stats.get('storageSize', 0))} stored"
+    messages = stats.get("msgInCounter", 0)
+    noun = "message" if messages == 1 else "messages"
+    return f"{messages:,} {noun} in, {size_text(stats.get('storageSize', 0))} stored"
