@@ -71,6 +71,17 @@ async def test_a_note_survives_until_the_next_one_or_a_reset(run: Run, log: Segm
     assert (await run.reopened_log()).cursors["s"].note == b"third"
 
 
+async def test_properties_of_a_cursor_are_replaced_and_survive_a_seek(run: Run, log: SegmentLog) -> None:
+    cursor = log.cursors.open("s", 0, {"colour": "red"})
+    await cursor.flush()
+    cursor.set_properties({"size": "2"})
+    cursor.reset(3)
+    await cursor.flush()
+    for _ in range(2):
+        cursor = (await run.reopened_log()).cursors["s"]
+        assert (dict(cursor.properties), cursor.acks.mark) == ({"size": "2"}, 3)
+
+
 async def test_a_note_of_a_deleted_cursor_is_gone(run: Run, log: SegmentLog) -> None:
     log.cursors.open("s", 0).set_note(b"old")
     await log.flush()

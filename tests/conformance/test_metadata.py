@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import pytest
 
@@ -14,34 +15,62 @@ from anabranch.metadata.memory import MemoryStore, MemoryTree
 from anabranch.metadata.sqlite import SqliteStore
 from anabranch.metadata.store import ABSENT, MetadataStore
 
+STORES = os.environ.get("METADATA_STORES", "memory sqlite").split()
+"""Adapters to test; `zookeeper` needs Java."""
+SHORT_LEASE_S = {"zookeeper": 5.0}
+"""kazoo needs time for a ping, also on a machine that stands still; others allow half a second."""
+ATTEMPTS = 20_000
+"""Looks, a millisecond apart, until a change that is under way has to be seen."""
+
+
+@runtime_checkable
+class Abandonable(Protocol):
+    """A store that can stop like a killed process."""
+
+    async def abandon(self) -> None: ...
+
 
 class StoreProcesses(NamedTuple):
     """Several processes on one durable store; their leases outlast a test unless it says otherwise."""
 
     process: Callable[..., MetadataStore]
     crash: Callable[[MetadataStore], Awaitable[None]]
+    short_lease_s: float
 
 
-@pytest.fixture(params=["memory", pytest.param("sqlite", marks=pytest.mark.real_time)])
+def adapters() -> list[object]:
+    return [name if name == "memory" else pytest.param(name, marks=pytest.mark.real_time) for name in STORES]
+
+
+@pytest.fixture(params=adapters())
 async def processes(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[StoreProcesses]:
     made: list[MetadataStore] = []
     tree = MemoryTree()
+    # Each test has a path of its own on the server that all tests share.
+    path = (
+        "" if request.param != "zookeeper" else f"{request.getfixturevalue('zookeeper').url}/{tmp_path.name}"
+    )
 
     def process(lease_s: float = 60.0) -> MetadataStore:
         if request.param == "memory":
             made.append(MemoryStore(tree))
+        elif request.param == "zookeeper":
+            # kazoo is an extra, and most runs do without it.
+            from anabranch.metadata.zookeeper import ZookeeperOptions, ZookeeperStore
+
+            made.append(ZookeeperStore(path, ZookeeperOptions(session_s=lease_s)))
         else:
             made.append(SqliteStore(tmp_path / "metadata.db", lease_s=lease_s, poll_s=0.002))
         return made[-1]
 
     async def crash(store: MetadataStore) -> None:
-        if isinstance(store, SqliteStore):
-            await store.abandon()
-        else:
-            assert isinstance(store, MemoryStore)
+        if isinstance(store, MemoryStore):
             store.expire()
+        else:
+            assert isinstance(store, Abandonable)
+            await store.abandon()
 
-    yield StoreProcesses(process, crash)
+    yield StoreProcesses(process, crash, SHORT_LEASE_S.get(request.param, 0.5))
     for store in made:
         await store.close()
 
@@ -52,7 +81,7 @@ def store(processes: StoreProcesses) -> MetadataStore:
 
 
 async def eventually(holds: Callable[[], bool]) -> None:
-    for _ in range(2000):
+    for _ in range(ATTEMPTS):
         if holds():
             return
         await asyncio.sleep(0.001)
@@ -60,7 +89,7 @@ async def eventually(holds: Callable[[], bool]) -> None:
 
 
 async def all_gone(store: MetadataStore, *paths: str) -> None:
-    for _ in range(2000):
+    for _ in range(ATTEMPTS):
         if not any([await store.get(path) for path in paths]):
             return
         await asyncio.sleep(0.001)
@@ -76,6 +105,15 @@ def watch(store: MetadataStore, prefix: str) -> list[str]:
 
 async def test_an_absent_key_reads_as_none(store: MetadataStore) -> None:
     assert await store.get("/a") is None
+
+
+async def test_all_processes_name_the_store_alike(
+    request: pytest.FixtureRequest, processes: StoreProcesses
+) -> None:
+    first, second = processes.process(), processes.process()
+    assert first.url == second.url
+    scheme = {"memory": "memory:", "sqlite": "sqlite:/", "zookeeper": "zk://"}
+    assert first.url.startswith(scheme[request.node.callspec.params["processes"]])
 
 
 async def test_versions_start_at_zero_and_grow_by_one(store: MetadataStore) -> None:
@@ -258,12 +296,13 @@ async def test_ephemeral_values_go_with_a_closed_session_and_tell_watchers(proce
 
 
 async def test_ephemeral_values_of_a_crashed_process_go_after_its_lease(processes: StoreProcesses) -> None:
-    victim, stayer, judge = (processes.process(lease_s=0.5) for _ in range(3))
+    lease_s = processes.short_lease_s
+    victim, stayer, judge = (processes.process(lease_s) for _ in range(3))
     await victim.put("/lock/a", b"victim", ephemeral=True)
     await stayer.put("/lock/b", b"stayer", ephemeral=True)
     await processes.crash(victim)
     await all_gone(judge, "/lock/a")
-    await asyncio.sleep(0.6)
+    await asyncio.sleep(1.2 * lease_s)
     assert await judge.get("/lock/b") == (b"stayer", 0), "the lease of a living session is renewed"
 
 

@@ -16,7 +16,8 @@ from typing import Protocol
 from hypothesis import strategies as st
 
 from anabranch.model.hashing import key_hash, segment_hash
-from anabranch.model.layout import Layout, Router
+from anabranch.model.layout import Layout
+from anabranch.model.routing import Router
 from anabranch.spark.decide.offsets import Cut, decode, encode
 from anabranch.spark.decide.partitions import Partition, plan_in_key_order
 from anabranch.spark.decide.planner import CHAINED_BYTES, Pace, advance
@@ -133,6 +134,8 @@ class ToySpark:
     batches: int = 0
     chained_bytes: float = CHAINED_BYTES
     lost: Lost = fail
+    min_partitions: int | None = None
+    """None: every other batch is cut into as many tasks as there may be."""
 
     def decide(self, limit: Limit, view: Topology | None = None) -> bool:
         """Write the next end offset to the log; False when there is nothing to do."""
@@ -171,13 +174,12 @@ class ToySpark:
         assert isinstance(start, Cut)
         assert isinstance(end, Cut)
         slices = slices_between(start, end, {TOPIC: self.topic.topology()}, self.lost)
-        # Every other batch is cut into as many tasks as there may be.
-        fewest = self.max_partitions if len(self.log) % 2 else 1
+        fewest = self.min_partitions or (self.max_partitions if len(self.log) % 2 else 1)
         return plan_in_key_order(slices, self.max_partitions, self.buckets, fewest)
 
     def run(self) -> None:
         partitions = self.plan()
-        assert len(partitions) <= self.max_partitions
+        assert len(partitions) <= max(self.max_partitions, self.min_partitions or 1)
         where: dict[str, int] = {}
         for number, partition in enumerate(partitions):
             rows = self.topic.read(partition)

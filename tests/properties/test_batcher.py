@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from anabranch.client.decide.batcher import (
-    Extras,
-    Outgoing,
-    SegmentBatcher,
-    message_size,
-    sample_index,
-    sample_key,
-)
+from anabranch.client.decide.batcher import SegmentBatcher, message_size
+from anabranch.client.decide.outgoing import Extras, Outgoing
+from anabranch.client.decide.sample_keys import sample_index, sample_key
 from anabranch.client.options import Batching
 from anabranch.model.hashing import bucket_index, bucket_ranges, equal_bucket_splits, key_hash
 from anabranch.protocol.batches import MessageBatch
@@ -38,11 +33,11 @@ def fill(
     for sequence, (key, value) in enumerate(messages):
         slot = key_hash(key) & 0xFFFF
         size = message_size(value, key)
-        if batcher.opened and size > batcher.bytes_left:
-            closed += batcher.take()
         bucket = batcher.bucket_for(slot)
+        if bucket.batch is not None and size > bucket.bytes_left:
+            closed += batcher.take()
         batch = bucket.batch or batcher.begin(bucket, float(sequence))
-        if batcher.add(batch, (value, key, sequence, slot), size) or sequence in flush_after:
+        if bucket.add(batch, (value, key, sequence, slot), size) or sequence in flush_after:
             closed += batcher.take()
     closed += batcher.take()
     assert not batcher.opened
@@ -105,7 +100,7 @@ def test_no_entry_straddles_buckets_and_its_stamp_is_exact(
 
 
 @given(**CASES)
-def test_limits_hold_over_all_open_batches_of_a_segment(
+def test_limits_hold_for_each_batch(
     messages: list[tuple[str, bytes]], buckets: int, limits: Batching, flush_after: set[int]
 ) -> None:
     for batch in fill(messages, buckets, limits, flush_after):
@@ -113,6 +108,17 @@ def test_limits_hold_over_all_open_batches_of_a_segment(
         columns = decode_columns(batch.entry, 2**20)
         sizes = [message_size(v or b"", k) for v, k in zip(columns.values, columns.keys, strict=True)]
         assert len(sizes) == 1 or sum(sizes) <= limits.max_bytes
+
+
+@given(buckets=st.integers(1, 70), limits=LIMITS)
+def test_the_open_batches_of_a_segment_hold_four_full_batches_or_a_message_of_each_bucket(
+    buckets: int, limits: Batching
+) -> None:
+    batcher = SegmentBatcher(equal_bucket_splits(buckets), limits)
+    assert sum(bucket.room for bucket in batcher.buckets) <= max(4 * limits.max_messages, buckets)
+    assert sum(bucket.bytes_left for bucket in batcher.buckets) <= max(4 * limits.max_bytes, buckets)
+    if buckets <= 4:
+        assert {bucket.room for bucket in batcher.buckets} == {limits.max_messages}
 
 
 @given(
@@ -138,7 +144,8 @@ def test_a_message_taken_back_from_its_entry_is_the_same(
     batch.rows.append((b"" if null_value else value, key, 7, 3))
     batch.extras = {0: extras}
     batch.build("producer", 1, Compression.NONE, batched)
-    (((again, again_key, sequence, _), again_extras),) = batch.messages()
+    ((again, again_key, sequence, _),), found = batch.messages()
+    again_extras = None if found is None else found[0]
     assert (again, again_key, sequence) == (b"" if null_value else value, key, 7)
     assert (again_extras or Extras()) == extras
 
@@ -149,6 +156,7 @@ def test_a_message_taken_back_from_its_entry_is_the_same(
     first=st.sampled_from([0, 100, 2**14 - 5, 2**14, 10**6, 2**28 - 5, 2**28, 2**40]),
     step=st.integers(1, 3),
 )
+@example(keys=[None] * 4, sizes=[3], first=2**14, step=1)
 def test_messages_added_in_columns_are_those_added_one_by_one(
     keys: list[str | bytes | None], sizes: list[int], first: int, step: int
 ) -> None:

@@ -4,8 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.model.hashing import bucket_hash, bucket_index, bucket_ranges, segment_hash
-from anabranch.model.layout import Layout, Router
+from anabranch.model.layout import Layout
 from anabranch.model.ranges import FULL, HASH_SLOTS, HashRange, initial_ranges
+from anabranch.model.routing import Router
 from anabranch.model.weights import balanced_points, largest_share
 from anabranch.testing.judges.layout_checks import check, check_step
 from tests.properties.layouts import layouts, next_layouts, points

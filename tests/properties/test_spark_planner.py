@@ -34,14 +34,19 @@ from tests.properties.spark_toys import (
     operations=st.lists(OPERATIONS, min_size=5, max_size=60),
     chain=st.booleans(),
     limit=st.sampled_from([Limit(), Limit(rows=1), Limit(rows=13), Limit(bytes=20_000), Limit(200, 70_000)]),
-    max_partitions=st.integers(1, 5),
+    tasks=st.tuples(st.sampled_from([None, None, 2, 7]), st.integers(1, 5)),
     buckets=st.sampled_from([1, 1, 1, 3]),
 )
 def test_each_message_comes_once_and_each_key_in_order(
-    operations: list[tuple[str, int]], chain: bool, limit: Limit, max_partitions: int, buckets: int
+    operations: list[tuple[str, int]],
+    chain: bool,
+    limit: Limit,
+    tasks: tuple[int | None, int],
+    buckets: int,
 ) -> None:
     topic = ToyTopic()
-    spark = ToySpark(topic, chain, max_partitions, buckets)
+    fewest, most = tasks
+    spark = ToySpark(topic, chain, most, buckets, min_partitions=fewest)
     drive(spark, limit, operations, partial(apply, topic))
     check_rows(spark.rows, topic)
     event(f"segments: {min(len(topic.layout.segments) // 10 * 10, 100)}")
@@ -154,6 +159,20 @@ def test_a_batch_read_holds_every_message_once(
         assert all(sum(s.rows for run in p for s in run.slices) <= max_rows for p in partitions)
     in_order = [row for p in plan_in_key_order(slices, 3) for row in topic.read(p)]
     check_rows(in_order, topic)
+
+
+@settings(max_examples=100)
+@given(operations=st.lists(OPERATIONS, max_size=50), fewest=st.integers(1, 12), most=st.integers(1, 5))
+def test_there_are_as_many_tasks_as_were_asked_for(
+    operations: list[tuple[str, int]], fewest: int, most: int
+) -> None:
+    topic = ToyTopic()
+    topic.send(KEYS)
+    for operation in operations:
+        apply(topic, operation)
+    partitions = plan_in_key_order(whole_range(topic), most, min_partitions=fewest)
+    assert fewest <= len(partitions) <= max(fewest, most)
+    check_rows([row for partition in partitions for row in topic.read(partition)], topic)
 
 
 @settings(max_examples=100)

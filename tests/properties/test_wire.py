@@ -16,15 +16,17 @@ from anabranch.errors import (
     RemoteProtocolError,
     UnsupportedFeatureError,
 )
-from anabranch.protocol.batches import MessageBatch, build_single
+from anabranch.protocol.batches import MessageBatch
 from anabranch.protocol.commands import Command, CommandCutter, Delivery, Send, SendReceipt, decode, encode
-from anabranch.protocol.compression import Compression, compress, decompress
+from anabranch.protocol.compression import Compression
 from anabranch.protocol.connection import ClientMachine, ServerMachine
 from anabranch.protocol.entries import decode_columns
 from anabranch.protocol.frames import FrameCutter, build_entry
 from anabranch.protocol.hot_frames import encode_delivery, encode_receipt, encode_send
 from anabranch.protocol.outer import read_outer
 from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.protocol.restamping import restamped
+from anabranch.protocol.singles import build_single
 from anabranch.protocol.varints import encode_varint
 from tests.fakes.entries import split_entry
 
@@ -376,13 +378,17 @@ def test_batches_are_read_as_protobuf_reads_them(made: list[dict[str, object]]) 
 
 
 @settings(max_examples=300)
-@given(batches(), st.data())
+@given(batches(), st.integers(0, 2**16), st.integers(0, 255))
+# The last byte of a sequence id becomes one that says that more bytes follow.
+@example([{"value": b"", "key": None, "sequence_id": number} for number in (5, 200)], 16, 0xFF)
 def test_a_damaged_batch_is_read_as_protobuf_reads_it_or_refused(
-    made: list[dict[str, object]], data: st.DataObject
+    made: list[dict[str, object]], place: int, byte: int
 ) -> None:
-    metadata, payload = split_entry(batch_of(made).build("producer", 1))
+    # Without the sizes of messages, which a reader would trust instead of the headers.
+    entry = restamped(batch_of(made).build("producer", 1), lambda outer: outer.ClearField("message_sizes"))
+    metadata, payload = split_entry(entry)
     broken = bytearray(payload)
-    broken[data.draw(st.integers(0, len(broken) - 1))] = data.draw(st.integers(0, 255))
+    broken[place % len(broken)] = byte
     entry = build_entry(metadata, bytes(broken))
     try:
         columns = decode_columns(entry, LIMIT)
@@ -395,7 +401,7 @@ def test_a_damaged_batch_is_read_as_protobuf_reads_it_or_refused(
         end = position + 4 + int.from_bytes(broken[position : position + 4], "big")
         header = pb.SingleMessageMetadata.FromString(bytes(broken[position + 4 : end]))
         position = end + header.payload_size
-        assert sequence_id == header.sequence_id
+        assert sequence_id == header.sequence_id or not header.HasField("sequence_id")
         if not header.partition_key_b64_encoded and not header.null_partition_key:
             # Protobuf hands out bytes for text that is not UTF-8.
             text_key: str | bytes = header.partition_key
@@ -456,25 +462,3 @@ def test_a_single_message_comes_back(
     assert columns.values == [value * 50]
     assert columns.keys == [key.encode() if isinstance(key, str) else key]
     assert columns.sequence_ids == [sequence_id]
-
-
-@given(st.sampled_from(Compression), st.binary(max_size=2000))
-def test_compression_comes_back(kind: Compression, data: bytes) -> None:
-    assert decompress(kind, compress(kind, data), len(data), LIMIT) == data
-
-
-@settings(max_examples=400)
-@given(
-    st.sampled_from([Compression.LZ4, Compression.ZLIB, Compression.ZSTD, Compression.SNAPPY]),
-    st.binary(max_size=300),
-    st.data(),
-)
-def test_damaged_compression_gives_the_declared_size_or_an_error(
-    kind: Compression, data: bytes, choices: st.DataObject
-) -> None:
-    packed = bytearray(compress(kind, data))
-    for _ in range(choices.draw(st.integers(0, 3))):
-        packed[choices.draw(st.integers(0, len(packed) - 1))] = choices.draw(st.integers(0, 255))
-    size = choices.draw(st.sampled_from([len(data), 0, 10, 100_000]))
-    with suppress(CompressionError):
-        assert len(decompress(kind, bytes(packed), size, LIMIT)) == size

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import email
+import os
 import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from email.message import Message
 from pathlib import Path
@@ -27,18 +29,24 @@ OF_EXTRAS = (
     "uvloop",
 )
 """Packages that `pip install anabranch` does not bring."""
+CAN_COMPILE = shutil.which("gcc") is not None and Path(sysconfig.get_paths()["include"], "Python.h").exists()
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     """The wheel that the source gives, built in a copy because the build writes into its folder."""
-    folder = tmp_path_factory.mktemp("package")
+    return built_wheel(tmp_path_factory.mktemp("package"))
+
+
+def built_wheel(folder: Path, **environment: str) -> zipfile.ZipFile:
     (folder / "docs").mkdir()
     for name in ("pyproject.toml", "LICENSE", "docs/package.md"):
         shutil.copy(ROOT / name, folder / name)
-    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so")
+    shutil.copytree(ROOT / "src", folder / "src", ignore=ignored)
     build = "from setuptools.build_meta import build_wheel; build_wheel('dist')"
-    subprocess.run([sys.executable, "-c", build], cwd=folder, check=True, capture_output=True)
+    env = {**os.environ, **environment}
+    subprocess.run([sys.executable, "-c", build], cwd=folder, check=True, capture_output=True, env=env)
     (made,) = (folder / "dist").glob("*.whl")
     return zipfile.ZipFile(made)
 
@@ -58,19 +66,72 @@ def test_the_wheel_has_the_files_that_run_and_none_for_developers(wheel: zipfile
         "config/pulsar_settings.txt",
         "protocol/pb/pulsar.proto",
         "spark/pipelines/log4j2.properties",
-        "testing/plugin.py",
-        "testing/local_broker.py",
     ):
         assert f"anabranch/{name}" in names
-    unwanted = ("anabranch/bench/", "anabranch/testing/simulation/", "anabranch/testing/judges/", "tests/")
+    unwanted = ("anabranch/bench/", "tests/", "tools/")
     assert [name for name in names if name.startswith(unwanted)] == []
+    testing = {
+        name.removeprefix("anabranch/testing/") for name in names if name.startswith("anabranch/testing/")
+    }
+    assert testing == {"__init__.py", "local_broker.py", "pytest_broker.py", "sim_secrets.py", "slow_keys.py"}
+
+
+@pytest.mark.skipif(
+    shutil.which("gcc") is None, reason="without a compiler a wheel has no compiled functions"
+)
+def test_one_wheel_with_compiled_functions_serves_every_python(wheel: zipfile.ZipFile) -> None:
+    assert "anabranch/_speedups.abi3.so" in wheel.namelist()
+    assert re.search(r"-cp311-abi3-\w+\.whl$", str(wheel.filename))
+
+
+def test_without_a_compiler_the_package_is_built_all_the_same(tmp_path: Path) -> None:
+    names = built_wheel(tmp_path, CC="a-compiler-that-is-missing").namelist()
+    assert "anabranch/speedups.py" in names
+    assert [name for name in names if name.endswith(".so")] == []
+
+
+def test_the_wheel_has_every_other_module_of_the_source(wheel: zipfile.ZipFile) -> None:
+    source = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src/anabranch").rglob("*.py")}
+    missing = source - set(wheel.namelist())
+    assert {"/".join(name.split("/")[:2]) for name in missing} == {"anabranch/bench", "anabranch/testing"}
+
+
+def test_the_broker_for_tests_of_applications_runs_from_the_wheel(wheel: zipfile.ZipFile) -> None:
+    code = """
+import anabranch
+from anabranch.testing import pytest_broker
+from anabranch.testing.local_broker import LocalBroker
+with LocalBroker() as broker, anabranch.Client(broker.url) as client:
+    client.create_producer("orders").send(b"tea")
+print(anabranch.__file__)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {wheel.filename!r}){code}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(str(wheel.filename))
+
+
+def test_links_of_the_project_are_absolute_and_agree(metadata: Message) -> None:
+    links = dict(line.split(", ", 1) for line in metadata.get_all("Project-URL", []))
+    assert {"Homepage", "Documentation", "Source", "Issues", "Changes"} <= set(links)
+    home = links["Homepage"]
+    used = re.findall(r"https://github\.com/anabranch[^)\s]*", str(metadata.get_payload()))
+    assert used
+    assert all(link.startswith(home) for link in (*used, *links.values()))
+    for link in (*used, *links.values()):
+        path = re.sub(r"^/(tree|blob)/main/", "", link.removeprefix(home))
+        assert path in ("", "/issues") or (ROOT / path).exists(), link
 
 
 def test_the_client_is_installed_alone_and_extras_bring_the_rest(metadata: Message) -> None:
     needed = metadata.get_all("Requires-Dist", [])
     always = {line.partition(">")[0] for line in needed if "extra ==" not in line}
     assert always == {"cramjam", "google-crc32c", "h11", "mmh3", "msgspec", "protobuf", "pyroaring"}
-    assert {"cli", "server", "spark"} <= set(metadata.get_all("Provides-Extra", []))
+    assert {"cli", "otel", "server", "spark"} <= set(metadata.get_all("Provides-Extra", []))
     assert any(
         line.startswith("Programming Language :: Python") for line in metadata.get_all("Classifier", [])
     )

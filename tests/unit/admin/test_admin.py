@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.harness.admin import CLASSIC, ORDERS, Admin
+from tests.harness.cluster import Brokers
 
 
 @pytest.fixture(
@@ -309,7 +310,6 @@ def test_classic_subscriptions(admin: Admin) -> None:
     assert admin("PUT", sub, "earliest").status == 204
     assert admin("PUT", sub).status == 409
     assert admin("GET", f"{CLASSIC}/subscriptions").json == ["s"]
-    assert admin("DELETE", CLASSIC).status == 412
     for call in ("skip_all", "skip/3", "resetcursor/0", "expireMessages/60"):
         assert admin("POST", f"{sub}/{call}").status == 204
     assert admin("POST", f"{sub}/resetcursor", {"ledgerId": 0, "entryId": 0}).status == 204
@@ -318,6 +318,22 @@ def test_classic_subscriptions(admin: Admin) -> None:
     assert admin("DELETE", sub).status == 204
     assert admin("DELETE", sub).status == 404
     assert admin("DELETE", CLASSIC).status == 204
+
+
+async def test_consumers_and_producers_keep_a_classic_topic_and_idle_subscriptions_do_not(
+    brokers: Brokers,
+) -> None:
+    admin, topic = Admin(brokers), "persistent://public/default/classic"
+    async with brokers.client() as client:
+        consumer = await client.subscribe_queue(topic, "s")
+        refused = await admin.ask("DELETE", CLASSIC)
+        assert (refused.status, "consumers of s" in refused.json["reason"]) == (412, True)
+        await consumer.close()
+        producer = await client.create_producer(topic)
+        await producer.send(b"tea")
+        assert (await admin.ask("DELETE", CLASSIC)).status == 412
+        await producer.close()
+        assert (await admin.ask("DELETE", CLASSIC)).status == 204
 
 
 @pytest.mark.parametrize(

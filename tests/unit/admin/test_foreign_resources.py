@@ -73,6 +73,7 @@ FIXED_PARTS = {
     "name": "maxMessageSize",
     "value": "red",
     "policy": "retention",
+    "bundle": "0x00000000_0xffffffff",
     "role": "someone",
 }
 

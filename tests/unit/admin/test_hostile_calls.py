@@ -82,6 +82,7 @@ USUAL = {
     "segments": "0/1",
     "descriptor": "0000-ffff-0",
     "policy": "retention",
+    "bundle": "0x00000000_0xffffffff",
     "cluster": "standalone",
     "domain": "persistent",
     "count": "1",

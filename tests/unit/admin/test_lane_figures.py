@@ -9,10 +9,8 @@ import pytest
 from anabranch import AsyncClient, AsyncStreamConsumer
 from anabranch.admin.logs import Logs
 from anabranch.broker.serving import lane_totals
-from anabranch.broker.serving.keyed_reading import KeyedReading
 from anabranch.model.names import Place, TopicName
 from anabranch.protocol.commands import Delivery
-from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.harness.admin import ORDERS, Admin
 from tests.harness.cluster import Brokers
 from tests.harness.stuck_keys import (
@@ -20,10 +18,11 @@ from tests.harness.stuck_keys import (
     LANES,
     LOWER,
     STUCK,
-    UPPER,
     get_json,
+    halves,
+    parked_before_restart,
     slot_of,
-    sticky,
+    store_keys,
     stuck_key,
     subscription_of,
 )
@@ -54,18 +53,8 @@ async def test_many_lanes_are_estimated_from_some_of_them(
     brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lane_totals, "LANES_COUNTED", 10)
-    one, two = await brokers.connect(), await brokers.connect()
-    await one.producer(HELD)
-    for client, hashes, permits in ((one, LOWER, 0), (two, UPPER, 1000)):
-        meta = sticky(hashes)
-        kind = pb.CommandSubscribe.Key_Shared
-        await client.subscribe(HELD, "s", kind=kind, permits=permits, keySharedMeta=meta)
-    keys = [key for n in range(200) if slot_of(key := f"k{n}") <= LOWER[1]][:40]
-    for number in range(3 * len(keys)):
-        one.publish(b"%d" % number, number, key=keys[number % len(keys)])
-    for _ in range(3 * len(keys)):
-        await one.receipt()
-    await settle()
+    one, _ = await halves(brokers)
+    await store_keys(one, [key for n in range(200) if slot_of(key := f"k{n}") <= LOWER[1]][:40] * 3)
     await asyncio.sleep(2)
     found = lane_totals.lane_totals(subscription_of(brokers))
     assert (found.lanes, found.entries) == (40, 120)
@@ -148,13 +137,7 @@ async def test_why_and_stats_of_a_scalable_topic_have_the_lanes_of_all_segments(
 
 
 async def test_a_look_at_hot_spots_loads_no_unused_log_and_finds_its_parked_lane(brokers: Brokers) -> None:
-    _, two = await stuck_key(brokers)
-    reading = subscription_of(brokers).reading
-    assert isinstance(reading, KeyedReading)
-    reading.park_slot(slot_of(STUCK), "broken")
-    two.acknowledge(*two.has(Delivery))
-    await settle()
-    await brokers.restart()
+    await parked_before_restart(brokers, "broken")
     logs, place = Logs(brokers[0]), Place(TopicName.parse(HELD), 0)
     assert [lane["note"] for lane in (await logs.hot_spots(place, 5))["lanes"]["s"]] == ["broken"]
     assert await logs.lane_figures(place) == {}

@@ -7,7 +7,6 @@ import asyncio
 import pytest
 
 from anabranch.admin import lane_reports
-from anabranch.broker.serving.keyed_reading import KeyedReading
 from anabranch.protocol.commands import Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.harness.admin import Admin
@@ -17,12 +16,17 @@ from tests.harness.stuck_keys import (
     LANES,
     LOWER,
     STUCK,
-    UPPER,
     get_json,
+    halves,
+    of_stuck,
+    park,
+    parked_before_restart,
     slot_of,
     sticky,
+    store_keys,
     stuck_key,
     subscription_of,
+    values,
 )
 from tests.harness.wire import batch, settle, value_of
 
@@ -44,15 +48,8 @@ async def test_a_stuck_key_is_listed_with_its_reason_size_and_consumer(brokers: 
 
 @pytest.mark.brokers(lane_after_s=60.0)
 async def test_a_short_wait_is_shown_by_its_slot_only(brokers: Brokers) -> None:
-    one, two = await brokers.connect(), await brokers.connect()
-    await one.producer(HELD)
-    meta = sticky(LOWER)
-    await two.subscribe(HELD, "s", kind=pb.CommandSubscribe.Key_Shared, permits=0, keySharedMeta=meta)
-    other = sticky(UPPER)
-    await one.subscribe(HELD, "s", kind=pb.CommandSubscribe.Key_Shared, permits=9, keySharedMeta=other)
-    one.publish(b"0", 0, key=STUCK)
-    await one.receipt()
-    await settle()
+    one, _ = await halves(brokers)
+    await store_keys(one, [STUCK])
     admin = Admin(brokers)
     assert await get_json(admin) == []
     assert (await get_json(admin, f"{LANES}/{slot_of(STUCK)}"))["heldEntries"] == 1
@@ -69,7 +66,7 @@ async def test_a_peek_shows_the_first_messages_and_delivers_nothing(brokers: Bro
     assert (await get_json(admin, f"{LANES}/{slot_of(STUCK)}"))["heldEntries"] == 5
     one.flow(10)
     await settle()
-    assert [value_of(found) for found in one.has(Delivery)] == [f"{STUCK}:{n}".encode() for n in range(5)]
+    assert values(one) == of_stuck(*range(5))
 
 
 async def test_a_peek_counts_messages_of_batches_and_leaves_acknowledged_ones_out(brokers: Brokers) -> None:
@@ -117,7 +114,7 @@ async def test_skipped_messages_never_reach_the_consumer(brokers: Brokers) -> No
     assert answer.json == {"skippedEntries": 2}
     one.flow(10)
     await settle()
-    assert [value_of(found) for found in one.has(Delivery)] == [f"{STUCK}:{n}".encode() for n in (2, 3, 4)]
+    assert values(one) == of_stuck(2, 3, 4)
 
 
 async def test_a_skip_of_the_whole_lane_ends_it(brokers: Brokers) -> None:
@@ -139,15 +136,13 @@ async def test_a_large_lane_is_skipped_in_slices(brokers: Brokers, monkeypatch: 
     assert answer.json == {"skippedEntries": 3}
     one.flow(10)
     await settle()
-    assert [value_of(found) for found in one.has(Delivery)] == [f"{STUCK}:{n}".encode() for n in (3, 4)]
+    assert values(one) == of_stuck(3, 4)
 
 
 async def test_a_parked_lane_goes_on_after_its_release(brokers: Brokers) -> None:
     one, _ = await stuck_key(brokers)
     admin = Admin(brokers)
-    reading = subscription_of(brokers).reading
-    assert isinstance(reading, KeyedReading)
-    reading.park_slot(slot_of(STUCK), "three attempts failed")
+    park(brokers, "three attempts failed")
     one.flow(10)
     await settle()
     assert one.has(Delivery) == []
@@ -155,7 +150,7 @@ async def test_a_parked_lane_goes_on_after_its_release(brokers: Brokers) -> None
     assert (shown["reason"], shown["note"]) == ("parked", "three attempts failed")
     assert (await admin.ask("POST", f"{LANES}/{slot_of(STUCK)}/release")).status == 204
     await settle()
-    assert [value_of(found) for found in one.has(Delivery)] == [f"{STUCK}:{n}".encode() for n in range(5)]
+    assert values(one) == of_stuck(*range(5))
 
 
 async def test_a_key_that_a_consumer_parks_is_shown_with_its_note_and_released(brokers: Brokers) -> None:
@@ -175,7 +170,7 @@ async def test_a_key_that_a_consumer_parks_is_shown_with_its_note_and_released(b
     assert (await admin.ask("POST", f"{LANES}/{lane['lane']}/skip?count=1")).json == {"skippedEntries": 1}
     assert (await admin.ask("POST", f"{LANES}/{lane['lane']}/release")).status == 204
     await settle()
-    assert [value_of(found) for found in one.has(Delivery)] == [f"{STUCK}:{n}".encode() for n in range(1, 5)]
+    assert values(one) == of_stuck(*range(1, 5))
     assert value_of(second) == f"{STUCK}:1".encode()
 
 
@@ -187,13 +182,7 @@ async def test_a_lane_that_waits_for_its_consumer_cannot_be_released(brokers: Br
 
 
 async def test_a_parked_lane_is_listed_and_released_before_consumers_are_back(brokers: Brokers) -> None:
-    _, two = await stuck_key(brokers)
-    reading = subscription_of(brokers).reading
-    assert isinstance(reading, KeyedReading)
-    reading.park_slot(slot_of(STUCK), "three attempts failed")
-    two.acknowledge(*two.has(Delivery))
-    await settle()
-    await brokers.restart()
+    await parked_before_restart(brokers, "three attempts failed")
     admin = Admin(brokers)
     (lane,) = await get_json(admin)
     assert (lane["reason"], lane["note"], lane["heldEntries"]) == ("parked", "three attempts failed", None)
@@ -205,7 +194,7 @@ async def test_a_parked_lane_is_listed_and_released_before_consumers_are_back(br
     back = await brokers.connect()
     await back.subscribe(HELD, "s", kind=pb.CommandSubscribe.Key_Shared, keySharedMeta=sticky(LOWER))
     await settle()
-    assert [value_of(found) for found in back.has(Delivery)] == [f"{STUCK}:{n}".encode() for n in range(5)]
+    assert values(back) == of_stuck(*range(5))
 
 
 @pytest.mark.parametrize(
@@ -237,3 +226,8 @@ async def test_a_subscription_without_keys_has_no_lanes(brokers: Brokers) -> Non
     one = await brokers.connect()
     await one.subscribe(HELD, "s")
     assert await get_json(Admin(brokers)) == []
+
+
+async def test_the_lanes_of_an_unknown_topic_name_the_topic(brokers: Brokers) -> None:
+    answer = await Admin(brokers).ask("GET", "/admin/v2/scalable/public/default/none/subscriptions/s/lanes")
+    assert (answer.status, answer.json["reason"]) == (404, "topic://public/default/none does not exist")

@@ -92,3 +92,21 @@ def test_topics_with_partitions_are_asked_by_partition(admin: Admin) -> None:
     assert admin("PUT", f"{CLASSIC}/partitions", 2).status == 204
     for path in ("ledger/0/entry/0", "examinemessage", "messageid/0"):
         assert admin("GET", f"{CLASSIC}/{path}").status == 405, path
+
+
+def test_the_backlog_size_is_that_of_the_entries_behind_a_message(filled: Admin) -> None:
+    ids = [
+        tuple(map(int, answer.headers["x-pulsar-message-id"].split(":")))
+        for answer in (filled("GET", f"{CLASSIC}/subscription/s/position/{n}") for n in (1, 2, 3))
+    ]
+
+    def size_after(ledger: int, entry: int) -> int:
+        body = {"ledgerId": ledger, "entryId": entry, "partitionIndex": -1}
+        return int(filled("PUT", f"{CLASSIC}/backlogSize", body).body)
+
+    total = filled("GET", f"{CLASSIC}/internalStats").json["totalSize"]
+    behind = [size_after(*one) for one in ids]
+    assert total > behind[0] > behind[1] > behind[2] == 0
+    assert behind[0] - behind[1] == behind[1] == total - behind[0]
+    assert size_after(-1, -1) == size_after(ids[0][0], -1) == total
+    assert size_after(2**63 - 1, 2**63 - 1) == 0

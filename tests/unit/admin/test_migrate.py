@@ -202,6 +202,20 @@ def test_a_migrated_topic_that_was_deleted_can_be_made_again(admin: Admin) -> No
     assert all(segment.legacy_topic is None for segment in layout.segments.values())
 
 
+@pytest.mark.parametrize("partitions", [0, 3])
+def test_the_classic_name_leaves_the_lists_with_the_topic_that_replaced_it(
+    admin: Admin, partitions: int
+) -> None:
+    path = f"{CLASSIC}/partitions" if partitions else CLASSIC
+    assert admin("PUT", path, partitions or None).status == 204
+    assert admin("PUT", f"{CLASSIC}/subscription/s", "earliest").status == 204
+    assert admin("POST", f"{SCALABLE}/migrate").status == 204
+    assert admin("DELETE", f"{SCALABLE}?force=true").status == 204
+    namespace = CLASSIC.rpartition("/")[0]
+    assert admin("GET", namespace).json == admin("GET", f"{namespace}/partitioned").json == []
+    assert admin("PUT", path, partitions or None).status == 204, "the name is free again"
+
+
 @pytest.mark.brokers(count=2)
 @pytest.mark.parametrize("at", [0, 1])
 async def test_any_broker_migrates_partitions_wherever_they_are(admin: Admin, at: int) -> None:

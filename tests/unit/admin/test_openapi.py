@@ -14,6 +14,7 @@ from anabranch.admin import server
 from anabranch.admin.call_forms import CallForm
 from anabranch.admin.models.body import Body, plain
 from anabranch.admin.models.examples import EXAMPLES
+from anabranch.admin.policy_forms import POLICY_PART, described, type_of
 from anabranch.admin.scalable import shown_record
 from anabranch.metadata.records import (
     GarbageRecord,
@@ -26,7 +27,7 @@ from anabranch.metadata.records import (
 from anabranch.model.names import TopicName
 from tests.harness.admin import ORDERS, Admin
 
-FORMS = [one.form for one in server.ROUTES]
+FORMS = list(described(one.form for one in server.ROUTES))
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +51,19 @@ def test_the_description_is_valid_openapi(description: dict[str, Any]) -> None:
 
 
 def test_every_route_is_described_with_its_parameters(description: dict[str, Any]) -> None:
-    described = {(method.upper(), path) for path, calls in description["paths"].items() for method in calls}
-    assert described == {(method, path.replace(":path", "")) for method, path in server.served_calls()}
+    found = {(method.upper(), path) for path, calls in description["paths"].items() for method in calls}
+    assert found == {(form.method, form.path.replace(":path", "")) for form in FORMS}
     for path, calls in description["paths"].items():
         for call in calls.values():
             names = {one["name"] for one in call["parameters"] if one["in"] == "path"}
             assert names == set(re.findall(r"\{(\w+)\}", path)), path
+
+
+def test_the_paths_of_single_policies_are_served_by_the_route_of_all_policies() -> None:
+    served = {(method, path) for method, path in server.served_calls()}
+    found = {(form.method, form.path) for form in FORMS}
+    assert served - found == {call for call in served if call[1].endswith(POLICY_PART)}
+    assert {(verb, f"{path.rpartition('/')[0]}/{POLICY_PART}") for verb, path in found - served} <= served
 
 
 def test_operations_have_names_of_their_own(description: dict[str, Any]) -> None:
@@ -71,14 +79,27 @@ def test_every_example_is_valid_and_decodes_to_itself(kind: type, description: d
     assert msgspec.json.decode(msgspec.json.encode(example), type=kind) == example
 
 
-def of_policies(form: CallForm) -> bool:
-    """Whether one handler serves policies of several types."""
-    return form.handler.__module__.endswith(("tenants", "topic_rates", "policies", "quotas"))
+@pytest.mark.parametrize(
+    ("policy", "good", "bad"),
+    [
+        ("retention", {"retentionTimeInMinutes": 5, "retentionSizeInMB": -1}, 5),
+        ("messageTTL", 30, "30"),
+        ("autoTopicCreation", {"allowAutoTopicCreation": True, "topicType": "partitioned"}, {}),
+        ("subscriptionTypesEnabled", ["Shared"], ["Sharing"]),
+        ("backlogQuotaMap", {"limitSize": 7, "policy": "producer_exception"}, {"policy": "hope"}),
+        ("dispatchRate", {"dispatchThrottlingRateInMsg": 5}, {"dispatchThrottlingRateInMsg": "5"}),
+    ],
+)
+def test_the_type_of_a_policy_takes_its_values_and_no_others(policy: str, good: Any, bad: Any) -> None:
+    msgspec.convert(good, type_of(policy))
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(bad, type_of(policy))
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: f"{form.method} {form.path}")
 def test_answers_have_types(form: CallForm) -> None:
-    assert of_policies(form) or form.answer is not Any, "annotate what the handler returns"
+    assert form.answer is not Any, "annotate what the handler returns"
+    assert form.body is not Any, "name the type of the body"
 
 
 def test_every_body_that_is_used_alone_has_an_example() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from anabranch.model.policies.table import POLICIES, REFUSED
+from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.harness.admin import Admin
 from tests.harness.cluster import Brokers
+from tests.harness.wire import error_of
 
 NAMESPACE = "/admin/v2/namespaces/public/default"
 TOPICS = {
@@ -175,50 +177,6 @@ def test_policies_of_a_topic_that_does_not_exist_are_not_found(admin: Admin) -> 
         assert admin("POST", f"{path}/messageTTL", 5).status == 404
 
 
-def test_a_namespace_is_created_with_policies_that_hold(admin: Admin) -> None:
-    path = "/admin/v2/namespaces/public/other"
-    # As the Java admin client sends it: every field, most of them empty.
-    body = {
-        "auth_policies": {"namespace_auth": {}, "destination_auth": {}, "subscription_auth_roles": {}},
-        "replication_clusters": ["standalone"],
-        "bundles": {"numBundles": 4},
-        "backlog_quota_map": {"destination_storage": QUOTA},
-        "clusterDispatchRate": {},
-        "topicDispatchRate": {},
-        "message_ttl_in_seconds": 40,
-        "persistence": None,
-        "deleted": False,
-        "encryption_required": False,
-        "offload_threshold": -1,
-        "schema_compatibility_strategy": "UNDEFINED",
-    }
-    assert admin("PUT", path, body).status == 204
-    shown = admin("GET", path).json
-    assert shown["message_ttl_in_seconds"] == 40
-    assert shown["backlog_quota_map"] == {"destination_storage": QUOTA}
-    assert "offload_threshold" not in shown
-
-
-@pytest.mark.parametrize(
-    "policies",
-    [
-        {"message_ttl_in_seconds": -5},
-        {"persistence": {"bookkeeperEnsemble": 2}},
-        {"offload_threshold": 100},
-        {"retention_policies": {"retentionTimeInMinutes": "1"}},
-        {"backlog_quota_map": {"destination_storage": {}}},
-        {"topicDispatchRate": 3},
-        {"topic_rates": {"orders": {"messageTTL": 1}}},
-    ],
-)
-def test_a_namespace_cannot_be_created_with_policies_that_would_not_hold(
-    admin: Admin, policies: dict[str, object]
-) -> None:
-    path = "/admin/v2/namespaces/public/other"
-    assert admin("PUT", path, policies).status == 412
-    assert admin("GET", path).status == 404
-
-
 async def test_a_restart_keeps_all_policies(brokers: Brokers) -> None:
     admin = Admin(brokers)
     topic = TOPICS["persistent"]
@@ -231,7 +189,65 @@ async def test_a_restart_keeps_all_policies(brokers: Brokers) -> None:
     assert (await admin.ask("GET", f"{topic}/backlogQuotaMap")).json == {"destination_storage": QUOTA}
 
 
+def test_a_policy_that_could_not_be_shown_is_refused(admin: Admin) -> None:
+    given = {"allowAutoTopicCreation": True, "defaultNumPartitions": "3"}
+    assert admin("POST", f"{NAMESPACE}/autoTopicCreation", given).status == 412
+    assert admin("GET", NAMESPACE).status == 200
+
+
+def test_whole_limits_of_retention_are_written_as_whole_numbers(admin: Admin) -> None:
+    assert admin("POST", f"{NAMESPACE}/retention", {"retentionTimeInMinutes": 60}).status == 204
+    assert b'"retention_policies":{"retentionTimeInMinutes":60}' in admin("GET", NAMESPACE).body
+
+
+@pytest.mark.parametrize("unknown", [{"retentionTime": 5}, {"retentionTimeInMinutes": 5, "x": None}])
+def test_retention_with_an_unknown_field_is_refused(admin: Admin, unknown: dict[str, object]) -> None:
+    assert admin("POST", f"{NAMESPACE}/retention", unknown).status == 412
+    assert admin("GET", f"{NAMESPACE}/retention").status == 204
+
+
+def test_a_limit_of_null_is_none(admin: Admin) -> None:
+    given = {"retentionTimeInMinutes": 5, "retentionSizeInMB": None}
+    assert admin("POST", f"{NAMESPACE}/retention", given).status == 204
+    assert admin("GET", f"{NAMESPACE}/retention").json == {"retentionTimeInMinutes": 5}
+
+
 def test_every_policy_has_an_example_here() -> None:
     shown = {name for name, *_ in VALUES} | {"backlogQuotaMap", "compactionThreshold", "maxMessageSize"}
     others = {name for name in POLICIES if name.endswith("Rate") or name.startswith("max")}
     assert set(POLICIES) <= shown | others
+
+
+PARTITIONED = {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 3}
+CREATION = "/admin/v2/namespaces/public/default/autoTopicCreation"
+
+
+@pytest.mark.parametrize("scheme", ["persistent", "non-persistent"])
+def test_a_namespace_gives_new_topics_partitions(admin: Admin, scheme: str) -> None:
+    assert admin("POST", CREATION, PARTITIONED).status == 204
+    first, second = (f"{scheme}://public/default/{name}" for name in ("first", "second"))
+
+    async def use() -> None:
+        client = await admin.brokers.connect()
+        found = await client.request(pb.CommandPartitionedTopicMetadata(topic=first, request_id=0))
+        assert found.partitions == 3
+        assert isinstance(await client.producer(f"{first}-partition-2"), pb.CommandProducerSuccess)
+        assert error_of(await client.producer(second, producer_id=2)) == pb.NotAllowedError
+        asked = pb.CommandPartitionedTopicMetadata(
+            topic=f"{scheme}://public/default/none", metadata_auto_creation_enabled=False, request_id=0
+        )
+        assert (await client.request(asked)).error == pb.TopicNotFound
+
+    admin.loop.run(use())
+    lists = f"/admin/v2/{scheme}/public/default"
+    assert admin("GET", f"{lists}/partitioned").json == [first, second]
+    asked = admin("GET", f"{lists}/third/partitions?checkAllowAutoCreation=true")
+    assert asked.json["partitions"] == 3
+
+
+@pytest.mark.parametrize(
+    "given", [{"topicType": "partitioned"}, {"topicType": "other"}, {"defaultNumPartitions": 0}]
+)
+def test_a_malformed_rule_for_new_topics_is_refused(admin: Admin, given: dict[str, object]) -> None:
+    rule = {"allowAutoTopicCreation": True, "topicType": "partitioned", **given}
+    assert admin("POST", CREATION, rule).status == 412

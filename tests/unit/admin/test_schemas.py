@@ -38,7 +38,8 @@ def topic(admin: Admin) -> str:
 
 
 def test_a_schema_is_added_shown_and_found(admin: Admin, topic: str) -> None:
-    assert admin("GET", f"{topic}/schema").status == 404
+    missing = admin("GET", f"{topic}/schema")
+    assert (missing.status, missing.json["reason"]) == (404, "topic classic in public/default has no schema")
     first, second = posted("a"), posted("a", "b")
     assert admin("POST", f"{topic}/schema", first).json == {"version": 0}
     assert admin("POST", f"{topic}/schema", second).json == {"version": 1}
@@ -52,11 +53,22 @@ def test_a_schema_is_added_shown_and_found(admin: Admin, topic: str) -> None:
         "properties": {"by": "a test"},
     }
     assert admin("GET", f"{topic}/schema/0").json["data"] == first["schema"]
-    assert admin("GET", f"{topic}/schema/2").status == 404
+    missing = admin("GET", f"{topic}/schema/2")
+    assert missing.status == 404
+    assert missing.json["reason"].endswith("has no version 2 of its schema")
     both = admin("GET", f"{topic}/schemas").json["getSchemaResponses"]
     assert [found["version"] for found in both] == [0, 1]
     assert admin("POST", f"{topic}/version", second).json == {"version": 1}
     assert admin("POST", f"{topic}/version", posted("c")).json == {"version": -1}
+
+
+def test_a_scalable_topic_whose_name_holds_slashes_has_schemas(admin: Admin) -> None:
+    assert admin("PUT", "/admin/v2/scalable/public/default/a%2Fb").status == 204
+    topic = "/admin/v2/schemas/public/default/a%2Fb"
+    assert admin("POST", f"{topic}/schema", posted("a")).json == {"version": 0}
+    assert admin("GET", f"{topic}/schema").json["version"] == 0
+    assert admin("DELETE", f"{topic}/schema").status == 200
+    assert admin("GET", f"{topic}/schema").status == 404
 
 
 def test_compatibility_is_tried_without_a_change(admin: Admin, topic: str) -> None:

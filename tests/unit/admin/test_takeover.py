@@ -11,10 +11,12 @@ from msgspec.structs import replace
 
 from anabranch.admin.calls import TAKEOVER_S
 from anabranch.admin.logs import Logs
+from anabranch.broker.cluster.peers import CONNECT_S
 from anabranch.controller.decide.operation import LayoutVersion
 from anabranch.errors import NotConnectedError
 from anabranch.metadata.records import TopicRecord
 from anabranch.model.names import Place, TopicName
+from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.harness.admin import CLASSIC, ORDERS, Admin, AdminAnswer
 from tests.harness.cluster import Brokers
 
@@ -221,6 +223,19 @@ async def test_a_change_without_a_leader_fails_in_time_and_says_that_it_may_be_m
     assert change.json["reason"].startswith(read.json["reason"])
     assert "may have been done" in change.json["reason"]
     assert "may have been done" not in read.json["reason"]
+
+
+async def test_a_leader_that_does_not_finish_a_handshake_is_asked_again(far: Far) -> None:
+    loop = far.brokers.loop
+    far.brokers.reset_links()
+    await asyncio.sleep(1.0)
+    far.brokers.ignored = frozenset({pb.CommandConnect})
+    began = loop.time()
+    split = loop.create_task(far.ask("POST", f"{ORDERS}/split/0"))
+    await asyncio.sleep(1.0)
+    far.brokers.ignored = frozenset()
+    assert (await split).status == 204
+    assert CONNECT_S < loop.time() - began < CONNECT_S + 1.0
 
 
 async def test_a_call_that_is_not_repeatable_is_made_once(far: Far, monkeypatch: pytest.MonkeyPatch) -> None:

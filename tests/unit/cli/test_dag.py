@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from anabranch.cli import dag
@@ -60,6 +61,35 @@ def test_segments_whose_parents_were_pruned_still_have_their_place() -> None:
     lines = text_of(layout)
     assert "epoch 0" not in "".join(lines)
     assert "1 · 0000-7fff" in lines[1]
+
+
+def migrated(*logs: str) -> Layout:
+    """The layout of a classic topic, kept in these logs, after its migration."""
+    before = Layout.initial(len(logs), now_ms=0)
+    parts = {id_: replace(one, legacy_topic=logs[id_]) for id_, one in before.segments.items()}
+    return replace(before, segments=parts).migrate(now_ms=1)
+
+
+def test_the_partitions_of_a_migrated_topic_share_a_box() -> None:
+    # Each partition has keys of the whole ring, so their boxes would lie on each other.
+    layout = migrated(*(f"persistent://public/default/orders-partition-{index}" for index in range(3)))
+    layout = layout.split(3, now_ms=2)
+    assert text_of(layout, 72) == [
+        "        0000           4000            8000            c000        ffff",
+        "epoch 0 ┌───────────────────── 0-2 · 3 partitions ────────────────────┐",
+        "epoch 1 ┌─ 3 · 0000-5554 ──┐┌── 4 · 5555-aaa9 ──┐┌── 5 · aaaa-ffff ───┐",
+        "epoch 2 ┌── 6 ───┐┌── 7 ───┐│                   ││                    │",
+        "    now └────────┘└────────┘└───────────────────┘└────────────────────┘",
+    ]
+    head, rows = dag.table(dag.nodes_of(metadata_of(layout)))
+    origins = [row[head.index("from")] for row in rows]
+    assert origins == ["partition 0", "partition 1", "partition 2", "0-2", "0-2", "0-2", "3", "3"]
+
+
+def test_a_topic_without_partitions_is_named_after_its_migration() -> None:
+    layout = migrated("persistent://public/default/orders")
+    assert "0 · classic topic" in text_of(layout)[1]
+    assert dag.table(dag.nodes_of(metadata_of(layout)))[1][0][3] == "classic"
 
 
 def test_the_table_shows_what_the_stats_know() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from cyclopts import App
@@ -134,6 +137,50 @@ def test_python_runs_the_package() -> None:
     assert result.stdout.startswith("anabranch 0.")
 
 
+def options_of(chain: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> set[str]:
+    """The options that the help of a command describes, without its examples."""
+    assert main([*chain, "--help"]) == 0
+    lines = (line for line in capsys.readouterr().out.splitlines() if line.startswith("│"))
+    return {word for line in lines for word in re.findall(r"--[a-z][-a-z]*", line)}
+
+
+NO_ANSWER = {("serve",), ("control",), ("completion",), ("bench",)}
+"""Commands that run until they are stopped, or write the script of a shell."""
+
+
+def test_every_command_that_answers_can_answer_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    every = chains(make_app())
+    leaves = [chain for chain in every if not any(other[:-1] == chain for other in every)]
+    assert len(leaves) > 50
+    lacking = [one for one in leaves if one not in NO_ANSWER and "--json" not in options_of(one, capsys)]
+    assert lacking == []
+
+
+def test_every_command_that_destroys_asks_and_takes_yes(capsys: pytest.CaptureFixture[str]) -> None:
+    words = {"delete", "remove", "skip", "clean"}
+    found = [chain for chain in chains(make_app()) if chain[-1] in words]
+    assert {"topic", "schema", "sink", "lane", "policy", "quotas"} <= {chain[0] for chain in found}
+    assert [chain for chain in found if "--yes" not in options_of(chain, capsys)] == []
+
+
+def test_the_settings_are_printed_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["port"], found["auto_scale"]["max_segments"] > 0) == (6650, True)
+
+
+def test_a_completion_is_installed_in_the_home_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in os.environ if name.startswith("XDG_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main(["completion", "bash", "--install"]) == 0
+    written = Path(capsys.readouterr().out.removeprefix("wrote ").partition("; a new shell")[0])
+    assert written.is_relative_to(tmp_path)
+    assert "anabranch" in written.read_text()
+
+
 def test_a_deletion_without_a_terminal_needs_yes(capsys: pytest.CaptureFixture[str]) -> None:
     for words in (
         "topic delete t",
@@ -141,6 +188,9 @@ def test_a_deletion_without_a_terminal_needs_yes(capsys: pytest.CaptureFixture[s
         "namespace delete t/n",
         "subscription delete t s",
         "subscription skip t s",
+        "schema delete t",
+        "policy remove t/n retention",
+        "quotas remove t",
     ):
         assert main(words.split()) == 1
         assert "confirm it with --yes" in capsys.readouterr().err
@@ -156,6 +206,25 @@ def test_wrong_usage_leaves_with_2(arguments: list[str], capsys: pytest.CaptureF
     assert "usage: anabranch" in capsys.readouterr().err.lower()
 
 
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("topic show", "TOPIC is missing"),
+        ("topic split orders", "SEGMENT is missing"),
+        ("subscription seek orders s", "--to is missing"),
+        ("produce orders --key", "--key needs a value"),
+        ("topic why orders 0 1", "too many words: 0 1"),
+        ("consume orders --cuont 1", "Did you mean --count"),
+    ],
+)
+def test_wrong_usage_is_named_in_plain_words(
+    words: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(words.split())
+    assert text in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("anabranch 0.")
@@ -169,7 +238,6 @@ def test_the_default_configuration_is_printed(capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [
-        (["topic", "split", "persistent://public/default/t", "0"], "topic migrate persistent://"),
         (["topic", "show", "non-persistent://public/default/t"], "persistent:// topics"),
         (["topic", "create", "persistent://public/default/t", "--segments", "2"], "for topic:// topics"),
         (["topic", "create", "t", "--partitions", "2"], "for persistent:// topics"),
@@ -186,6 +254,8 @@ def test_the_default_configuration_is_printed(capsys: pytest.CaptureFixture[str]
         (["produce", "t", "--value", "v", "--url", "http://localhost:8080"], "binary port"),
         (["serve", "--set", "port"], "key=value"),
         (["produce", "t", "--count", "0"], "1 or more"),
+        (["consume", "t", "--count", "0"], "1 or more"),
+        (["subscription", "seek", "t", "s", "--to", "latest"], "`anabranch subscription skip`"),
     ],
 )
 def test_a_mistake_is_answered_in_words_and_leaves_with_1(

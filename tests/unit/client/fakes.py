@@ -12,13 +12,14 @@ from typing import Any, cast
 from google.protobuf.message import Message as ProtoMessage
 
 from anabranch.aio import TaskRegistry
-from anabranch.client.decide.batcher import Outgoing
 from anabranch.client.decide.credits import CreditWaits, LinkCredit
+from anabranch.client.decide.outgoing import Outgoing
 from anabranch.client.decide.refused_roles import is_refused_role
 from anabranch.client.net.connection import address_of
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.trouble import RoleTrouble
 from anabranch.client.options import Batching, PublishOptions
+from anabranch.client.produce.encrypting import EntryEncryption
 from anabranch.client.produce.memory import Memory
 from anabranch.client.produce.preparing import Preparing
 from anabranch.client.produce.segment_producer import SegmentProducer
@@ -58,9 +59,14 @@ class FakePump:
     def write_many(self, buffers: list[bytes]) -> None:
         self.written.append(buffers[1])
 
+    def flush(self) -> None:
+        """Do nothing: entries are written at once."""
+
 
 class FakeConnection:
     """Answers requests as the test's function says."""
+
+    peer = "fake"
 
     def __init__(self, answer: Callable[[Any], Any], address: tuple[str, int] = ("broker", 6650)) -> None:
         self.address = address
@@ -164,32 +170,46 @@ class FakeHome:
     """The producer of a topic, as far as a segment's producer can tell."""
 
     def __init__(self, pool: FakePool, **limits: Any) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.pool: Any = pool
-        self.tasks = TaskRegistry()
-        self.clock: Any = SimpleNamespace(wall_ms=lambda: 1)
-        self.memory = Memory(10**9)
-        self.credit_waits = CreditWaits()
-        self.limits = Batching(**{"max_messages": 1, **limits})
-        self.compression = Compression.NONE
+        self._loop = self.loop = asyncio.get_running_loop()
+        self._pool: Any = pool
+        self.pool = pool
+        self._tasks = self.tasks = TaskRegistry()
+        self._clock: Any = SimpleNamespace(wall_ms=lambda: 1)
+        self._memory = self.memory = Memory(10**9)
+        self._credit_waits = self.credit_waits = CreditWaits()
+        self._limits = Batching(**{"max_messages": 1, **limits})
+        self._compression = Compression.NONE
         self.name = "me"
-        self.options = PublishOptions()
-        self.routes = FakeRoutes()
+        self._options = PublishOptions()
+        self._routes = self.routes = FakeRoutes()
         self.failures: list[Outgoing] = []
         self.sequence = -1
-        self.role = RoleTrouble(lambda: "topic", is_refused_role)
-        self.preparing = Preparing(Schema.bytes(), self.clock)
+        self._role = RoleTrouble(lambda: "topic", is_refused_role)
+        self._preparing = Preparing(Schema.bytes(), self._clock)
+        self._encryption: EntryEncryption | None = None
 
-    def check_loop(self) -> None:
+    def use(
+        self,
+        *,
+        options: PublishOptions | None = None,
+        encryption: EntryEncryption | None = None,
+        role: RoleTrouble | None = None,
+    ) -> None:
+        """Have these from now on, in place of the usual ones."""
+        self._options = options or self._options
+        self._encryption = encryption or self._encryption
+        self._role = role or self._role
+
+    def _check_loop(self) -> None:
         """Tests have one loop."""
 
-    def batch_opened(self, now: float) -> None:
+    def _batch_opened(self, now: float) -> None:
         """Messages of a test have no send timeout."""
 
-    def segment_attached(self, connection: Any) -> None:
+    def _segment_attached(self, connection: Any) -> None:
         """A fake connection has no limits to note."""
 
-    def entry_failed(self, batch: Outgoing) -> None:
+    def _entry_failed(self, batch: Outgoing) -> None:
         self.failures.append(batch)
 
     def segment(self, url: str | None = None) -> SegmentProducer:
@@ -203,6 +223,6 @@ class FakeHome:
             bucket = segment.batcher.buckets[0]
             batch = bucket.batch or segment.begin(bucket)
             added.append(batch)
-            if segment.batcher.add(batch, (b"v", "k", self.sequence, 0), 10):
+            if bucket.add(batch, (b"v", "k", self.sequence, 0), 10):
                 segment.close_batches()
         return added

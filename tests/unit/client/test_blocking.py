@@ -26,18 +26,6 @@ PAIRS: list[tuple[type, type]] = [
     (blocking.CheckpointConsumer, anabranch.AsyncCheckpointConsumer),
 ]
 
-ASYNC_ONLY = {
-    "enqueue_entries",
-    "mirror_cursors",
-    "numbers_messages",
-    "place_tails",
-    "read_places",
-    "read_segment",
-    "tails",
-    "topics",
-}
-"""Bulk readers have no blocking form."""
-
 
 def parameters(method: Any) -> list[tuple[str, Any, Any]]:
     return [(p.name, p.kind, p.default) for p in inspect.signature(method).parameters.values()]
@@ -45,12 +33,10 @@ def parameters(method: Any) -> list[tuple[str, Any, Any]]:
 
 @pytest.mark.parametrize(("face", "twin"), PAIRS, ids=lambda kind: kind.__name__)
 def test_the_blocking_class_mirrors_its_twin(face: type, twin: type) -> None:
-    assert sorted(methods(face)) == sorted(methods(twin).keys() - ASYNC_ONLY)
+    assert sorted(methods(face)) == sorted(methods(twin))
     # What is a plain attribute of the twin is a property here, because the twin lives in another thread.
     assert properties(twin) <= properties(face)
     for name, method in methods(twin).items():
-        if name in ASYNC_ONLY:
-            continue
         assert parameters(methods(face)[name]) == parameters(method), name
         assert method.__doc__ is None or methods(face)[name].__doc__ is not None, name
 

@@ -26,6 +26,17 @@ async def test_repr_shows_topic_subscription_and_state(brokers: Brokers) -> None
     assert repr(producer).endswith("closed>")
 
 
+async def test_a_classic_topic_keeps_its_name_in_repr_and_stats(brokers: Brokers) -> None:
+    topic = "persistent://public/default/classic"
+    async with brokers.client() as client:
+        stream = await client.subscribe_stream(topic, "s")
+        queue = await client.subscribe_queue(topic, "q")
+        reader = await client.create_checkpoint_consumer(topic)
+        for consumer in (stream, queue, reader):
+            assert f"topic={topic} " in repr(consumer)
+        assert {one.topic for one in client.stats.consumers} == {topic}
+
+
 def test_the_blocking_objects_show_their_own_class() -> None:
     client = Client("pulsar://127.0.0.1:1")
     assert repr(client) == "<Client url=pulsar://127.0.0.1:1 open>"

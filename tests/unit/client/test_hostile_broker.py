@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from anabranch import AsyncClient, Checkpoint
+from anabranch import Checkpoint
+from anabranch.client.bulk import BulkClient
 from anabranch.client.decide.layout_checks import SEGMENTS_MAX
 from anabranch.errors import AnabranchError, RemoteProtocolError
 from anabranch.protocol.commands import NO_ID, Send
@@ -253,8 +254,8 @@ LIES: dict[str, Answers] = {
 }
 
 
-def make_client(loop: SimLoop) -> AsyncClient:
-    return AsyncClient(
+def make_client(loop: SimLoop) -> BulkClient:
+    return BulkClient(
         f"pulsar://{HOST}:{PORT}",
         operation_timeout=TIMEOUT_S,
         connect_timeout=TIMEOUT_S,
@@ -275,14 +276,14 @@ async def attempt(call: Callable[[], Awaitable[Any]], limit_s: float = TIMEOUT_S
         assert loop.time() - began <= limit_s + MARGIN_S
 
 
-async def publish(client: AsyncClient) -> None:
+async def publish(client: BulkClient) -> None:
     producer = await attempt(lambda: client.create_producer(NAME, send_timeout=TIMEOUT_S))
     if not isinstance(producer, AnabranchError):
         await attempt(lambda: producer.send(b"value", key="k"))
         await attempt(lambda: producer.close(timeout=TIMEOUT_S))
 
 
-async def consume(client: AsyncClient) -> None:
+async def consume(client: BulkClient) -> None:
     opens: list[Callable[[], Awaitable[Any]]] = [
         lambda: client.subscribe_stream(NAME, "s", initial_position="earliest", ack_receipts=True),
         lambda: client.subscribe_queue(NAME, "q", initial_position="earliest", ack_receipts=True),
@@ -305,14 +306,14 @@ async def consume(client: AsyncClient) -> None:
         await attempt(consumer.close)
 
 
-async def look(client: AsyncClient) -> None:
+async def look(client: BulkClient) -> None:
     await attempt(lambda: client.layout(NAME))
     await attempt(lambda: client.tails().tail(WHOLE))
     reader = client.read_segment(WHOLE, 0, 10)
     await attempt(lambda: reader.read(timeout=TIMEOUT_S))
 
 
-async def face(loop: SimLoop, lie: str) -> tuple[AsyncClient, HostileBroker]:
+async def face(loop: SimLoop, lie: str) -> tuple[BulkClient, HostileBroker]:
     """A client, and the broker that tells the lie."""
     SimNetwork(loop)
     broker = HostileBroker(LIES[lie])
@@ -323,7 +324,7 @@ async def face(loop: SimLoop, lie: str) -> tuple[AsyncClient, HostileBroker]:
 @pytest.mark.parametrize("use", [publish, consume, look])
 @pytest.mark.parametrize("lie", LIES)
 async def test_a_lie_costs_at_most_a_call(
-    loop: SimLoop, lie: str, use: Callable[[AsyncClient], Awaitable[None]]
+    loop: SimLoop, lie: str, use: Callable[[BulkClient], Awaitable[None]]
 ) -> None:
     client, broker = await face(loop, lie)
     tracemalloc.start()

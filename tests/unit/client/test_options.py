@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -43,6 +45,7 @@ def test_a_constant_backoff_is_allowed() -> None:
         lambda: seconds("x", -1.0),
         lambda: seconds("x", float("nan")),
         lambda: seconds("x", 0),
+        lambda: seconds("x", None),  # type: ignore[arg-type]
         lambda: wall_ms("x", datetime(2026, 1, 1)),
         lambda: AsyncClient("pulsar://h", operation_timeout=0),
         lambda: AsyncClient("pulsar://h", memory_limit=0),
@@ -97,29 +100,82 @@ def test_names_that_cannot_be_opened_are_refused(name: str) -> None:
         parse_topic(name)
 
 
-async def test_bad_arguments_raise_before_any_network_call() -> None:
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (lambda client: client.create_producer("a/b"), "is not a topic name"),
+        (lambda client: client.create_producer("t", access_mode="odd"), "access_mode must be one of shared"),
+        (lambda client: client.create_producer("t", compression="rar"), "compression must be one of lz4"),
+        (lambda client: client.create_producer("t", name=""), "name must not be empty"),
+        (
+            lambda client: client.create_producer("t", send_timeout=-1),
+            "send_timeout must be a positive number of seconds, not -1",
+        ),
+        (
+            lambda client: client.create_producer("t", send_timeout="soon"),
+            "send_timeout must be a positive number of seconds, not 'soon'",
+        ),
+        (lambda client: client.create_producer("t", batching=5), "batching must be a Batching"),
+        (
+            lambda client: client.create_producer("t", initial_sequence_id=-2),
+            "initial_sequence_id must be -1 or more",
+        ),
+        (
+            lambda client: client.create_producer("t", initial_sequence_id="5"),
+            "initial_sequence_id must be -1 or more, not '5'",
+        ),
+        (lambda client: client.create_producer("t", properties={"a": 1}), "properties must map text to text"),
+        (lambda client: client.create_producer("t", schema=Batching), "schema must be a schema"),
+        (lambda client: client.subscribe_stream("t", ""), "cannot be a subscription name"),
+        (
+            lambda client: client.subscribe_stream("t", "s", initial_position="first"),
+            "initial_position must be one of earliest",
+        ),
+        (
+            lambda client: client.subscribe_stream("t", "s", receiver_queue_size=0),
+            "receiver_queue_size must be a whole number",
+        ),
+        (
+            lambda client: client.subscribe_queue("t", "s", ack_group_time=-1),
+            "ack_group_time must be a positive number",
+        ),
+        (
+            lambda client: client.subscribe_queue("t", "s", processing_timeout=0),
+            "processing_timeout must be a positive number",
+        ),
+        (
+            lambda client: client.subscribe_queue("t", "s", priority="high"),
+            "priority must be a whole number from 0 on, not 'high'",
+        ),
+        (
+            lambda client: client.subscribe_queue("t", "s", priority=-1),
+            "priority must be a whole number from 0 on, not -1",
+        ),
+        (
+            lambda client: client.subscribe_queue("t", "s", redelivery=5),
+            "redelivery must be a Backoff, not 5",
+        ),
+        (
+            lambda client: client.subscribe_queue("t", "s", dead_letter=5),
+            "dead_letter must be a DeadLetter, not 5",
+        ),
+        (
+            lambda client: client.subscribe_queue("t", "s", retry_topic=5),
+            "retry_topic must be True, False or a name, not 5",
+        ),
+        (
+            lambda client: client.subscribe_queue("t", "s", retry_topic="t"),
+            "retry_topic must be another topic than topic://public/default/t",
+        ),
+        (lambda client: client.subscribe_queue("t", "s", schema=str), "schema must be a schema"),
+        (lambda client: client.create_checkpoint_consumer("t", start=b"bytes"), "start is a Checkpoint"),
+    ],
+)
+async def test_bad_arguments_raise_before_any_network_call(call: Callable[[Any], Any], reason: str) -> None:
     # No broker listens at this address, so a call that dials it would fail with another error.
-    client = AsyncClient("pulsar://127.0.0.1:1", connect_timeout=0.01)
-    wrong = InvalidConfigurationError
-    for coroutine in (
-        client.create_producer("a/b"),
-        client.create_producer("t", access_mode="odd"),  # type: ignore[arg-type]
-        client.create_producer("t", compression="rar"),  # type: ignore[arg-type]
-        client.create_producer("t", name=""),
-        client.create_producer("t", send_timeout=-1),
-        client.create_producer("t", batching=5),  # type: ignore[arg-type]
-        client.create_producer("t", initial_sequence_id=-2),
-        client.create_producer("t", properties={"a": 1}),  # type: ignore[dict-item]
-        client.subscribe_stream("t", ""),
-        client.subscribe_stream("t", "s", initial_position="first"),  # type: ignore[arg-type]
-        client.subscribe_stream("t", "s", receiver_queue_size=0),
-        client.subscribe_queue("t", "s", ack_group_time=-1),
-        client.subscribe_queue("t", "s", processing_timeout=0),
-        client.create_checkpoint_consumer("t", start=b"bytes"),  # type: ignore[arg-type]
-    ):
-        with pytest.raises(wrong):
-            await coroutine
-    await client.close()
+    async with AsyncClient("pulsar://127.0.0.1:1", connect_timeout=0.01) as client:
+        with pytest.raises(InvalidConfigurationError, match=reason):
+            await call(client)
 
 
 def test_schemas_undo_themselves_and_refuse_other_types() -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from anabranch.client.api import AsyncClient
 from anabranch.client.schema import Schema
-from anabranch.errors import IncompatibleSchemaError
+from anabranch.errors import IncompatibleSchemaError, InvalidConfigurationError
+from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.schemas.schema_errors import SchemaError
 from tests.harness.cluster import Brokers
 
@@ -93,6 +94,21 @@ async def test_avro_values_are_read_with_the_version_that_wrote_them(client: Asy
     ]
 
 
+async def test_segments_share_the_versions_that_were_asked_for(client: AsyncClient, brokers: Brokers) -> None:
+    producer = await client.create_producer("orders", schema=Schema.avro(TypedOrder))
+    await producer.send(TypedOrder(1), key="a")
+    consumer = await client.subscribe_queue(
+        "orders", "q", schema=Schema.avro(TypedOrder), initial_position="earliest"
+    )
+    assert (await consumer.receive(5)).value == TypedOrder(1)
+    brokers.ignored = frozenset({pb.CommandGetSchema})
+    await (await brokers.controller()).split(0)
+    for key in ("a", "b", "c", "d"):
+        await producer.send(TypedOrder(2), key=key)
+        message = await consumer.receive(5)
+        assert (message.value, message.id.segment > 0) == (TypedOrder(2), True)
+
+
 async def test_auto_consume_leaves_bytes_without_a_schema(client: AsyncClient) -> None:
     producer = await client.create_producer("orders")
     await producer.send(b"raw")
@@ -103,13 +119,15 @@ async def test_schemas_that_do_not_fit_are_refused_when_opened(client: AsyncClie
     await client.create_producer("orders", schema=Schema.avro(TypedOrder))
     schemas: list[Schema[Any]] = [Schema.avro(StrictTypedOrder), Schema.json(TypedOrder), Schema.string()]
     for schema in schemas:
-        with pytest.raises(IncompatibleSchemaError):
+        with pytest.raises(IncompatibleSchemaError, match=r"^topic://public/default/orders, version 0: "):
             await client.create_producer("orders", schema=schema)
         with pytest.raises(IncompatibleSchemaError):
             await client.subscribe_stream("orders", "s", schema=schema)
         with pytest.raises(IncompatibleSchemaError):
             await client.subscribe_queue("orders", "q", schema=schema)
     assert await client.create_producer("orders", schema=Schema.avro(NewTypedOrder))
+    with pytest.raises(InvalidConfigurationError, match="for consumers"):
+        await client.create_producer("orders", schema=Schema.auto_consume())
 
 
 async def test_a_bad_payload_raises_and_can_be_acknowledged(client: AsyncClient) -> None:

@@ -1,7 +1,6 @@
 """Every public call of the asyncio client ends within its timeout, also if the broker is away.
 
-Reflection finds the methods and the tables give their arguments: a new public method without a line in a
-table makes a test fail.
+Reflection finds the methods: a new public method without a line in a table makes a test fail.
 """
 
 from __future__ import annotations
@@ -64,8 +63,7 @@ REQUESTS = [
 ]
 """Commands that wait for an answer."""
 
-CLOSE_S = 2.0
-MARGIN_S = 0.3
+CLOSE_S, MARGIN_S = 2.0, 0.3
 
 
 @dataclass
@@ -89,13 +87,14 @@ class Opened:
 async def open_all(client: BulkClient) -> Opened:
     producer = await client.create_producer(TOPIC, send_timeout=OPERATION_S)
     await producer.send_many([b"one", b"two"], keys=["a", "b"])
-    stream = await client.subscribe_stream(TOPIC, "s", initial_position="earliest", ack_receipts=True)
-    queue = await client.subscribe_queue(TOPIC, "q", initial_position="earliest", ack_receipts=True)
+    options: Any = {"initial_position": "earliest", "ack_receipts": True}
+    stream = await client.subscribe_stream(TOPIC, "s", **options)
+    queue = await client.subscribe_queue(TOPIC, "q", **options)
     found = await client.layout(TOPIC)
     segment = found.segment_topic(found.layout.active[0])
     tails = client.tails()
     await tails.tail(segment)
-    topics = await client.subscribe_topics([TOPIC], "t", initial_position="earliest", ack_receipts=True)
+    topics = await client.subscribe_topics([TOPIC], "t", retry_topic=True, **options)
     return Opened(
         client,
         producer,
@@ -152,7 +151,7 @@ CLIENT_CALLS: dict[str, list[Callable[[BulkClient], Awaitable[Any]]]] = {
         lambda client: client.create_producer("other", access_mode="exclusive"),
     ],
     "subscribe_stream": [lambda client: client.subscribe_stream(TOPIC, "other")],
-    "subscribe_queue": [lambda client: client.subscribe_queue(TOPIC, "other")],
+    "subscribe_queue": [lambda client: client.subscribe_queue(TOPIC, "other", retry_topic=True)],
     "subscribe_topics": [lambda client: client.subscribe_topics(re.compile(".*"), "other", kind="stream")],
     "create_checkpoint_consumer": [
         lambda client: client.create_checkpoint_consumer(TOPIC),
@@ -160,13 +159,12 @@ CLIENT_CALLS: dict[str, list[Callable[[BulkClient], Awaitable[Any]]]] = {
         lambda client: client.create_checkpoint_consumer(TOPIC, start=Checkpoint.earliest()),
     ],
     "layout": [lambda client: client.layout(TOPIC)],
-    "topics": [
-        lambda client: client.topics("public/default"),
-        lambda client: client.topics("public/default", classic=True),
-    ],
+    "topics": [partial(BulkClient.topics, namespace="public/default", classic=of) for of in (False, True)],
     "topic_schema": [lambda client: client.topic_schema(TOPIC)],
     "numbers_messages": [lambda client: client.numbers_messages()],
+    "has_control_plane": [lambda client: client.has_control_plane()],
     "mirror_cursors": [lambda client: client.mirror_cursors(TOPIC, "m", "spark")],
+    "create_bulk_producer": [lambda client: client.create_bulk_producer("other")],
     "append_to_log": [lambda client: client.append_to_log("persistent://public/default/log", "me", "kept")],
     "release": [release],
     "close": [lambda client: client.close(), lambda client: client.close(timeout=CLOSE_S)],
@@ -198,6 +196,7 @@ OPENED_CALLS: dict[type, dict[str, list[Callable[[Opened], Awaitable[Any]]]]] = 
         "receive_many": [lambda opened: opened.queue.receive_many(10, timeout=1)],
         "acknowledge": [lambda opened: opened.queue.acknowledge(opened.queued)],
         "negative_acknowledge": [lambda opened: opened.queue.negative_acknowledge(opened.queued)],
+        "reconsume_later": [lambda opened: opened.topics.reconsume_later(opened.of_topics)],
         "processing": [processed],
         "flush_acks": [lambda opened: opened.queue.flush_acks()],
         "release_parked": [lambda opened: opened.queue.release_parked()],
@@ -210,6 +209,7 @@ OPENED_CALLS: dict[type, dict[str, list[Callable[[Opened], Awaitable[Any]]]]] = 
         "receive": [lambda opened: opened.topics.receive(timeout=1)],
         "receive_many": [lambda opened: opened.topics.receive_many(10, timeout=1)],
         "acknowledge": [lambda opened: opened.topics.acknowledge(opened.of_topics)],
+        "reconsume_later": [lambda opened: opened.topics.reconsume_later(opened.of_topics)],
         "negative_acknowledge": [lambda opened: opened.topics.negative_acknowledge(opened.of_topics)],
         "acknowledge_cumulative": [cumulative_of_topics],
         "flush_acks": [lambda opened: opened.topics.flush_acks()],
@@ -301,8 +301,8 @@ def test_every_public_class_and_method_is_in_the_tables() -> None:
         for name in anabranch.__all__
         if isinstance(kind := getattr(anabranch, name), type)
         and waiting_methods(kind)
-        # A client limits the time of its credentials; process/test_admin_waits.py has the admin client.
-        and not name.startswith(("Authentication", "AsyncAdmin"))
+        # A client limits App and its credentials; process/test_admin_waits.py has the admin client.
+        and not name.startswith(("Authentication", "AsyncAdmin", "App"))
     }
     assert handed_out - {anabranch.AsyncClient} <= OPENED_CALLS.keys()
     assert waiting_methods(BulkClient) == CLIENT_CALLS.keys()
@@ -378,11 +378,10 @@ async def test_a_call_of_a_client_returns_in_time_if_one_command_gets_no_answer(
 async def test_a_cancelled_call_leaves_every_object_usable_or_closed(
     brokers: Brokers, call: Callable[[Any], Awaitable[Any]], request: pytest.FixtureRequest
 ) -> None:
-    of_client = "BulkClient" in request.node.name
-
     async def work(pause_s: float, client: BulkClient) -> None:
         opened = await open_all(client)
-        calling = asyncio.ensure_future(call(client if of_client else opened))
+        subject = client if "BulkClient" in request.node.name else opened
+        calling = asyncio.ensure_future(call(subject))
         await asyncio.sleep(pause_s)
         calling.cancel()
         await asyncio.wait([calling], timeout=MARGIN_S)

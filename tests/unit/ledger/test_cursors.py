@@ -145,3 +145,14 @@ def test_a_deleted_log_takes_no_cursor_and_no_step() -> None:
     assert cursor.take_steps() == []
     with pytest.raises(TopicNotFoundError, match="log was deleted"):
         cursors.open("other", 0)
+
+
+def test_properties_outlast_a_reset_before_the_commit() -> None:
+    journal = ListedJournal()
+    cursor = cursor_on(journal)
+    cursor.set_properties({"size": "2"})
+    cursor.reset(7)
+    again = Cursor("s", AckSet(0), {"colour": "red"})
+    replay(again, cursor.take_steps())
+    assert (dict(again.properties), again.acks.mark) == ({"size": "2"}, 7)
+    assert journal.waiting == [cursor]

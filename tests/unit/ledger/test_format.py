@@ -23,6 +23,7 @@ from anabranch.ledger.format.commits import (
     Contents,
     CursorChanged,
     Group,
+    Labelled,
     LogCreated,
     Noted,
     PartAcked,
@@ -147,7 +148,16 @@ CONTENTS = Contents(
     [
         LogCreated(1, "persistent://public/default/x"),
         CursorChanged(
-            1, "s", [UpTo(3), Acked(b"\x05" + bytes(7)), PartAcked(9, b"\x03", 4), Reset(2), Noted(b"n")]
+            1,
+            "s",
+            [
+                UpTo(3),
+                Acked(b"\x05" + bytes(7)),
+                PartAcked(9, b"\x03", 4),
+                Reset(2),
+                Noted(b"n"),
+                Labelled({"k": "v"}),
+            ],
         ),
     ],
     [Group(1, 2, RowStart(), 1, 42, 9, 0, 0, 1000, 1000, {"producer": 7})],

@@ -57,6 +57,12 @@ def test_known_keys_have_known_hashes(key: str, raw: int, of_four: int, partitio
     assert sticky_hash(key.encode()) == ((raw & 0x7FFFFFFF) % 65536 or 1)
 
 
+def test_text_is_hashed_as_utf_8_and_other_text_is_refused() -> None:
+    assert key_hash("ä€😀") == key_hash("ä€😀".encode())
+    with pytest.raises(UnicodeEncodeError):
+        key_hash("\ud800")
+
+
 def test_sticky_hash_never_says_not_set() -> None:
     assert sticky_hash(b"") == 1
 

@@ -6,7 +6,8 @@ import pytest
 
 from anabranch.errors import LayoutError
 from anabranch.model.hashing import bucket_hash, bucket_index, key_hash
-from anabranch.model.layout import Layout, Router
+from anabranch.model.layout import Layout
+from anabranch.model.routing import Router
 
 
 def test_the_high_half_picks_the_segment_and_the_low_half_the_bucket() -> None:

@@ -8,12 +8,14 @@ from anabranch.errors import (
     CorruptDataError,
     UnsupportedFeatureError,
 )
-from anabranch.protocol import batches, entries
-from anabranch.protocol.batches import MessageBatch, build_single
+from anabranch.protocol import batches
+from anabranch.protocol.batches import MessageBatch
+from anabranch.protocol.columns import last_varint
 from anabranch.protocol.compression import Compression
 from anabranch.protocol.entries import decode_columns
 from anabranch.protocol.frames import build_entry
 from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.protocol.singles import build_single
 from tests.fakes.entries import split_entry
 
 LIMIT = 5 * 2**20
@@ -82,7 +84,7 @@ def test_columns_come_back_in_order() -> None:
     assert columns.values == [b"v1", b"", b"v3"]
     assert columns.keys == [b"k1", None, b""]
     assert columns.sequence_ids == [10, 300, 70000]
-    assert columns.batch_indexes == [0, 1, 2]
+    assert list(columns.batch_indexes) == [0, 1, 2]
     assert (columns.event_times, columns.properties, columns.ordering_keys) == (None, None, None)
     assert (columns.producer_name, columns.publish_time_ms) == ("p", NOW_MS)
 
@@ -226,7 +228,7 @@ def test_a_header_that_ends_with_something_long_is_not_read_as_one_number() -> N
     ordering_key = b"\xff" * 1000
     columns = decode_columns(entry_of(header_of(ordering_key=ordering_key) + b"a", 1), LIMIT)
     assert (columns.sequence_ids, columns.ordering_keys) == ([1], [ordering_key])
-    assert entries.last_varint(ordering_key, 1000) < 2**64
+    assert last_varint(ordering_key, 1000) < 2**64
 
 
 def test_text_that_is_not_utf8_does_not_stop_a_reader() -> None:

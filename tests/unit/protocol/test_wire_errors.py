@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from anabranch import errors
+from anabranch.protocol.encryption import EncryptionRequiredError
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.wire_errors import code_for, exception_for
 
@@ -34,6 +35,15 @@ def test_codes_survive_the_way_there_and_back() -> None:
 def test_a_retryable_error_stays_retryable_on_the_other_side(kind: type[errors.AnabranchError]) -> None:
     received = exception_for(code_for(kind("")), "")
     assert received.retryable or not kind.retryable
+
+
+def test_a_lack_of_encryption_is_told_apart_from_a_failing_metadata_store() -> None:
+    # Brokers of Apache Pulsar refuse a producer with these words.
+    refused = exception_for(pb.MetadataError, "Encryption is required in persistent://public/default/orders")
+    assert type(refused) is EncryptionRequiredError
+    assert not refused.retryable
+    assert code_for(refused) == pb.MetadataError, "clients of Pulsar know this code for it"
+    assert exception_for(pb.MetadataError, "the store is gone").retryable
 
 
 def test_a_subclass_has_the_code_of_its_nearest_relative() -> None:

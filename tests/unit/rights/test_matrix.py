@@ -50,6 +50,7 @@ PARTS = {
     "cluster": "standalone",
     "domain": "persistent",
     "policy": "retention",
+    "bundle": "0x00000000_0xffffffff",
     "segment": "0",
     "segments:path": "0/1",
     "descriptor": "0000-ffff-0",

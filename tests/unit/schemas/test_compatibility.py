@@ -25,6 +25,10 @@ from .messages import message_definition
 NULLABLE = ["null", "string"]
 
 
+def fixed(name: str, **more: Any) -> dict[str, Any]:
+    return {"type": "fixed", "name": name, "size": 4, **more}
+
+
 def record(*fields: Any, name: str = "Order", **more: Any) -> dict[str, Any]:
     return {"type": "record", "name": name, "fields": list(fields), **more}
 
@@ -50,8 +54,9 @@ A_OR_B = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
         (WITH_DEFAULT, ONE, None),
         (WITH_REQUIRED, ONE, "value.note is missing"),
         (record(field("id"), name="shop.Order"), ONE, None),
-        (record(field("id"), name="Bill"), ONE, "is Order, not Bill"),
-        (record(field("id"), name="Bill", aliases=["Order"]), ONE, None),
+        (record(field("id"), name="Bill"), ONE, None),
+        (fixed("Bill"), fixed("Order"), "is Order, not Bill"),
+        (fixed("Bill", aliases=["Order"]), fixed("Order"), None),
         (record(field("name", aliases=["id"])), ONE, None),
         ("long", "int", None),
         ("int", "long", "is long, not int"),

@@ -16,7 +16,6 @@ from anabranch.security.weak_files import weak_files
 from anabranch.security.weak_settings import weak_settings
 from anabranch.testing.certificates import Authority
 
-NOW = datetime.now(UTC)
 CERTIFICATES: dict[str, Any] = {"tls_certificate_file": "c.pem", "tls_key_file": "k.pem"}
 GOOD: dict[str, Any] = {
     "host": "0.0.0.0",
@@ -90,7 +89,7 @@ def test_no_secret_is_shown() -> None:
 def files(**settings: Any) -> dict[str, str]:
     """The weak files by name, with their severity."""
     data = settings.pop("data", "/nonexistent")
-    found = weak_files(BrokerConfig(data=str(data), authentication=True, **settings), NOW)
+    found = weak_files(BrokerConfig(data=str(data), authentication=True, **settings), datetime.now(UTC))
     return {weakness.name: weakness.severity for weakness in found}
 
 
@@ -137,7 +136,7 @@ def test_a_certificate_of_the_future_is_named(tmp_path: Path) -> None:
     config = BrokerConfig(
         data="/nonexistent", tls_port=0, tls_certificate_file=pair.certificate, tls_key_file=pair.key
     )
-    [weakness] = weak_files(config, NOW - timedelta(days=30))
+    [weakness] = weak_files(config, datetime.now(UTC) - timedelta(days=30))
     assert weakness.name == "certificate-not-valid-yet"
 
 
@@ -152,6 +151,6 @@ def test_the_data_directory_is_checked(tmp_path: Path) -> None:
     (data / SECRET_FILE).chmod(0o644)
     assert files(data=data) == {"unusable-file": "danger"}
     (data / SECRET_FILE).chmod(0o600)
-    ahead = NOW.timestamp() + 10_000
+    ahead = datetime.now(UTC).timestamp() + 10_000
     os.utime(data / SECRET_FILE, (ahead, ahead))
     assert files(data=data) == {"clock": "warning"}

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.spark.columns import binary_column, binary_parts, hash_column
+from anabranch.spark.columns import binary_column, binary_parts, hash_column, number_column, repeated_text
 
 KEYS = st.lists(
     st.one_of(st.none(), st.binary(max_size=20), st.binary(min_size=60, max_size=200)), max_size=40
@@ -41,6 +41,25 @@ def test_spans_of_one_buffer_become_a_column(rows: list[tuple[bytes, bytes, bool
     column = binary_column(data, starts, ends, missing)
     assert column.type == pa.binary()
     assert column.to_pylist() == [None if null else value for _, value, null in rows]
+    column.validate(full=True)
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1)), max_size=30), st.integers(0, 3))
+def test_numbers_become_a_column(numbers: list[int | None], skip: int) -> None:
+    given = np.array([number or 0 for number in numbers], np.int64)[skip:]
+    missing = np.array([number is None for number in numbers], np.bool_)[skip:]
+    column = number_column(given, pa.int64(), missing)
+    assert column.to_pylist() == numbers[skip:]
+    column.validate(full=True)
+    # Every other number lies apart from the next one in memory.
+    assert number_column(given[::2], pa.int64()).to_pylist() == given[::2].tolist()
+
+
+@pytest.mark.parametrize("text", ["", "orders", "日本語"])
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_a_text_is_repeated(text: str, count: int) -> None:
+    column = repeated_text(text, count)
+    assert column.to_pylist() == [text] * count
     column.validate(full=True)
 
 

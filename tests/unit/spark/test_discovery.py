@@ -14,6 +14,12 @@ import pyspark_anabranch
 from anabranch.spark import AnabranchSource
 
 
+def printed(code: str) -> str:
+    """The output of this code in a new interpreter."""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return found.stdout.strip()
+
+
 def test_spark_finds_the_source_by_its_rule() -> None:
     from pyspark.sql.datasource import DataSource
 
@@ -41,8 +47,7 @@ def test_importing_the_package_imports_neither_spark_nor_the_client() -> None:
         "import sys, pyspark_anabranch, anabranch.spark\n"
         "print([m for m in ('pyspark', 'pyarrow', 'numpy', 'anabranch.client') if m in sys.modules])"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
+    assert printed(code) == "[]"
 
 
 def test_the_extra_keeps_to_a_pandas_that_spark_supports() -> None:
@@ -56,3 +61,33 @@ def test_unknown_names_are_unknown() -> None:
     for module in (pyspark_anabranch, anabranch.spark):
         with pytest.raises(AttributeError):
             module.nothing  # noqa: B018
+
+
+def test_a_process_that_plans_a_query_loads_neither_producers_nor_consumers() -> None:
+    code = (
+        "import sys, anabranch.spark.source, anabranch.spark.live\n"
+        "from anabranch.spark.broker_reader import ReaderOfBroker\n"
+        "parts = ('api', 'produce', 'consume.stream_consumer', 'net.schemas')\n"
+        "print([part for part in parts if f'anabranch.client.{part}' in sys.modules])"
+    )
+    assert printed(code) == "[]"
+
+
+def test_a_task_that_reads_does_not_load_pandas() -> None:
+    code = (
+        "import sys\n"
+        "from anabranch.model.ranges import FULL\n"
+        "from anabranch.protocol.batches import MessageBatch\n"
+        "from anabranch.spark.decide.topology import Slice\n"
+        "from anabranch.spark.entries import open_entry\n"
+        "from anabranch.spark.rows import RowBuilder\n"
+        "from anabranch.spark.source import source_schema\n"
+        "batch = MessageBatch()\n"
+        "batch.add(b'v', 'k', 0)\n"
+        "batch.add(b'v', None, 1)\n"
+        "schema = source_schema(event_time=True, headers=False, key_hash=True)\n"
+        "rows = RowBuilder(schema, 'orders')\n"
+        "rows.add(open_entry(batch.build('p', 1), 2**20), 0, Slice('orders', 0, FULL, 0, 2), None)\n"
+        "print(rows.take().num_rows, 'pandas' in sys.modules)"
+    )
+    assert printed(code) == "2 False"

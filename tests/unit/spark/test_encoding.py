@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,11 @@ from hypothesis import strategies as st
 from anabranch.client.produce.encoded_rows import EncodedPart
 from anabranch.errors import MessageTooBigError
 from anabranch.model.hashing import bucket_hash, bucket_index, key_hash
-from anabranch.model.layout import Layout, Router
+from anabranch.model.layout import Layout
+from anabranch.model.routing import Router
 from anabranch.protocol.batches import MessageBatch
-from anabranch.protocol.entries import Columns, decode_columns
+from anabranch.protocol.columns import Columns
+from anabranch.protocol.entries import decode_columns
 from anabranch.spark.columns import hash_column
 from anabranch.spark.encoding import RowEncoder
 from anabranch.spark.entries import open_entry
@@ -22,6 +25,7 @@ from anabranch.spark.topics import OutgoingRows
 
 ONE = Layout.initial(1, now_ms=0, bucket_budget=4)
 MANY = Layout.initial(5, now_ms=0, bucket_budget=11).split(2, now_ms=0)
+BY_LOW_HALF = replace(MANY, by_low_half=True)
 
 ROWS = st.lists(
     st.tuples(
@@ -64,7 +68,7 @@ def as_bytes(key: Any) -> bytes | None:
 @settings(max_examples=300)
 @given(
     ROWS,
-    st.sampled_from([ONE, MANY]),
+    st.sampled_from([ONE, MANY, BY_LOW_HALF]),
     st.sampled_from([0, 127, 2**21 - 5, 2**40]),
     st.booleans(),
     st.booleans(),

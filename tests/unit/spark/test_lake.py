@@ -82,3 +82,9 @@ def test_small_files_of_a_partition_are_joined_when_there_are_enough() -> None:
 def test_joined_files_stay_below_the_size() -> None:
     groups = plan_joins([file(at, size=30) for at in range(7)], 100, few=4)
     assert [len(group) for group in groups] == [3, 3]
+
+
+def test_a_commit_may_have_fewer_rows_than_positions() -> None:
+    commit = LakeCommit(0, CUT, ranges={0: (0, 2**40)}, counted=5)
+    assert decode_commit(json.loads(json.dumps(encode_commit(commit)))) == commit
+    assert Lake().apply(commit).commits[0].rows == 5

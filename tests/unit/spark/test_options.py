@@ -6,6 +6,7 @@ import pytest
 
 from anabranch.errors import InvalidConfigurationError
 from anabranch.spark.decide.offsets import Cut, Start, TopicCut
+from anabranch.spark.decide.sink_logs import job_sink
 from anabranch.spark.decide.topic_names import short_name
 from anabranch.spark.options import read_sink_options, read_source_options, text_of
 
@@ -101,6 +102,18 @@ def test_options_that_spark_adds_are_none_of_ours() -> None:
     assert read_source_options({**SOURCE, **added}) == read_source_options(SOURCE)
 
 
+def test_progress_that_is_stored_now_and_then_excludes_exactly_once() -> None:
+    tracking = {"asyncProgressTrackingEnabled": "true", "asyncProgressTrackingCheckpointIntervalMs": "1000"}
+    with pytest.raises(InvalidConfigurationError, match="other rows the number of a batch"):
+        read_sink_options({**SINK, **tracking}, streaming=True)
+    loose = {**SINK, "delivery": "at-least-once"}
+    assert read_sink_options({**loose, **tracking}, streaming=True) == read_sink_options(
+        loose, streaming=True
+    )
+    off = {**SINK, "asyncProgressTrackingEnabled": "false"}
+    assert read_sink_options(off, streaming=True).exactly_once
+
+
 def test_a_sink_is_named_after_its_checkpoint_or_by_its_option() -> None:
     def place(**options: str) -> tuple[str, str | None]:
         found = read_sink_options({**SINK, **options}, streaming=True)
@@ -116,6 +129,8 @@ def test_a_sink_is_named_after_its_checkpoint_or_by_its_option() -> None:
     for wrong in ("a/b", "ü", "a b", "x" * 101):
         with pytest.raises(InvalidConfigurationError, match="sinkId"):
             place(sinkId=wrong)
+    with pytest.raises(InvalidConfigurationError, match="a name for batch jobs"):
+        place(sinkId=job_sink("0" * 32))
 
 
 def test_compression_may_be_switched_off_by_name() -> None:

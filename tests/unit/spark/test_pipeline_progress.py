@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from anabranch.spark.decide.progress import PipelineProgress
+from anabranch.spark.pipelines import progress
 from anabranch.spark.pipelines.failures import PipelineError
 from anabranch.spark.pipelines.loading import format_of
 from anabranch.spark.pipelines.progress import SLOW_WORKER, STARTS_MAX, patiently, reason_of
@@ -47,3 +48,15 @@ def test_a_slow_start_of_a_worker_is_repeated_and_other_failures_are_not() -> No
     with pytest.raises(PipelineError, match="connect back"):
         patiently(lambda: slow(99, SLOW_WORKER))
     assert len(calls) == STARTS_MAX
+
+
+@pytest.mark.parametrize(("every_s", "lines"), [(0.0, 2), (3600.0, 0)])
+def test_progress_is_printed_in_lines_now_and_then(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, every_s: float, lines: int
+) -> None:
+    monkeypatch.setattr(progress, "LINE_EVERY_S", every_s)
+    with progress.shown("archive") as show:
+        show(PipelineProgress(10, 1.0))
+        show(PipelineProgress(20, 1.0))
+    printed = capsys.readouterr().err.splitlines()
+    assert printed == ["archive: 10 rows, 10 rows/s", "archive: 20 rows, 20 rows/s"][:lines]

@@ -109,6 +109,21 @@ def test_children_of_a_large_slice_wait_for_the_next_batch() -> None:
     assert at(advance(cut(s0=0), {T: large}, Pace(chained_bytes=inf)))[16] == 50
 
 
+def test_empty_children_of_a_large_slice_need_no_batch_of_their_own() -> None:
+    layout = split_once()
+    empty = topology(layout, s0=100_000)
+    end = advance(cut(s0=0), {T: empty})
+    assert at(end) == {0: 100_000, 1: 0, 2: 0}
+    assert advance(end, {T: empty}) is end
+    assert at(advance(end, {T: topology(layout, s0=100_000, s1=5)})) == {1: 5, 2: 0}
+
+
+def test_messages_below_empty_children_of_a_large_slice_wait_for_the_next_batch() -> None:
+    merged = topology(split_once().merge([1, 2], now_ms=0), s0=100_000, s3=50)
+    assert at(advance(cut(s0=0), {T: merged})) == {0: 100_000, 1: 0, 2: 0}
+    assert at(advance(cut(s0=100_000, s1=0, s2=0), {T: merged})) == {3: 50}
+
+
 def test_an_only_child_follows_a_large_parent_at_once_but_its_children_do_not() -> None:
     layout = Layout.initial(1, now_ms=0).rebucket(0, (1000,), now_ms=0).split(1, now_ms=0)
     view = topology(layout, s0=100_000, s1=5, s2=7, s3=7)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from anabranch.client.consume.place_reader import EntryPlace, PlaceReader, PlaceTails
+from anabranch.client.net.layout_watch import TopicLayout
+from anabranch.client.options import parse_topic
+from anabranch.model.layout import Layout
 from anabranch.model.ranges import FULL
 from anabranch.spark.decide.places import MessagePlace, place_of, position_of
 from anabranch.spark.decide.topology import Slice
-from anabranch.spark.pulsar_reader import PlacedSlice, next_stored
+from anabranch.spark.pulsar_reader import PlacedSlice, PulsarReader, next_stored
 from anabranch.spark.topics import StoredEntry
 from tests.unit.client.toy_pulsar import PLACES, ToyPulsar
 
@@ -83,3 +87,47 @@ async def test_a_position_does_not_move_over_entries_that_were_removed() -> None
     reader = PlaceReader(toy, TOPIC, EntryPlace(3, 2), None, 1)
     position = position_of(MessagePlace(3, 2))
     assert await next_stored(reader, PlaceTails(toy), TOPIC, position) == position
+
+
+class SealedTopic:
+    """The client of a session with one topic of one sealed segment."""
+
+    def __init__(self, toy: ToyPulsar) -> None:
+        self._toy: Any = toy
+        self.topics: dict[int, str] = {}
+
+    def place_tails(self) -> PlaceTails:
+        return PlaceTails(self._toy)
+
+    async def layout(self, topic: str) -> TopicLayout:
+        layout = Layout.initial(1, now_ms=0).split(0, now_ms=1)
+        return TopicLayout(parse_topic(topic), layout, topics=self.topics)
+
+
+class SealedSession:
+    def __init__(self, toy: ToyPulsar) -> None:
+        self.client = SealedTopic(toy)
+
+    def run(self, work: Any) -> Any:
+        return asyncio.run(work)
+
+
+def test_a_query_that_begins_asks_where_a_sealed_segment_begins_now() -> None:
+    toy = ToyPulsar([*PLACES])
+    session: Any = SealedSession(toy)
+    reader = PulsarReader(session)
+    first = position_of(MessagePlace(3, 0))
+    assert reader.topology("orders").tails[0].first == first
+    toy.stored = [place for place in PLACES if place.ledger > 3]
+    assert reader.topology("orders").tails[0].first == first, "a running query asks once in a while"
+    assert reader.topology("orders", fresh=True).tails[0].first == position_of(MessagePlace(7, 0))
+
+
+def test_versions_are_those_of_the_topic_that_holds_a_segment_for_a_control_process() -> None:
+    session: Any = SealedSession(ToyPulsar([*PLACES]))
+    reader = PulsarReader(session)
+    assert reader.schema_topic("orders", 0) == "orders", "the segments of a broker share its versions"
+    held = {0: "persistent://public/default/orders.segment-0000-ffff-0"}
+    session.client.topics = held
+    assert PulsarReader(session).schema_topic("orders", 0) == held[0]
+    assert PulsarReader(session).schema_topic("orders", 99) == "orders"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -102,8 +104,27 @@ def test_missing_rows_are_an_error() -> None:
         check_complete(Pending(pin(0, "a"), 0), 9)
 
 
+def test_a_log_whose_first_pin_follows_another_record_has_lost_records() -> None:
+    later = replace(pin(1, "b"), follows=True)
+    assert fold([(7, later)], 0, 8) is None
+    assert fold([(5, pin(0, "a")), (7, later)], 0, 8) is not None
+    done = Done(6, 10, {"q": 0}, "s")
+    assert fold([(6, done), (7, later)], 0, 8) is not None
+
+
+def test_pins_of_our_own_brokers_are_stored_as_before() -> None:
+    assert json.loads(encode_record(pin(3, "a"))) == {
+        "v": 1,
+        "pin": ["q", 3],
+        "attempts": {"a": 10},
+        "rows": [0, 100],
+        "sink": "s",
+    }
+
+
 def test_records_come_back_as_they_were() -> None:
-    for record in (pin(3, "a"), Done(7, 30, {"b": 2, "a": 1}, "s")):
+    marked = replace(pin(4, "b"), marks={"orders": {0: 2**62, 7: 3}}, follows=True)
+    for record in (pin(3, "a"), marked, Done(7, 30, {"b": 2, "a": 1}, "s")):
         assert decode_record(encode_record(record)) == record
     for damaged in (b"", b"{}", b"[1]", b'{"v": 2}', b'{"v": 1, "pin": 3}'):
         with pytest.raises(CorruptDataError):

@@ -266,10 +266,10 @@ def test_errors_that_pass_are_tried_again(topic: FileTopic, monkeypatch: pytest.
     failures = [ServiceNotReadyError("not yet"), ServiceNotReadyError("not yet")]
     answer = FileReader.topology
 
-    def sometimes(self: FileReader, name: str) -> Topology:
+    def sometimes(self: FileReader, name: str, *, fresh: bool = False) -> Topology:
         if failures:
             raise failures.pop()
-        return answer(self, name)
+        return answer(self, name, fresh=fresh)
 
     monkeypatch.setattr(FileReader, "topology", sometimes)
     batch_of(topic, **{"fetchOffset.retryIntervalMs": "0"}).partitions()

@@ -5,9 +5,10 @@ import platform
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 import pytest
-from pyspark import TaskContext
 
 from anabranch.spark import worker_memory
 from anabranch.spark.worker_memory import prepare_worker
@@ -15,15 +16,21 @@ from anabranch.spark.worker_memory import prepare_worker
 
 @pytest.fixture
 def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(worker_memory, "prepared", set())
+    monkeypatch.setattr(worker_memory, "prepared", {})
     gc.unfreeze()
     yield
     gc.unfreeze()
 
 
+def run_as(monkeypatch: pytest.MonkeyPatch, program: str | None) -> None:
+    """Let this process look as if it ran `python -m PROGRAM`, or a script for None."""
+    spec = None if program is None else ModuleSpec(program, None)
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", spec, raising=False)
+
+
 @pytest.mark.usefixtures("collector")
-def test_a_process_that_runs_a_task_exempts_its_modules_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TaskContext, "get", lambda: object())
+def test_a_process_of_spark_exempts_its_modules_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_as(monkeypatch, "pyspark.daemon")
     prepare_worker()
     frozen = gc.get_freeze_count()
     assert frozen > 10_000
@@ -34,8 +41,21 @@ def test_a_process_that_runs_a_task_exempts_its_modules_once(monkeypatch: pytest
 
 
 @pytest.mark.usefixtures("collector")
-def test_other_processes_keep_their_collector(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TaskContext, "get", lambda: None)
+def test_modules_that_a_task_loaded_are_exempted_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_as(monkeypatch, "pyspark.daemon")
+    prepare_worker()
+    frozen = gc.get_freeze_count()
+    loaded = ModuleType("loaded_by_a_task")
+    loaded.__dict__["classes"] = [type(f"Class{number}", (), {}) for number in range(1000)]
+    monkeypatch.setitem(sys.modules, loaded.__name__, loaded)
+    prepare_worker()
+    assert gc.get_freeze_count() > frozen + 1000
+
+
+@pytest.mark.usefixtures("collector")
+@pytest.mark.parametrize("program", [None, "ipykernel_launcher", "pyspark_job"])
+def test_other_processes_keep_their_collector(monkeypatch: pytest.MonkeyPatch, program: str | None) -> None:
+    run_as(monkeypatch, program)
     prepare_worker()
     assert gc.get_freeze_count() == 0
 

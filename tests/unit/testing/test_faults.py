@@ -11,7 +11,7 @@ from anabranch.errors import MetadataError
 from anabranch.metadata.memory import MemoryTree
 from anabranch.testing.faults import EPOCH_MS, SimClock, SimFailpoints, SimStore, StoreTrouble
 from anabranch.testing.simloop import SimLoop
-from anabranch.testing.simprocess import SimProcess
+from anabranch.testing.simprocess import PROCESS, SimProcess
 
 
 async def test_a_failpoint_kills_at_its_step_and_nothing_after_it_runs(loop: SimLoop) -> None:
@@ -115,3 +115,40 @@ async def test_watchers_are_told_late_and_twice_but_never_of_nothing(loop: SimLo
     before = len(told)
     await asyncio.sleep(10)
     assert len(told) == before
+
+
+@pytest.mark.parametrize("watch_late_s", [0.0, 0.5])
+async def test_a_watcher_hears_of_the_last_write_of_a_process_that_died(
+    loop: SimLoop, watch_late_s: float
+) -> None:
+    tree = MemoryTree()
+    told: list[tuple[str, SimProcess | None]] = []
+    watcher, writer = SimProcess(loop, "watcher"), SimProcess(loop, "writer")
+    watching = SimStore(tree, watcher, trouble=StoreTrouble(watch_late_s=watch_late_s))
+    watching.watch("/a", lambda path: told.append((path, PROCESS.get())))
+    writing = SimStore(tree, writer)
+    writing.latency_s = (0.001, 0.001)
+    writer.spawn(writing.put("/a/b", b"1"))
+    # The value is stored, and the answer is on its way.
+    await asyncio.sleep(0.0015)
+    assert "/a/b" in tree.values
+    writer.kill()
+    await asyncio.sleep(1)
+    assert told == [("/a/b", watcher)]
+
+
+@pytest.mark.parametrize("watch_late_s", [0.0, 0.5])
+async def test_a_watcher_that_stands_still_hears_of_a_change_when_it_goes_on(
+    loop: SimLoop, watch_late_s: float
+) -> None:
+    tree, watcher = MemoryTree(), SimProcess(loop, "watcher")
+    told: list[str] = []
+    watching = SimStore(tree, watcher, trouble=StoreTrouble(watch_late_s=watch_late_s))
+    watching.watch("/a", told.append)
+    watcher.pause()
+    await SimStore(tree, SimProcess(loop, "writer")).put("/a/b", b"1")
+    await asyncio.sleep(1)
+    assert told == []
+    watcher.resume()
+    await asyncio.sleep(1)
+    assert told == ["/a/b"]

@@ -1,6 +1,8 @@
-"""The life of one store at one broker, step by step, without an event loop."""
+"""The owner of a store, and its life at one broker, step by step, without an event loop."""
 
 from __future__ import annotations
+
+from itertools import combinations
 
 import pytest
 
@@ -10,8 +12,12 @@ from anabranch.broker.cluster.decide.store_ownership import (
     StoreState,
     StoreStep,
     aim_for,
+    desired_owner,
+    holder_name,
+    lease_is_over,
     next_step,
 )
+from anabranch.metadata.broker_record import BrokerRecord
 
 OPEN_STATES = [state for state in StoreState if state not in (StoreState.UNOWNED, StoreState.CLOSED)]
 
@@ -70,3 +76,27 @@ def test_the_store_of_an_awaited_broker_is_left_to_it() -> None:
     assert aim_for(1, 0, {0, 1}) is StoreAim.GIVE_UP
     assert aim_for(0, 0, set()) is StoreAim.OWN, "a broker whose lease lapsed keeps its own store"
     assert aim_for(0, 0, {0}, stopping=True) is StoreAim.STOP
+
+
+def test_a_store_belongs_to_the_broker_of_its_number_else_to_one_that_all_agree_on() -> None:
+    assert desired_owner(3, {1, 2, 3}) == 3
+    assert desired_owner(3, set()) is None
+    for store in range(20):
+        for living in combinations(range(5), 3):
+            owner = desired_owner(store, living)
+            assert owner in living
+            for gone in set(living) - {owner}:
+                assert desired_owner(store, set(living) - {gone}) == owner, (
+                    "the death of another broker moves no store"
+                )
+    assert len({desired_owner(store, {0, 1, 2}) for store in range(3, 20)}) == 3, "the load is shared"
+
+
+def test_only_brokers_are_judged_and_only_by_the_start_that_took_the_lock() -> None:
+    living = {1: BrokerRecord(id=1, url="pulsar://b1", http_url="", generation=7)}
+    assert not lease_is_over("broker 1/7", living)
+    assert lease_is_over("broker 1/6", living)
+    assert lease_is_over("broker 2/7", living)
+    assert not lease_is_over("", living)
+    assert not lease_is_over("somebody", living)
+    assert holder_name(living[1]) == "broker 1/7"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from anabranch.broker.serving import acknowledging
+from anabranch.broker.serving.acknowledging import backlog_messages
 from anabranch.ledger.memory import MemoryStorage
 from anabranch.protocol.commands import NO_ID, Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -98,6 +100,53 @@ async def test_messages_of_a_batch_are_acknowledged_one_by_one(brokers: Brokers)
 def part_ack(entry: Delivery, words: list[int]) -> pb.CommandAck:
     message_id = pb.MessageIdData(ledgerId=entry.ledger, entryId=entry.entry, ack_set=words)
     return pb.CommandAck(consumer_id=1, ack_type=pb.CommandAck.Individual, message_id=[message_id])
+
+
+@pytest.mark.parametrize("counted", [acknowledging.PARTS_COUNTED_MAX, 1])
+async def test_a_backlog_counts_the_messages_that_are_left_in_batches(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch, counted: int
+) -> None:
+    monkeypatch.setattr(acknowledging, "PARTS_COUNTED_MAX", counted)
+    client = await brokers.connect()
+    await client.producer()
+    for number in range(3):
+        client.publish(b"", 10 * number, entry=batch([b"v"] * 10, 10 * number), messages=10)
+        await client.receipt()
+    await client.subscribe(kind=SHARED, permits=100)
+    entries = await client.deliveries(3)
+    subscription = brokers[0].logs.served[0].subscriptions["sub"]
+
+    def left() -> int:
+        return backlog_messages(subscription.log, subscription.cursor)
+
+    assert left() == 30
+    # Beyond the entries that are counted, the others have the average of those.
+    for entry, backlog in zip(entries[1:], (24, 18), strict=True):
+        await client.request(part_ack(entry, [0b1111]))
+        assert left() == backlog
+    await client.acknowledge_durably(entries[0])
+    assert left() == 8
+    await client.request(part_ack(entries[1], [0b0001]))
+    assert left() == (5 if counted > 1 else 2), "each pending entry has a pending message"
+    await client.acknowledge_durably(entries[2])
+    assert left() == 1
+    await client.acknowledge_durably(entries[1])
+    assert left() == 0
+
+
+async def test_a_backlog_has_a_message_of_each_pending_entry_at_least(brokers: Brokers) -> None:
+    client = await brokers.connect()
+    await client.producer()
+    for number, size in ((0, 1), (1, 1), (2, 28)):
+        client.publish(b"", number, entry=batch([b"v"] * size, number), messages=size)
+        await client.receipt()
+    await client.subscribe(kind=SHARED, permits=100)
+    entries = await client.deliveries(3)
+    subscription = brokers[0].logs.served[0].subscriptions["sub"]
+    # Two of three entries are pending, which would have 20 messages on average; 27 are acknowledged.
+    await client.acknowledge_durably(entries[1])
+    await client.request(part_ack(entries[2], [1]))
+    assert backlog_messages(subscription.log, subscription.cursor) == 2
 
 
 async def test_a_cumulative_ack_inside_a_batch_keeps_the_rest_of_it(brokers: Brokers) -> None:

@@ -260,6 +260,21 @@ async def test_any_history_leaves_what_the_model_says(store: CompactedStore, see
         await store.run(store.check)
 
 
+async def test_a_crash_while_compactions_are_forgotten_leaves_no_side_log(store: CompactedStore) -> None:
+    async def work() -> None:
+        await store.send(("a", b"1"))
+        await store.compact()
+        assert store.storage.side_names()
+        await store.log.cursors.delete(COMPACTION)
+
+    await store.run(work)
+    await store.crash(machine=True)
+    store.open_view()
+    await store.run(store.drop_old)
+    assert store.view.kept is None
+    assert list(store.storage.side_names()) == []
+
+
 async def test_a_position_behind_the_compacted_part_is_that_of_the_log(store: CompactedStore) -> None:
     async def work() -> None:
         for number in range(3):

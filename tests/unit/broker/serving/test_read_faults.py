@@ -96,7 +96,7 @@ async def test_delivery_goes_on_by_itself_when_the_disk_can_be_read_again(
     await asyncio.sleep(30)
     assert values(client) == []
     subscription = log.subscriptions["sub"]
-    shown = stats.subscription_stats(subscription)
+    shown = stats.subscription_stats(subscription, stats.WHOLE_STATS, 0.0, 60.0)
     assert shown.read_errors >= 3
     assert "Input/output error" in shown.troubles[0] or "I/O error" in shown.troubles[0]
     repair_reads(disk)
@@ -140,7 +140,7 @@ async def test_delivery_passes_exactly_the_damaged_entries_and_counts_them(
     await settle()
     subscription = log.subscriptions["sub"]
     assert subscription.backlog == 0
-    shown = stats.subscription_stats(subscription)
+    shown = stats.subscription_stats(subscription, stats.WHOLE_STATS, 0.0, 60.0)
     assert (shown.damaged_entries, shown.damaged_messages) == (3, 3)
     assert shown.troubles == ["3 damaged entries were passed without delivery"]
     passed = [line for line in caplog.messages if "passes 1 damaged entries" in line]

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from anabranch.controller.ports.segments import Drained
+from anabranch.errors import PersistenceError
 from anabranch.model.drains import ALL
 from anabranch.model.names import TopicName
 from anabranch.protocol.batches import MessageBatch
@@ -83,6 +84,9 @@ async def test_a_seal_answers_what_it_took_then_closes_producers_and_swallows_th
     ]
     closed = next(n for n, c in enumerate(order) if isinstance(c, pb.CommandCloseProducer))
     assert closed == len(order) - 1, "after CLOSE_PRODUCER no send is answered"
+    assert getattr(order[closed], "sealed", False), (
+        "the client may take entries without a receipt back at once"
+    )
     receipts = [c.sequence_id for c in order if isinstance(c, SendReceipt)]
     assert len(receipts) == closed
     assert receipts == list(range(len(receipts)))
@@ -113,6 +117,23 @@ async def test_a_message_during_a_slow_seal_is_neither_stored_nor_answered(broke
     kinds = [(type(c), getattr(c, "sequence_id", None)) for c in client.inbox]
     assert kinds == [(SendReceipt, 2), (pb.CommandCloseProducer, None)]
     assert segment.log.extent.next_ordinal == 3
+
+
+async def test_a_seal_that_fails_does_not_claim_that_every_stored_entry_has_its_receipt(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await brokers.connect()
+    await look_up(client)
+    await client.producer(WHOLE, producer_name="p")
+    segment = brokers[0].logs.require(TopicName.parse(WHOLE))
+
+    async def fail() -> None:
+        raise PersistenceError("the disk fails")
+
+    monkeypatch.setattr(segment.log, "seal", fail)
+    with pytest.raises(PersistenceError):
+        await segment.seal()
+    assert not (await client.expect(pb.CommandCloseProducer)).sealed
 
 
 async def test_a_sealed_segment_says_when_it_is_read_and_drained(brokers: Brokers) -> None:

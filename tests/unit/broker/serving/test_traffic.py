@@ -8,7 +8,8 @@ from anabranch.broker.serving.traffic import LOAD_SHIFT, SAMPLES_MAX, TrafficMet
 from anabranch.model.hashing import key_hash
 from anabranch.model.ranges import FULL
 from anabranch.model.traffic_sketch import NO_TRAFFIC
-from anabranch.protocol.batches import MessageBatch, build_single
+from anabranch.protocol.batches import MessageBatch
+from anabranch.protocol.singles import build_single
 
 
 def entry_of(key: str | bytes | None, value: bytes = b"v") -> bytes:

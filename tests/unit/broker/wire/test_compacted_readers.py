@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from anabranch import AsyncCheckpointConsumer, Checkpoint
+from anabranch.broker.dispatch.compaction import COMPACTION
 from anabranch.protocol.commands import Delivery
 from anabranch.protocol.entries import decode_columns
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -103,6 +105,40 @@ async def test_a_topic_is_compacted_when_its_threshold_is_exceeded(brokers: Brok
     assert len(await client.deliveries(2)) == 2
     stats = (await admin.ask("GET", f"{CLASSIC}/stats")).json
     assert list(stats["subscriptions"]) == ["reader"]
+
+
+async def test_deleting_the_cursor_of_compaction_shows_readers_the_whole_log_again(brokers: Brokers) -> None:
+    client, admin = await published(brokers), Admin(brokers)
+    deletion = "DELETE", f"{CLASSIC}/subscription/{COMPACTION}"
+    assert (await admin.ask(*deletion)).status == 404
+    assert (await compact(brokers))["status"] == "SUCCESS"
+    assert brokers[0].stores.side_names()
+    assert (await admin.ask(*deletion)).status == 204
+    assert not brokers[0].stores.side_names()
+    assert (await admin.ask("GET", f"{CLASSIC}/compaction")).json["status"] == "NOT_RUN"
+    await client.subscribe(subscription="reader", durable=False, read_compacted=True)
+    assert len(await client.deliveries(9)) == 9
+    await brokers.restart()
+    assert (await compact(brokers))["status"] == "SUCCESS"
+
+
+async def test_a_compacted_topic_is_migrated_only_after_its_compaction_is_deleted(brokers: Brokers) -> None:
+    await published(brokers)
+    admin = Admin(brokers)
+    assert (await compact(brokers))["status"] == "SUCCESS"
+    for force in ("", "?force=true"):
+        refused = await admin.ask("POST", f"{SCALABLE}/migrate{force}")
+        assert refused.status == 409
+        assert f"subscription {COMPACTION} first" in refused.json["reason"]
+    assert (await admin.ask("DELETE", f"{CLASSIC}/subscription/{COMPACTION}")).status == 204
+    assert (await admin.ask("POST", f"{SCALABLE}/migrate?force=true")).status == 204
+    async with brokers.client() as reading:
+        start = Checkpoint.earliest()
+        consumer: AsyncCheckpointConsumer[bytes] = await reading.create_checkpoint_consumer(
+            ORDERS, start=start
+        )
+        found = await consumer.receive_many(100, timeout=2.0)
+        assert [message.value for message in found if message.key == "a"] == [b"%d" % n for n in range(5)]
 
 
 async def test_scalable_topics_are_not_compacted_and_say_why(brokers: Brokers) -> None:

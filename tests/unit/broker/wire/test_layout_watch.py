@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from anabranch.errors import TopicNotFoundError
 from anabranch.metadata.records import NamespaceRecord, TopicRecord
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -125,6 +126,39 @@ async def test_a_classic_topic_has_a_layout_of_its_partitions(brokers: Brokers) 
     parts = await look_up(client, str(name), session=2)
     assert [s.legacy_topic_name for s in parts.dag.segments] == [f"{name}-partition-{n}" for n in range(3)]
     assert not parts.dag.controller_broker_url
+
+
+async def test_a_new_classic_topic_gets_the_partitions_of_its_namespace_when_a_client_opens_it(
+    brokers: Brokers,
+) -> None:
+    rule = {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 3}
+    policies = NamespaceRecord(policies={"autoTopicCreationOverride": rule})
+    await brokers[0].records.namespaces.create_namespace("public/own", policies)
+    async with brokers.client() as client:
+        producer = await client.create_producer("persistent://public/own/written")
+        await producer.send(b"tea")
+        consumer = await client.subscribe_queue("persistent://public/own/read", "s")
+        assert await consumer.receive_many(1, timeout=1) == []
+    for topic in ("written", "read"):
+        name = TopicName.parse(f"persistent://public/own/{topic}")
+        assert await brokers[0].classic.partitions(name) == 3
+
+
+@pytest.mark.brokers(auto_create_topics=False)
+async def test_a_producer_of_a_classic_topic_that_may_not_be_made_does_not_open(brokers: Brokers) -> None:
+    async with brokers.client() as client:
+        with pytest.raises(TopicNotFoundError, match="persistent://public/default/plain does not exist"):
+            await client.create_producer("persistent://public/default/plain")
+        with pytest.raises(TopicNotFoundError, match="namespace public/none does not exist"):
+            await client.create_producer("persistent://public/none/plain")
+
+
+async def test_a_client_that_opens_a_partition_is_told_which_topic_to_open(brokers: Brokers) -> None:
+    name = TopicName.parse("persistent://public/default/parts")
+    await brokers[0].classic.create(name, partitions=3)
+    async with brokers.client() as client:
+        with pytest.raises(TopicNotFoundError, match="open persistent://public/default/parts instead"):
+            await client.create_producer(f"{name}-partition-1")
 
 
 async def test_watchers_hear_of_a_split_and_closed_sessions_do_not(brokers: Brokers) -> None:

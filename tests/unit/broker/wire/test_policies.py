@@ -100,7 +100,9 @@ async def test_only_the_types_of_subscriptions_that_are_enabled_can_be_used(brok
 async def test_a_namespace_may_demand_encryption_of_producers_and_of_each_entry(brokers: Brokers) -> None:
     await set_policy(brokers, f"{NAMESPACE}/encryptionRequired", True)
     client = await brokers.connect()
-    assert error_of(await client.producer()) == pb.MetadataError
+    refusal = await client.producer()
+    assert error_of(refusal) == pb.MetadataError
+    assert refusal.message.startswith("Encryption is required in persistent://public/default/")
     assert isinstance(await client.producer(producer_id=2, encrypted=True), pb.CommandProducerSuccess)
     client.publish(b"plain", 0, producer_id=2)
     refused = await client.expect(pb.CommandSendError)

@@ -227,7 +227,6 @@ async def test_a_bad_name_is_answered_and_the_connection_stays(brokers: Brokers)
     client = await brokers.connect()
     assert error_of(await client.producer("persistent://only/two")) == pb.InvalidTopicName
     assert error_of(await client.producer("topic://public/default/x")) == pb.NotAllowedError
-    assert error_of(await client.producer("non-persistent://public/default/x")) == pb.NotAllowedError
     assert isinstance(await client.producer(), pb.CommandProducerSuccess)
 
 

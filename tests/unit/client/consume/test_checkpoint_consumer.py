@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from anabranch import AsyncCheckpointConsumer, Checkpoint, Message
+from anabranch.testing.client_insides import sources_of
 from tests.harness.cluster import TOPIC, Brokers, Orders
 
 
@@ -180,7 +181,7 @@ async def test_the_members_of_a_group_share_the_segments(brokers: Brokers) -> No
             for consumer in (first, second):
                 orders.take(await drain(consumer))
         orders.check(20, 4)
-        assert len(first.sources) == len(second.sources) == 1
+        assert len(sources_of(first)) == len(sources_of(second)) == 1
         both = Checkpoint.merge([first.checkpoint(), second.checkpoint()])
         assert sorted(both.positions) == [0, 1, 2]
         await first.close()
@@ -253,7 +254,7 @@ async def test_segments_of_a_member_that_leaves_are_read_again(brokers: Brokers)
         assert len(await drain(first)) == 20
         second = await client.create_checkpoint_consumer(TOPIC, start=start, group="g")
         await asyncio.sleep(1.0)
-        assert len(second.sources) == 1
+        assert len(sources_of(second)) == 1
         await first.close()
         orders = Orders()
         orders.take(await drain(second))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from anabranch import AsyncCheckpointConsumer, AsyncClient, Checkpoint, Message
 from anabranch.client.consume.group_member import HANDOVER_S, GroupMember
 from anabranch.controller.topic.controller import TopicController
 from anabranch.errors import AlreadyClosedError, ConsumerBusyError, InvalidConfigurationError
+from anabranch.testing.client_insides import sources_of
 from tests.harness.cluster import TOPIC, Brokers
 
 EARLIEST = Checkpoint.earliest()
@@ -82,7 +84,7 @@ async def finish(workers: list[CommittingMember]) -> None:
 
 
 def buckets_read(workers: list[CommittingMember]) -> list[list[int]]:
-    return [sorted(worker.consumer.sources) for worker in workers]
+    return [sorted(sources_of(worker.consumer)) for worker in workers]
 
 
 async def test_members_share_a_segment_by_buckets_after_the_first_commit(brokers: Brokers) -> None:
@@ -100,6 +102,14 @@ async def test_members_share_a_segment_by_buckets_after_the_first_commit(brokers
             assert await worker.work(100) > 0, "each member reads some buckets"
         await finish(workers)
         ledger.check(40, 7)
+
+
+async def test_only_a_checkpoint_can_be_committed(brokers: Brokers) -> None:
+    async with brokers.client() as client:
+        member = await client.create_checkpoint_consumer(TOPIC, group="g", start=Checkpoint.earliest())
+        kept: Any = member.checkpoint().to_bytes()
+        with pytest.raises(InvalidConfigurationError, match="commit takes a Checkpoint, not b"):
+            await member.commit(kept)
 
 
 async def test_a_bucket_moves_when_its_reader_has_committed(brokers: Brokers) -> None:

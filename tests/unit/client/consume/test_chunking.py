@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from anabranch import AsyncClient, Backoff
+from anabranch import AsyncClient, Backoff, DeadLetter, Message
 from anabranch.errors import MessageTooBigError
-from anabranch.protocol.batches import build_single
 from anabranch.protocol.entries import checked_metadata
 from anabranch.protocol.frames import build_entry
 from anabranch.protocol.hot_frames import encode_chunk, encode_send
 from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.protocol.singles import build_single
 from tests.harness.admin import Admin
 from tests.harness.cluster import TOPIC, Brokers
 from tests.harness.wire import WireClient
@@ -102,6 +102,43 @@ async def test_a_large_message_given_back_comes_again_whole(brokers: Brokers) ->
         await consumer.acknowledge(again)
         await consumer.close()
         assert await take(await subscribe(client, "queue")) == []
+
+
+async def test_a_large_message_goes_through_the_retry_topic_to_the_dead_letters(brokers: Brokers) -> None:
+    async with brokers.client() as client:
+        await (await client.create_producer(TOPIC, chunking=True)).send(large(1), key="k")
+        consumer = await client.subscribe_queue(
+            TOPIC, "s", initial_position="earliest", retry_topic=True, dead_letter=DeadLetter(1)
+        )
+        for attempt in range(2):
+            message = await consumer.receive(timeout=5)
+            assert (message.data, message.properties.get("RECONSUMETIMES", "0")) == (large(1), str(attempt))
+            await consumer.reconsume_later(message, delay=1)
+        await asyncio.sleep(2)
+        assert await take(await subscribe(client, "keyed", f"{TOPIC}-DLQ")) == [1]
+        await consumer.close()
+        assert await take(await subscribe(client, "queue")) == [], "the message is acknowledged"
+
+
+@pytest.mark.parametrize("kind", ["stream", "queue", "keyed"])
+async def test_a_large_message_that_fails_too_often_becomes_a_dead_letter(
+    brokers: Brokers, kind: str
+) -> None:
+    async with brokers.client() as client:
+        await (await client.create_producer(TOPIC, chunking=True)).send(large(1), key="k")
+        options: Any = {"dead_letter": DeadLetter(1), "initial_position": "earliest"}
+        if kind == "stream":
+            consumer: Any = await client.subscribe_stream(TOPIC, "s", **options)
+        else:
+            order: Any = "key" if kind == "keyed" else "none"
+            consumer = await client.subscribe_queue(TOPIC, "s", order=order, **options)
+
+        async def fail(message: Message[bytes]) -> None:
+            raise ValueError("too large to eat")
+
+        statistics = await consumer.run(fail, retry=Backoff(0.1, 0.1), stop=5)
+        assert (statistics.failed, statistics.dead_letters) == (2, 1)
+        assert await take(await subscribe(client, "keyed", f"{TOPIC}-DLQ")) == [1]
 
 
 async def test_without_chunking_a_large_message_is_refused(brokers: Brokers) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from anabranch import AsyncClient, Batching, Checkpoint
 from anabranch.client.net.classic_layout import ClassicTopicError
+from anabranch.errors import NotAllowedError
 from tests.harness.admin import Admin
 from tests.harness.cluster import Brokers
 
@@ -157,3 +158,29 @@ async def test_a_checkpoint_group_needs_a_migration_first(brokers: Brokers) -> N
         assert len(await reader.receive_many(100, timeout=1.0)) > 0
         with pytest.raises(ClassicTopicError, match="migrate"):
             await client.create_checkpoint_consumer(NAME, group="g")
+
+
+@pytest.mark.parametrize("partitions", [0, 3])
+async def test_messages_name_the_topic_as_the_application_does(brokers: Brokers, partitions: int) -> None:
+    await partition(brokers, partitions)
+    async with brokers.client() as client:
+        await publish(client, 0, 1)
+        consumers: list[Any] = [
+            await subscribe(client, "stream"),
+            await client.subscribe_queue(NAME, "q", initial_position="earliest"),
+            await client.create_checkpoint_consumer(NAME, start=Checkpoint.earliest()),
+            await client.subscribe_topics([NAME], "several", initial_position="earliest"),
+        ]
+        for consumer in consumers:
+            message = await consumer.receive(timeout=5)
+            assert message.topic == NAME
+            assert repr(message).endswith(f" of {NAME}>")
+            await consumer.close()
+
+
+async def test_a_bare_name_of_a_classic_topic_is_answered_with_its_whole_name(brokers: Brokers) -> None:
+    async with brokers.client() as client:
+        await publish(client, 0, 1)
+        for call in (client.create_producer("orders"), client.subscribe_queue("orders", "s")):
+            with pytest.raises(NotAllowedError, match=f"^{NAME} exists; use that name"):
+                await call

@@ -10,6 +10,7 @@ import pytest
 from anabranch import AsyncClient, Checkpoint
 from anabranch.errors import ConsumerBusyError
 from anabranch.model.names import TopicName
+from anabranch.testing.client_insides import pool_of, tasks_of
 from anabranch.testing.simtransport import Mode
 from tests.harness.cluster import TOPIC, Brokers, drain
 
@@ -23,7 +24,7 @@ async def open_as_a(client: AsyncClient, kind: str = "stream") -> Any:
 
 
 def hang_up(consumer: Any) -> None:
-    for connection in list(consumer.pool.connections.values()):
+    for connection in list(pool_of(consumer).connections.values()):
         connection.pump.abort()
 
 
@@ -74,7 +75,7 @@ async def test_the_name_of_a_dead_consumer_is_free_when_its_host_resets_the_conn
 ) -> None:
     async with brokers.client() as one, brokers.client() as two:
         dead = await open_as_a(one)
-        await dead.tasks.stop()
+        await tasks_of(dead).stop()
         await die(brokers, dead)
         began_at = brokers.loop.time()
         assert await open_as_a(two)

@@ -10,6 +10,7 @@ from anabranch import MessageId
 from anabranch.errors import (
     ConsumerBusyError,
 )
+from anabranch.testing.client_insides import sources_of
 from tests.harness.cluster import TOPIC, Brokers, Orders, drain
 
 
@@ -82,7 +83,7 @@ async def test_acknowledgements_are_grouped_but_not_when_all_is_read(brokers: Br
         for _ in range(9):
             await consumer.acknowledge_cumulative(await consumer.receive(timeout=1))
         await asyncio.sleep(1.0)
-        (source,) = consumer.sources.values()
+        (source,) = sources_of(consumer).values()
         assert source.outstanding, "acknowledgements wait while there is more to read"
         await consumer.acknowledge_cumulative(await consumer.receive(timeout=1))
         await asyncio.sleep(0.1)
@@ -123,7 +124,7 @@ async def test_an_acknowledgement_of_a_segment_given_up_is_reported_as_not_confi
         await consumer.acknowledge_cumulative(messages[1])
         flushing = asyncio.ensure_future(consumer.flush_acks())
         await asyncio.sleep(0.1)
-        (source,) = consumer.sources.values()
+        (source,) = sources_of(consumer).values()
         source.give_up(ConsumerBusyError("in use"))
         with pytest.raises(ConsumerBusyError, match="not confirmed"):
             await flushing

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch import AsyncClient, Batching
+from anabranch import Batching
+from anabranch.client.bulk import BulkClient
 from anabranch.client.consume.cursor_mirror import AckPlace
 from anabranch.errors import OperationTimeoutError
 from tests.harness.cluster import TOPIC, Brokers
 
 
-async def filled(brokers: Brokers, client: AsyncClient) -> None:
+async def filled(brokers: Brokers, client: BulkClient) -> None:
     """A topic of two generations: 50 messages in segment 0, then 50 in its children."""
     producer = await client.create_producer(TOPIC, batching=Batching(max_messages=7))
     for generation in range(2):
@@ -20,7 +21,7 @@ async def filled(brokers: Brokers, client: AsyncClient) -> None:
             await (await brokers.controller()).split(0)
 
 
-async def places(client: AsyncClient, **positions: int) -> dict[int, AckPlace]:
+async def places(client: BulkClient, **positions: int) -> dict[int, AckPlace]:
     """The last messages before these positions; s0=5 means five messages of segment 0."""
     layout = await client.layout(TOPIC)
     found = {}
@@ -32,7 +33,7 @@ async def places(client: AsyncClient, **positions: int) -> dict[int, AckPlace]:
     return found
 
 
-async def cursors(client: AsyncClient) -> dict[int, int]:
+async def cursors(client: BulkClient) -> dict[int, int]:
     layout = await client.layout(TOPIC)
     found = {}
     for id_, segment in layout.layout.segments.items():

@@ -10,6 +10,7 @@ import pytest
 from anabranch import AsyncClient, Checkpoint
 from anabranch.errors import SubscriptionNotFoundError
 from anabranch.model.names import TopicName
+from anabranch.testing.client_insides import pool_of, sources_of
 from tests.harness.cluster import TOPIC, Brokers
 
 NAME = TopicName.parse(TOPIC)
@@ -128,7 +129,7 @@ async def test_a_disconnected_consumer_fails_when_it_is_back_unless_the_subscrip
             brokers.hold_links()
             controller = await brokers.controller()
             await controller.delete_subscription("s", force=True)
-            for connection in list(consumer.pool.connections.values()):
+            for connection in list(pool_of(consumer).connections.values()):
                 connection.pump.abort()
             await asyncio.sleep(0)
             if again:
@@ -191,9 +192,9 @@ async def test_a_failed_queue_consumer_takes_no_message_from_new_consumers(
         told = await open_consumer(one, "queue", "a")
         controller = await brokers.controller()
         # One segment reports the deletion; the other may be disconnected until a new subscription exists.
-        source = told.sources[0]
+        source = sources_of(told)[0]
         await source.close()
-        told.gave_up(source, SubscriptionNotFoundError("deleted"))
+        source.give_up(SubscriptionNotFoundError("deleted"))
         fresh = await open_consumer(two, "queue", "b")
         await asyncio.sleep(1)
         await controller.split(0)

@@ -10,6 +10,7 @@ import pytest
 from anabranch.broker.serving.subscription import Subscription
 from anabranch.errors import ConsumerBusyError, PersistenceError, TopicNotFoundError
 from anabranch.model.names import TopicName
+from anabranch.testing.client_insides import sources_of
 from tests.harness.cluster import TOPIC, Brokers, Orders, drain
 
 FIRST = TopicName.parse("segment://public/default/orders/0000-ffff-0")
@@ -144,12 +145,12 @@ async def test_a_closed_subscription_ends_the_wait_of_a_hand_over(
         assert len(await first.receive_many(8, timeout=5)) == 8
         second = asyncio.ensure_future(two.subscribe_stream(TOPIC, "s", name="b"))
         await asyncio.sleep(0.5)
-        (source,) = first.sources.values()
+        (source,) = sources_of(first).values()
         assert source.released
         brokers.hold_links()
         source.closed_by_broker()
         await asyncio.sleep(0.5)
-        assert source not in first.sources.values()
+        assert source not in sources_of(first).values()
         brokers.open_links()
         brokers.reset_links()
         await second
@@ -182,7 +183,7 @@ async def test_each_subscribe_carries_the_generation(brokers: Brokers) -> None:
         await asyncio.sleep(0.5)
         record = (await brokers.controller()).records["s"]
         for name, consumer in (("a", first), ("b", second)):
-            (source,) = consumer.sources.values()
+            (source,) = sources_of(consumer).values()
             assert source.attachment.generation == record.consumers[name].generation
         attached = {c.options.member: c.options.generation for c in served(brokers).consumers}
         assert attached == {name: member.generation for name, member in record.consumers.items()}

@@ -8,21 +8,41 @@ from typing import Any
 
 import pytest
 
+from anabranch import Checkpoint
+from anabranch.client.consume.arguments import checkpoint_options
 from anabranch.client.consume.inbox import Inbox
-from anabranch.client.decide.batcher import Outgoing
-from anabranch.client.message import Message, Received
+from anabranch.client.decide.outgoing import Outgoing
+from anabranch.client.message import Message
+from anabranch.client.received import Received
 from anabranch.client.schema import BYTES
 from anabranch.protocol.commands import Delivery
 from anabranch.protocol.compression import Compression
 from tests.unit.client.fakes import FakePool
 
 
+class DrivenInbox(Inbox[bytes]):
+    """An inbox to which the test reports what segments report."""
+
+    def ready(self, source: FakeSource) -> None:
+        self._ready(source)  # type: ignore[arg-type]
+
+    def dropped(self, source: FakeSource) -> None:
+        self._dropped(source)  # type: ignore[arg-type]
+
+    def voided(self, source: FakeSource) -> None:
+        self._voided(source)  # type: ignore[arg-type]
+
+    def hand_out_again(self, messages: list[Message[bytes]]) -> None:
+        self._hand_out_again(messages)
+
+
 class FakeSource:
     """A segment's consumer whose entries the test delivers."""
 
-    def __init__(self, inbox: Inbox[bytes], segment_id: int) -> None:
+    def __init__(self, inbox: DrivenInbox, segment_id: int) -> None:
         self.home = inbox
         self.segment_id = segment_id
+        self.topic = f"segment://public/default/orders/0000-ffff-{segment_id}"
         self.schema = BYTES
         self.entries: deque[Received] = deque()
         self.held: dict[tuple[int, int], int] = {}
@@ -47,12 +67,13 @@ class FakeSource:
         delivery = Delivery(1, 1, entry, -1, 0, ack_set, None, None, None, batch.entry)
         self.entries.append(Received(self, delivery))
         if len(self.entries) == 1:
-            self.home.ready(self)  # type: ignore[arg-type]
+            self.home.ready(self)
 
 
-def make() -> tuple[Inbox[bytes], FakeSource, FakeSource]:
+def make() -> tuple[DrivenInbox, FakeSource, FakeSource]:
     pool: Any = FakePool(lambda message: None)
-    inbox: Inbox[bytes] = Inbox(pool, BYTES, "me", 100)
+    options = checkpoint_options("orders", Checkpoint.earliest(), None, True, {"receiver_queue_size": 100})
+    inbox = DrivenInbox(pool, BYTES, "me", options)
     return inbox, FakeSource(inbox, 1), FakeSource(inbox, 2)
 
 
@@ -122,7 +143,7 @@ async def test_dropped_messages_are_not_held_and_their_numbers_are_used_again() 
     one.held[(1, 0)] = 0b1111
     first = await inbox.receive()
     one.entries.clear()
-    inbox.dropped(one)  # type: ignore[arg-type]
+    inbox.dropped(one)
     assert one.held[(1, 0)] == 0b0001, "only the message that was handed out is still held"
     other = await inbox.receive()
     assert other.value == b"x"
@@ -135,7 +156,7 @@ async def test_messages_given_back_come_first_and_survive_a_lost_connection() ->
     one.held[(1, 0)] = 0b111111
     given_back = await inbox.receive_many(4)
     inbox.hand_out_again(given_back[1:3])
-    inbox.dropped(one)  # type: ignore[arg-type]
+    inbox.dropped(one)
     assert one.held[(1, 0)] == 0b001111, "the broker delivers those again that were not handed out"
     again = await inbox.receive_many(10)
     assert [message.value for message in again] == [b"1", b"2"]
@@ -151,8 +172,8 @@ async def test_messages_given_back_are_dropped_when_their_segment_is_lost(how: s
     inbox.hand_out_again(given_back)
     if how == "released":
         one.released = True
-        inbox.dropped(one)  # type: ignore[arg-type]
+        inbox.dropped(one)
     else:
-        inbox.voided(one)  # type: ignore[arg-type]
+        inbox.voided(one)
     assert one.held[(1, 0)] == 0
     assert [message.value for message in await inbox.receive_many(10)] == [b"x"]

@@ -75,8 +75,10 @@ def test_a_sealed_segment_is_read_when_its_last_message_is_covered() -> None:
     positions.ends[0] = place(entry(1), 3)
     positions.advance(entry(0))
     assert not positions.is_read(0)
+    assert positions.unread(SPLIT.prune([0])) == (0,)
     positions.advance(entry(1))
     assert positions.is_read(0)
+    assert positions.unread(SPLIT.prune([0])) == (), "the segment is read, though nothing was done about it"
     positions.finish(0)
     assert positions.unread(SPLIT.prune([0])) == ()
 

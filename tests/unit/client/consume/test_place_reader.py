@@ -8,6 +8,7 @@ import pytest
 
 from anabranch.client.consume.place_reader import EntryPlace, PlacedEntry, PlaceReader, PlaceTails
 from anabranch.errors import AlreadyClosedError, OperationTimeoutError
+from anabranch.protocol.frames import build_entry
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.unit.client.toy_pulsar import PLACES, ToyPulsar
 
@@ -87,11 +88,23 @@ async def test_the_tail_names_the_first_ledger_and_the_last_entry() -> None:
     tails = PlaceTails(toy)
     tail = await tails.tail(TOPIC)
     assert (tail.first, tail.last, tail.last_messages) == (EntryPlace(3, 0), EntryPlace(8, 0), 5)
-    toy.stored.clear()
-    tail = (await tails.tails([TOPIC]))[TOPIC]
-    assert (tail.first, tail.last) == (EntryPlace(9, 0), EntryPlace(-1, -1))
+    assert await tails.tails([TOPIC]) == {TOPIC: tail}
     subscribed = [m for m in toy.connections[0].sent if isinstance(m, pb.CommandSubscribe)]
     assert len(subscribed) == 1, "one subscription serves all questions"
+    toy.stored.clear()
+    tail = await tails.tail(TOPIC)
+    assert (tail.first, tail.last) == (EntryPlace(9, 0), EntryPlace(-1, -1))
     await tails.close()
     with pytest.raises(AlreadyClosedError):
         await tails.tail(TOPIC)
+
+
+async def test_the_tail_of_a_topic_ends_before_its_empty_ledger() -> None:
+    toy: Any = ToyPulsar([*PLACES])
+    toy.ends_empty = True
+    metadata = pb.MessageMetadata(producer_name="me", sequence_id=1, publish_time=1, num_messages_in_batch=3)
+    toy.data = build_entry(metadata.SerializeToString(), b"payload")
+    tails = PlaceTails(toy)
+    tail = await tails.tail(TOPIC)
+    assert (tail.first, tail.last, tail.last_messages) == (EntryPlace(3, 0), EntryPlace(8, 0), 3)
+    await tails.close()

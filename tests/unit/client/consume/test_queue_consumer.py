@@ -8,6 +8,8 @@ import pytest
 
 from anabranch import AsyncQueueConsumer, Backoff, Batching, DeadLetter, Message, MessageId
 from anabranch.errors import AlreadyClosedError, ConsumerBusyError
+from anabranch.model.names import TopicName
+from anabranch.testing.client_insides import sources_of
 from tests.harness.cluster import TOPIC, Brokers
 
 
@@ -165,6 +167,31 @@ async def test_dead_letters_go_to_their_topic_with_their_history(brokers: Broker
         assert await drain(again) == []
 
 
+@pytest.mark.brokers(auto_create_topics=False)
+async def test_a_missing_dead_letter_topic_is_named_once(
+    brokers: Brokers, caplog: pytest.LogCaptureFixture
+) -> None:
+    await brokers.living[0].controllers.create_topic(TopicName.parse(TOPIC))
+    await publish(brokers, 2)
+    async with brokers.client() as client:
+        consumer = await client.subscribe_queue(
+            TOPIC,
+            "q",
+            initial_position="earliest",
+            redelivery=Backoff(0.1, 0.1),
+            dead_letter=DeadLetter(0, topic="refused"),
+        )
+        await asyncio.gather(*(consumer.negative_acknowledge(message) for message in await drain(consumer)))
+        assert await drain(consumer, timeout=5) == []
+        warnings = [line for line in caplog.messages if "a dead letter was not forwarded" in line]
+        assert len(warnings) == 1
+        assert "the dead letter topic refused does not exist" in warnings[0]
+        await brokers.living[0].controllers.create_topic(TopicName.parse("topic://public/default/refused"))
+        letters = await client.subscribe_queue("refused", "undertaker", initial_position="earliest")
+        assert await drain(consumer) == []
+        assert len(await drain(letters)) == 2
+
+
 @pytest.mark.parametrize("seed", range(6))
 async def test_one_consumer_gets_each_message_once_through_kills_and_splits(
     brokers: Brokers, seed: int
@@ -208,7 +235,7 @@ async def test_a_consumer_leaves_a_sealed_segment_that_is_acknowledged_to_its_en
         await consumer.acknowledge(await drain(consumer))
         await consumer.flush_acks()
         await asyncio.sleep(1.0)
-        assert sorted(consumer.sources) == [1, 2]
+        assert sorted(sources_of(consumer)) == [1, 2]
 
 
 @pytest.mark.brokers(segment_retention_s=0.0, auto_scale_interval_s=1.0)
@@ -240,7 +267,7 @@ async def test_after_a_seek_sealed_segments_are_read_again(brokers: Brokers) -> 
         await consumer.acknowledge(await drain(consumer))
         await consumer.flush_acks()
         await asyncio.sleep(1.0)
-        assert sorted(consumer.sources) == [1, 2]
+        assert sorted(sources_of(consumer)) == [1, 2]
         await controller.seek("q", 0)
         assert len(await drain(consumer)) == 20
 
@@ -253,13 +280,13 @@ async def test_many_segments_share_the_buffer(brokers: Brokers) -> None:
         consumer = await client.subscribe_queue(
             TOPIC, "q", initial_position="earliest", receiver_queue_size=170
         )
-        permits = {source.permits.size for source in consumer.sources.values()}
+        permits = {source.permits.size for source in sources_of(consumer).values()}
         assert permits == {16}
         async with brokers.client() as other:
             producer = await other.create_producer(TOPIC, batching=False)
             await producer.send_many([b"%d" % n for n in range(1, 500)], keys=[f"k{n}" for n in range(499)])
         await asyncio.sleep(1.0)
-        assert sum(len(source.entries) for source in consumer.sources.values()) <= 17 * 16
+        assert sum(len(source.entries) for source in sources_of(consumer).values()) <= 17 * 16
         # Segments take turns: the first messages handed out come from many of them.
         first = await consumer.receive_many(17, timeout=1)
         assert len({message.id.segment for message in first}) > 10
@@ -275,11 +302,11 @@ async def test_a_segment_goes_on_when_its_share_of_the_buffer_grows(brokers: Bro
         consumer = await client.subscribe_queue(TOPIC, "q", receiver_queue_size=170)
         first, *others = controller.layout.active
         await controller.merge([segment.id for segment in others])
-        assert consumer.sources[first.id].permits.size == 16
+        assert sources_of(consumer)[first.id].permits.size == 16
         await asyncio.sleep(1.0)
         await controller.upkeep.prune()
         await asyncio.sleep(0.1)
-        assert consumer.sources[first.id].permits.size == 85
+        assert sources_of(consumer)[first.id].permits.size == 85
         async with brokers.client() as other:
             producer = await other.create_producer(TOPIC, batching=False)
             await producer.send_many([b"%d" % n for n in range(800)], keys=[f"k{n}" for n in range(800)])

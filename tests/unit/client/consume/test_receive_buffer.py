@@ -9,6 +9,7 @@ import pytest
 from anabranch import AsyncCheckpointConsumer, AsyncStreamConsumer, Checkpoint
 from anabranch.client.consume.inbox import QUEUE_SIZE
 from anabranch.client.decide.permits import GROWN_BYTES_MAX
+from anabranch.testing.client_insides import sources_of
 from tests.harness.cluster import TOPIC, Brokers
 
 Consumer = AsyncStreamConsumer[bytes] | AsyncCheckpointConsumer[bytes]
@@ -35,7 +36,7 @@ async def read(consumer: Consumer, count: int = COUNT, pause_s: float = 0.0) -> 
 
 
 def permits(consumer: Consumer) -> int:
-    (source,) = consumer.sources.values()
+    (source,) = sources_of(consumer).values()
     return source.permits.size
 
 

@@ -70,3 +70,20 @@ async def test_a_checkpoint_consumer_raises_because_messages_are_gone(brokers: B
         await brokers[0].controllers.create_topic(NAME)
         with pytest.raises(DataLossError):
             await drain(reader)
+
+
+@pytest.mark.parametrize("kind", ["queue", "stream"])
+async def test_unsubscribing_from_a_deleted_topic_has_nothing_to_do(brokers: Brokers, kind: str) -> None:
+    controllers = brokers[0].controllers
+    await controllers.create_topic(NAME)
+    async with brokers.client() as client:
+        consumer = await open_consumer(client, kind)
+        topics: Any = await client.subscribe_topics([TOPIC, f"{TOPIC}-2"], "t", kind="queue")
+        await controllers.delete_topic(NAME, force=True)
+        began = brokers.loop.time()
+        await consumer.unsubscribe()
+        await topics.unsubscribe()
+        assert brokers.loop.time() - began < 5
+        assert "closed" in repr(consumer)
+        left = await client.subscribe_queue(f"{TOPIC}-2", "t", initial_position="latest")
+        await left.unsubscribe()

@@ -141,7 +141,9 @@ async def test_a_message_of_a_plain_queue_goes_back_to_the_broker(brokers: Broke
         assert sorted(handlers.done) == list(range(40))
 
 
-async def test_a_handler_that_hangs_is_cancelled_and_tried_again(brokers: Brokers) -> None:
+async def test_a_handler_that_hangs_is_cancelled_and_tried_again(
+    brokers: Brokers, caplog: pytest.LogCaptureFixture
+) -> None:
     await publish(brokers, 8, keys=2)
     attempts: list[int] = []
 
@@ -153,6 +155,7 @@ async def test_a_handler_that_hangs_is_cancelled_and_tried_again(brokers: Broker
     async with brokers.client() as client:
         consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
         statistics = await consumer.run(handle, timeout=1, retry=Backoff(1, 1), stop=5)
+        assert "TimeoutError: the handler took longer than 1 s" in caplog.text
         assert (statistics.handled, statistics.failed, statistics.timed_out) == (8, 1, 1)
         assert [n for n in attempts if n % 2 == 0] == [0, 2, 2, 4, 6]
 

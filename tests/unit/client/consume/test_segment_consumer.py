@@ -19,14 +19,15 @@ async def test_a_new_assignment_does_not_hide_that_the_broker_ended_the_subscrip
     answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     answers: list[Any] = [answer]
     pool = FakePool(lambda _: answers.pop(0) if answers else pb.CommandSuccess(request_id=1))
+    tasks = TaskRegistry()
     home: Any = SimpleNamespace(
-        pool=pool,
-        tasks=TaskRegistry(),
-        schema=BYTES,
-        opened_in=None,
-        voided=lambda _: None,
-        dropped=lambda _: None,
-        vector=lambda _: (),
+        _pool=pool,
+        _tasks=tasks,
+        _schema=BYTES,
+        _opened_in=None,
+        _voided=lambda _: None,
+        _dropped=lambda _: None,
+        _vector=lambda _: (),
     )
     attachment = Attachment("s", pb.CommandSubscribe.Exclusive, "me")
     consumer = SegmentConsumer(home, SegmentAddress(0, "segment", False), attachment, Permits(10))
@@ -41,4 +42,4 @@ async def test_a_new_assignment_does_not_hide_that_the_broker_ended_the_subscrip
     assert consumer.acks.confirmed, "the acknowledgement is not sent: the entry may be delivered again"
     await settle_down()
     assert list(connection.consumers.values()) == [consumer], "it has subscribed again"
-    await home.tasks.stop()
+    await tasks.stop()

@@ -14,6 +14,7 @@ from anabranch.errors import (
     ReceiveTimeoutError,
     TopicNotFoundError,
 )
+from anabranch.testing.client_insides import sources_of
 from tests.harness.cluster import TOPIC, Brokers, Orders, drain
 
 
@@ -77,7 +78,7 @@ async def test_consumers_of_one_subscription_share_the_segments(brokers: Brokers
         await asyncio.sleep(1.0)
         active = {segment.id for segment in controller.layout.active}
         shares = [
-            {id_ for id_, source in consumer.sources.items() if not source.released} & active
+            {id_ for id_, source in sources_of(consumer).items() if not source.released} & active
             for consumer in (first, second)
         ]
         assert shares[0] | shares[1] == active
@@ -209,13 +210,13 @@ async def test_a_segment_given_up_after_a_restart_is_attached_again_as_assigned(
         second = await two.subscribe_stream(TOPIC, "s", name="b")
         await asyncio.sleep(1.0)
         assert not second.assignment, "the first consumer still holds messages"
-        (source,) = first.sources.values()
+        (source,) = sources_of(first).values()
         assert source.released
         brokers.kill()
         await brokers.start()
         # The broker answers so when the second consumer was faster.
         source.give_up(ConsumerBusyError("in use"))
-        (again,) = first.sources.values()
+        (again,) = sources_of(first).values()
         assert again.attachment.bucket_ranges, "the leader does not push the assignment by buckets again"
         await first.acknowledge_cumulative(held[-1])
         await asyncio.sleep(1.0)
@@ -326,7 +327,7 @@ async def test_flow_control_bounds_the_buffer_of_a_slow_application(brokers: Bro
             TOPIC, "s", initial_position="earliest", receiver_queue_size=30
         )
         await asyncio.sleep(5.0)
-        (source,) = consumer.sources.values()
+        (source,) = sources_of(consumer).values()
         # Entries are never split, so the last one may exceed the permits.
         assert sum(entry.count for entry in source.entries) < 30 + 50
         assert len(await drain(consumer)) == 1000

@@ -76,6 +76,35 @@ async def test_topics_of_a_pattern_come_and_go(brokers: Brokers) -> None:
         assert await take(consumer, "queue") == {NAMES[2]: [3]}
 
 
+@pytest.mark.parametrize("kind", ["queue", "stream"])
+async def test_classic_topics_of_a_pattern_are_found_and_followed(brokers: Brokers, kind: Any) -> None:
+    classic = [f"persistent://public/default/orders-{n}" for n in range(3)]
+    async with brokers.client() as client:
+        await publish(client, [*classic[:1], "orders-scalable", "persistent://public/default/other"], 0, 3)
+        consumer = await client.subscribe_topics(
+            re.compile("persistent://public/default/orders-.*"), "s", kind=kind, initial_position="earliest"
+        )
+        assert await take(consumer, kind) == {classic[0]: [0, 1, 2]}
+        await publish(client, classic[1:], 0, 3)
+        assert await take(consumer, kind, timeout=10.0) == {name: [0, 1, 2] for name in classic[1:]}
+        assert consumer.topics == tuple(classic)
+        brokers.reset_links()
+        await publish(client, classic[:1], 3, 4)
+        assert await take(consumer, kind, timeout=10.0) == {classic[0]: [3]}
+
+
+@pytest.mark.parametrize(("pattern", "namespace"), [("orders|returns", None), (None, "public/default")])
+async def test_a_consumer_of_scalable_topics_warns_of_classic_ones(
+    brokers: Brokers, caplog: pytest.LogCaptureFixture, pattern: str | None, namespace: str | None
+) -> None:
+    async with brokers.client() as client:
+        await publish(client, ["persistent://public/default/returns"], 0, 1)
+        topics = None if pattern is None else re.compile(pattern)
+        async with await client.subscribe_topics(topics, "s", namespace=namespace):
+            await asyncio.sleep(1)
+    assert "persistent://public/default/returns and 0 more classic topics" in caplog.text
+
+
 async def test_a_namespace_is_filtered_by_the_properties_of_topics(brokers: Brokers) -> None:
     admin = Admin(brokers)
     for name, colour in zip(NAMES, ("red", "blue", "red"), strict=True):

@@ -9,6 +9,7 @@ import pytest
 from anabranch import AsyncClient, Batching, Checkpoint
 from anabranch.errors import DataLossError
 from anabranch.protocol.entries import decode_columns
+from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.spark.decide.offsets import Cut, TopicCut
 from anabranch.spark.decide.slices import slices_between
 from anabranch.spark.decide.topology import SegmentSpan, Topology
@@ -139,3 +140,19 @@ async def test_a_checkpoint_that_needs_a_segment_that_is_gone_is_refused(brokers
         restored = await client.create_checkpoint_consumer(TOPIC, start=whole)
         assert await restored.receive_many(10, timeout=1) == []
         assert await consumer.receive_many(10, timeout=1) == [], "the checkpoint covers all of the segment"
+
+
+@pytest.mark.brokers(segment_retention_s=0.0)
+async def test_a_segment_that_is_removed_while_a_reader_opens_is_no_loss(brokers: Brokers) -> None:
+    async with brokers.client() as client:
+        await publish(client, 0, 100)
+        controller = await brokers.controller()
+        await controller.split(0)
+        await publish(client, 100, 150)
+        brokers.ignored = frozenset([pb.CommandSubscribe])
+        opening = asyncio.ensure_future(client.create_checkpoint_consumer(TOPIC, start=Checkpoint.earliest()))
+        await asyncio.sleep(0.5)
+        brokers.ignored = frozenset()
+        await controller.upkeep.prune()
+        messages = await (await opening).receive_many(100, timeout=5)
+        assert [int(message.data) for message in messages] == [*range(100, 150)]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from anabranch.aio import TaskRegistry
-from anabranch.client.net.layout_watch import LayoutWatch, TopicLayout
+from anabranch.client.net.layout_watch import LayoutWatch, TopicLayout, layout_from_wire
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.unit.client.fakes import FakePool
@@ -23,7 +23,8 @@ class EagerConnection:
     def __init__(self, epochs: tuple[int, ...], *, able: bool = True, partitions: int = 0) -> None:
         self.watches: dict[int, LayoutWatch] = {}
         self.is_ours = True
-        self.machine = SimpleNamespace(server_features=SimpleNamespace(supports_scalable_topics=able))
+        features = SimpleNamespace(supports_scalable_topics=able)
+        self.machine = SimpleNamespace(server_features=features, server_version="Anabranch")
         self.sent: list[Any] = []
         self._epochs = epochs
         self._partitions = partitions
@@ -87,3 +88,17 @@ async def test_a_broker_without_scalable_topics_is_asked_for_partitions(partitio
     whole = "persistent://public/default/orders"
     assert names == ([f"{whole}-partition-{n}" for n in range(partitions)] or [whole])
     await tasks.stop()
+
+
+def test_a_topic_of_pulsar_that_keeps_a_range_is_no_classic_topic() -> None:
+    held = "persistent://public/default/orders.segment-0000-ffff-3"
+    segment = pb.SegmentInfoProto(
+        segment_id=3, hash_start=0, hash_end=0xFFFF, state=pb.ACTIVE, legacy_topic_name=held, keeps_range=True
+    )
+    update = pb.CommandScalableTopicUpdate(session_id=1)
+    update.dag.CopyFrom(pb.ScalableTopicDAG(epoch=1, segments=[segment]))
+    layout = layout_from_wire(update, NAME)
+    (found,) = layout.layout.active
+    assert not found.is_classic
+    assert layout.segment_topic(found) == held
+    assert layout.topics == {3: held}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import cast
 
-from anabranch.client.decide.batcher import FAILED
+from anabranch.client.decide.outgoing import FAILED
 from anabranch.errors import TopicTerminatedError
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.wire_errors import code_for
@@ -22,7 +21,7 @@ def limit(connection: FakeConnection, bytes_max: float = math.inf, messages_max:
 
 async def attached(home: FakeHome) -> FakeConnection:
     await settle_down()
-    return cast(FakeConnection, home.pool.connections[-1])
+    return home.pool.connections[-1]
 
 
 async def test_entries_wait_for_credit_and_leave_in_order() -> None:

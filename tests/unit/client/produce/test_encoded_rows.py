@@ -10,7 +10,8 @@ import pytest
 from anabranch.client.produce.encoded_rows import EncodedPart
 from anabranch.errors import AlreadyClosedError
 from anabranch.model.hashing import bucket_hash, bucket_index, key_hash
-from anabranch.model.layout import Layout, Router
+from anabranch.model.layout import Layout
+from anabranch.model.routing import Router
 from anabranch.protocol.batches import MessageBatch
 from anabranch.protocol.entries import checked_metadata, decode_columns
 from tests.harness.cluster import TOPIC, Brokers, Orders, read_all, stored_messages
@@ -63,7 +64,7 @@ async def test_columns_and_single_messages_keep_their_order_through_kills_and_sp
 ) -> None:
     rng = brokers.rng
     client = brokers.client()
-    producer = await client.create_producer(TOPIC)
+    producer = await client.create_bulk_producer(TOPIC)
     waiting = []
     number = 0
     async with brokers.trouble(changes=0.4, interrupted=0.3, pause_s_max=0.02):
@@ -87,13 +88,14 @@ async def test_columns_and_single_messages_keep_their_order_through_kills_and_sp
         await outcome
     await client.close()
     orders = Orders()
-    orders.take(await stored_messages(brokers.client()))
+    async with brokers.client() as reader:
+        orders.take(await stored_messages(reader))
     orders.check(15, 150)
 
 
 async def test_columns_are_stored_as_entries_of_their_buckets(brokers: Brokers) -> None:
     async with brokers.client() as client:
-        producer = await client.create_producer(TOPIC)
+        producer = await client.create_bulk_producer(TOPIC)
         keys = [f"key-{n}" for n in range(100)]
         await (await producer.enqueue_encoded(ListRows(keys, [b"%d" % n for n in range(100)])))
         assert producer.last_sequence_id == 99
@@ -107,7 +109,7 @@ async def test_columns_are_stored_as_entries_of_their_buckets(brokers: Brokers) 
 
 async def test_a_closed_producer_takes_no_columns(brokers: Brokers) -> None:
     async with brokers.client() as client:
-        producer = await client.create_producer(TOPIC)
+        producer = await client.create_bulk_producer(TOPIC)
         await producer.close()
         with pytest.raises(AlreadyClosedError):
             await producer.enqueue_encoded(ListRows(["k"], [b"v"]))

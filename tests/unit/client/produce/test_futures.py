@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from anabranch.client.decide.batcher import FAILED, STORED, Outgoing
+from anabranch.client.decide.outgoing import FAILED, STORED, Outgoing, Places
 from anabranch.client.produce.futures import BulkFuture, SendFuture, complete, follow, move
 
 
@@ -114,7 +114,7 @@ async def test_messages_that_move_keep_their_waiting_callers() -> None:
     bulk.join(old)
     bulk.arm()
     await asyncio.sleep(0)
-    move(old, [(left, 0), (right, 4)])
+    move(old, Places([left, right], [0, 4]))
     assert not first.done()
     store(left)
     assert str(await task) == "4/5:6:0"
@@ -178,12 +178,15 @@ class RecordingListener:
     def settle(self, batch: Outgoing, index: int) -> None:
         self.settled.append((batch, index))
 
+    def fail(self, error: BaseException) -> None:
+        raise AssertionError from error
+
 
 async def test_a_listener_follows_its_message_to_another_batch() -> None:
     old, new = batch(1), batch(2)
     listener = RecordingListener()
     follow(old, 0, listener)
-    move(old, [(new, 1)])
+    move(old, Places([new], [1]))
     assert listener.settled == []
     store(new)
     assert listener.settled == [(new, 1)]

@@ -66,6 +66,14 @@ def test_a_seal_that_the_layout_confirms_ends_the_producer() -> None:
     assert life.settled
 
 
+def test_a_seal_with_every_receipt_asks_nothing_and_waits_for_the_layout() -> None:
+    life, effects = life_after(E.ACCEPTED, E.SEALED_AND_ANSWERED)
+    assert effects == [F.RELEASE, F.REPORT_SETTLED, F.AWAIT_LAYOUT]
+    assert life.settled
+    life, effects = life_after(E.ACCEPTED, E.SEALED_BY_LAYOUT, E.SEALED_AND_ANSWERED)
+    assert (life.state, effects) == (S.LEFT, [F.RELEASE, F.REPORT_LEFT, F.REPORT_SETTLED])
+
+
 def test_a_seal_that_no_layout_confirms_is_forgotten() -> None:
     life, effects = life_after(E.SEALED_BY_BROKER, E.STORED_KNOWN, E.LAYOUT_OVERDUE)
     assert life.state is S.ATTACHING
@@ -106,7 +114,7 @@ def test_a_registration_is_given_back_wherever_its_state_is_left() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "registered_before", "event"),
+    ("error", "may_be_held", "event"),
     [
         (TopicTerminatedError("sealed"), False, E.SEALED_BY_BROKER),
         (ServiceNotReadyError("not now"), False, E.UNREACHABLE),
@@ -118,12 +126,12 @@ def test_a_registration_is_given_back_wherever_its_state_is_left() -> None:
     ],
 )
 def test_the_error_of_a_registration_decides_the_event(
-    error: Exception, registered_before: bool, event: ProducerEvent
+    error: Exception, may_be_held: bool, event: ProducerEvent
 ) -> None:
-    found = registration_failed(error, registered_before=registered_before, role_ends=True)
+    found = registration_failed(error, may_be_held=may_be_held, role_ends=True)
     assert found is event
 
 
 @pytest.mark.parametrize("error", [AuthenticationError("expired"), CredentialsUnavailableError("no issuer")])
 def test_credentials_that_may_be_accepted_later_are_shown_again(error: Exception) -> None:
-    assert registration_failed(error, registered_before=True, role_ends=False) is E.UNREACHABLE
+    assert registration_failed(error, may_be_held=True, role_ends=False) is E.UNREACHABLE

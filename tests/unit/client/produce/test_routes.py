@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from anabranch import Batching
+from anabranch import Batching, Schema
 from anabranch.errors import (
     ProducerBusyError,
     ProducerFencedError,
@@ -56,6 +56,19 @@ async def test_five_thousand_in_flight_pass_ten_splits_and_merges_in_order(broke
         orders.check(20, 1000)
 
 
+async def test_a_split_while_the_schema_is_registered_is_followed(brokers: Brokers) -> None:
+    async with brokers.client() as client:
+        await client.create_producer(TOPIC)
+        controller = await brokers.controller()
+        for steps in range(40):
+            opening = asyncio.ensure_future(client.create_producer(TOPIC, schema=Schema.string()))
+            await asyncio.sleep(steps / 10_000)
+            await brokers.change_layout(brokers.rng)
+            producer = await opening
+            assert (await producer.send("x", key="k")).segment in controller.layout.segments
+            await producer.close()
+
+
 @pytest.mark.parametrize("seed", range(12))
 async def test_no_key_is_reordered_or_stored_twice_through_kills_and_splits(
     brokers: Brokers, seed: int
@@ -74,7 +87,8 @@ async def test_no_key_is_reordered_or_stored_twice_through_kills_and_splits(
     assert all(outcome.done() for outcome in outcomes)  # type: ignore[attr-defined]
     await client.close()
     orders = Orders()
-    orders.take(await stored_messages(brokers.client(), 15 * 150))
+    async with brokers.client() as reader:
+        orders.take(await stored_messages(reader, 15 * 150))
     orders.check(15, 150)
 
 

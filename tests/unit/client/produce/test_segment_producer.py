@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from anabranch.client.decide.batcher import FAILED, OPEN, STORED
+from anabranch.client.decide.outgoing import FAILED, OPEN, STORED
 from anabranch.client.decide.producer_life import ProducerState
 from anabranch.client.net.trouble import RoleTrouble
 from anabranch.errors import (
@@ -205,6 +205,28 @@ async def test_a_sealed_segment_is_asked_what_it_has_stored() -> None:
     assert home.memory.used == 0
 
 
+async def test_a_segment_that_answered_every_entry_before_its_seal_is_not_asked() -> None:
+    asked: list[Any] = []
+
+    def answer(message: Any) -> Any:
+        asked.append(message)
+        return success()
+
+    pool = FakePool(answer)
+    home = FakeHome(pool)
+    segment = home.segment()
+    await settle_down()
+    batches = home.add(segment, 3)
+    pool.connections[0].producers.clear()
+    segment.closed_by_broker(sealed=True)
+    assert segment.life.state is ProducerState.SETTLED
+    segment.depart()
+    await settle_down()
+    assert len(asked) == 1, "the registration, and no question"
+    assert segment.take_back() == batches
+    assert home.memory.used == 0
+
+
 async def test_a_sealed_segment_is_asked_again_while_credentials_are_refused() -> None:
     refused = True
 
@@ -215,8 +237,9 @@ async def test_a_sealed_segment_is_asked_again_while_credentials_are_refused() -
 
     pool = FakePool(answer)
     home = FakeHome(pool)
-    home.role = RoleTrouble(lambda: "topic", lambda _: False)
-    home.role.opened = True
+    role = RoleTrouble(lambda: "topic", lambda _: False)
+    role.opened = True
+    home.use(role=role)
     segment = home.segment()
     await settle_down()
     batches = home.add(segment, 2)
@@ -310,6 +333,19 @@ async def test_a_name_in_use_is_final_at_first_and_a_stale_connection_later() ->
     busy = None
     await asyncio.sleep(10.0)
     assert pool.connections[-1].sequences() == [[1 - 1]]
+
+
+async def test_a_first_registration_without_an_answer_may_hold_the_name() -> None:
+    pool = FakePool(lambda message: asyncio.get_running_loop().create_future())
+    segment = FakeHome(pool).segment()
+    await settle_down()
+    pool.answer = lambda message: ProducerBusyError("already connected")
+    pool.connections[0].lose()
+    await asyncio.sleep(5.0)
+    assert not segment.attached.done()
+    pool.answer = lambda message: success()
+    await asyncio.sleep(10.0)
+    assert segment.is_attached
 
 
 async def test_closing_gives_the_registration_back() -> None:

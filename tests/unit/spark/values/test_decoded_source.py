@@ -251,3 +251,18 @@ def test_types_of_avro_have_counterparts_in_spark() -> None:
     for odd in (["string", "int"], "Unknown", record(("me", "Order"))):
         with pytest.raises(InvalidConfigurationError):
             spark_type(odd)
+
+
+def test_a_version_of_a_segment_with_schemas_of_its_own_is_that_of_the_segment(topic: FileTopic) -> None:
+    topic.split(0)
+    fields = ("id", "long"), ("name", "string")
+    # The same fields in another order are other bytes.
+    for segment, definition in ((0, record(*fields)), (1, record(*reversed(fields)))):
+        own = FileTopic(topic.root, f"{topic.name}.segment-{segment}").create()
+        version = register(own, "Avro", definition)
+        topic.send_versioned([avro(definition, {"id": segment, "name": "tea"})], version, segment)
+    options = {"valueFormat": "avro", "valueSchema": "id bigint, name string", "maxPartitions": "1"}
+    reader = source(topic, **options).reader(json_schema())
+    (planned,) = reader.partitions()
+    found = [row["value"] for row in rows_of(reader, [planned])]
+    assert found == [{"id": 0, "name": "tea"}, {"id": 1, "name": "tea"}]

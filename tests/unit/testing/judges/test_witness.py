@@ -11,9 +11,9 @@ from anabranch.metadata.records import AssignedRecord, ConsumerRecord, Subscript
 from anabranch.model.ids import Position
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
-from anabranch.protocol.batches import build_single
 from anabranch.protocol.commands import Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.protocol.singles import build_single
 from anabranch.testing.judges.checkers import ClientHistory
 from anabranch.testing.judges.metadata_witness import WitnessSettings
 from anabranch.testing.judges.wire_events import AckSeen, AttachSeen, RegistrationSeen, Watch
