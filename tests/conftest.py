@@ -1,8 +1,23 @@
-"""Settings of all tests."""
+"""Settings of all tests, and the servers that several suites share."""
 
 from __future__ import annotations
 
+import gc
+
+import pytest
 from hypothesis import settings
+
+from tests.harness.guarded import guarded
+from tests.harness.pulsar import cluster, small_engine, zookeeper
+
+__all__ = ["cluster", "guarded", "small_engine", "zookeeper"]
 
 # The same examples in every run, however slow the machine is; `--hypothesis-profile default` draws others.
 settings.load_profile("ci")
+
+
+@pytest.fixture
+def caplog(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """The lines of this test alone: what earlier tests left open speaks before this test, not in it."""
+    gc.collect()
+    return caplog

@@ -15,6 +15,10 @@ class YieldingStore:
     def __init__(self, inner: MetadataStore) -> None:
         self.inner = inner
 
+    @property
+    def url(self) -> str:
+        return self.inner.url
+
     async def get(self, path: str) -> Stored | None:
         await asyncio.sleep(0)
         found = await self.inner.get(path)
@@ -56,7 +60,8 @@ class YieldingStore:
 class FailingStore(YieldingStore):
     """Fails the puts that `fails` picks: before they apply, or after, as if only the answer were lost.
 
-    While the store is `down`, reads fail too. The next `refusals` puts fail before they apply.
+    While the store is `down`, reads fail too. The next `refusals` puts fail before they apply. The next put
+    to an `overtaken` path comes after the one of another writer.
     """
 
     def __init__(self, inner: MetadataStore) -> None:
@@ -65,6 +70,7 @@ class FailingStore(YieldingStore):
         self.applied = False
         self.down = False
         self.refusals = 0
+        self.overtaken: set[str] = set()
 
     async def get(self, path: str) -> Stored | None:
         self._check()
@@ -84,6 +90,9 @@ class FailingStore(YieldingStore):
         if self.refusals:
             self.refusals -= 1
             raise MetadataError("the store refuses the value")
+        if path in self.overtaken and (found := await self.get(path)) is not None:
+            self.overtaken.remove(path)
+            await super().put(path, found.value)
         failing = self.fails(path)
         if failing and not self.applied:
             raise MetadataError("the store is down")

@@ -125,18 +125,18 @@ class Brokers:
 
             return [await listen(config.host, config.port, muffled)]
 
-        gate = make_gate(config, self.clock, self.audit, OUTSIDE)
-        broker = Broker(
-            config,
-            BrokerEnvironment(
-                self._storage_of, store, self.clock, rng, NoFailpoints(), self.secrets, gate=gate
-            ),
-            _endpoint(config, accept),
-            id=number,
-        )
+        environment = self.environment(number, store, rng)
+        broker = Broker(config, environment, _endpoint(config, accept), id=number)
         self.living[number] = broker
         await process.spawn(broker.start())
         return broker
+
+    def environment(self, number: int, store: MemoryStore, rng: random.Random) -> BrokerEnvironment:
+        """The outside world of one broker."""
+        gate = make_gate(self.config, self.clock, self.audit, OUTSIDE)
+        return BrokerEnvironment(
+            self._storage_of, store, self.clock, rng, NoFailpoints(), self.secrets, gate=gate
+        )
 
     async def start_all(self) -> None:
         for number in range(self.config.workers):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.testing.simulation import cluster_run
+from anabranch.testing.simulation import cluster_run, control_run
 from anabranch.testing.simulation.run import run_one, step_of
 from anabranch.testing.simulation.shape import draw
 
@@ -30,10 +30,16 @@ def favour(patch: pytest.MonkeyPatch, **chosen: Any) -> None:
     patch.setattr(cluster_run, "draw", lambda rng, step: dataclasses.replace(draw(rng, step), **values))
 
 
-def assert_caught(*symptoms: str) -> None:
-    """Run seeds until a finding contains one of the symptoms."""
-    for seed in range(SEEDS):
-        found = run_one(seed, step_of(seed)).found
+def favour_control(patch: pytest.MonkeyPatch, **chosen: Any) -> None:
+    """As `favour`, for runs with control processes."""
+    honest = control_run.draw_control
+    patch.setattr(control_run, "draw_control", lambda loop: dataclasses.replace(honest(loop), **chosen))
+
+
+def assert_caught(*symptoms: str, step: str | None = None, first: int = 0) -> None:
+    """Run seeds from `first` on until a finding contains one of the symptoms; `step` as in `run_one`."""
+    for seed in range(first, first + SEEDS):
+        found = run_one(seed, step or step_of(seed)).found
         if any(symptom in line for line in found for symptom in symptoms):
             return
     pytest.fail(f"not caught within {SEEDS} seeds")

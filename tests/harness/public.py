@@ -5,59 +5,10 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-INSIDE = {
-    "open",
-    "ready",
-    "dropped",
-    "voided",
-    "active_changed",
-    "use_share",
-    "resumed",
-    "join",
-    "poll",
-    "breathe",
-    "figures",
-    "attached_again",
-    "reached_end",
-    "vector",
-    "is_final",
-    "gave_up",
-    "role_refused",
-    "failed",
-    "check_loop",
-    "close_by",
-    "batch_opened",
-    "segment_attached",
-    "entry_failed",
-    "delivered",
-    "closed_by_broker",
-    "connection_lost",
-    "check_open",
-    "admit",
-    "add_numbered",
-    "enqueue_encoded",
-    "enqueue_entries",
-    "enqueue_many_prepared",
-    "checkpoint_before",
-    "subscribe",
-    "consume",
-    "bury",
-    "use_dead_letters",
-    "finished",
-    "give_back",
-    "hand_out_again",
-    "has_messages_of",
-    "left",
-    "park",
-    "end_run",
-    "end_runs",
-}
-"""Methods that segments and connections call on the asyncio side, or the blocking side itself calls there."""
-
 
 def methods(kind: type) -> dict[str, Any]:
     """The functions of a class that applications call, by name."""
-    found = {name: inspect.getattr_static(kind, name) for name in dir(kind) if name not in INSIDE}
+    found = {name: inspect.getattr_static(kind, name) for name in dir(kind)}
     return {
         name: method
         for name, method in found.items()
@@ -70,9 +21,7 @@ def properties(kind: type) -> set[str]:
     return {
         name
         for name in dir(kind)
-        if isinstance(inspect.getattr_static(kind, name), property)
-        and name not in INSIDE
-        and not name.startswith("_")
+        if isinstance(inspect.getattr_static(kind, name), property) and not name.startswith("_")
     }
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from anabranch.spark.compiled_home import use_compiled_pyspark
 
 ROOT = Path(__file__).resolve().parents[2]
+COPY = ROOT / "tests/harness/spark_copy.py"
+"""A driver that copies one topic to another."""
 
 
 class DriverProcess:
@@ -49,7 +51,11 @@ class DriverProcess:
 
     def wait(self) -> None:
         """Wait for the end of the program; an AssertionError shows the output of one that failed."""
-        assert self._process.wait() == 0, self.log_text[-6000:]
+        assert self.wait_for_code() == 0, self.log_text[-6000:]
+
+    def wait_for_code(self) -> int:
+        """Wait for the end of the program; return its exit code."""
+        return self._process.wait()
 
     def workers(self) -> list[int]:
         """The Python processes that run tasks: the forks of Spark's daemons."""

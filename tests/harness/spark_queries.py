@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from pyspark.errors import StreamingQueryException
 
-from anabranch.client.api import AsyncClient
-from anabranch.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
-from anabranch.client.produce.producer import AsyncProducer
-from anabranch.model.checkpoint import Checkpoint
+from anabranch import AsyncClient, AsyncProducer, Client
 from anabranch.testing.process import BrokerProcess
+from tests.harness.stored_messages import numbers_by_key
 
 KEYS = 37
 STARTS_MAX = 5
@@ -53,18 +50,7 @@ def publish_numbers(broker: BrokerProcess, topic: str, numbers: Sequence[int]) -
 
 def check_numbers(broker: BrokerProcess, topic: str, numbers: Iterable[int]) -> None:
     """Each number is in the topic once, and the numbers of a key ascend."""
-
-    async def receive() -> dict[str, list[int]]:
-        found: dict[str, list[int]] = defaultdict(list)
-        async with AsyncClient(broker.url) as client:
-            consumer: AsyncCheckpointConsumer[bytes] = await client.create_checkpoint_consumer(
-                topic, start=Checkpoint.earliest()
-            )
-            while messages := await consumer.receive_many(1000, timeout=2):
-                for message in messages:
-                    found[str(message.key)].append(int(message.data))
-        return found
-
-    found = asyncio.run(receive())
+    with Client(broker.url) as client:
+        found = numbers_by_key(client, topic)
     assert sorted(number for part in found.values() for number in part) == sorted(numbers)
     assert all(part == sorted(part) for part in found.values())

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
-from anabranch.protocol import batches, commands
+from anabranch.protocol import batches, commands, singles
 from anabranch.protocol.commands import Command, Delivery, SendReceipt
 from anabranch.protocol.connection import ClientMachine
 from anabranch.protocol.entries import decode_columns
@@ -202,7 +202,7 @@ def ack(deliveries: tuple[Delivery, ...], consumer_id: int, *, cumulative: bool 
 def single(
     value: bytes, sequence_id: int, *, key: str | None = None, name: str = "p", **options: Any
 ) -> bytes:
-    return batches.build_single(value, key, sequence_id, name, publish_time_ms=1_700_000_000_000, **options)
+    return singles.build_single(value, key, sequence_id, name, publish_time_ms=1_700_000_000_000, **options)
 
 
 def batch(values: list[bytes], first_sequence_id: int = 0, *, key: str | None = None) -> bytes:

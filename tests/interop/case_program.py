@@ -10,10 +10,11 @@ from typing import Any
 
 from anabranch.testing.process import BrokerProcess
 from tests.interop.features import RsaKeys, new_topic
+from tests.interop.other_side import fulfil
 
 
 class CaseProgram:
-    """Runs cases one after the other; the program may ask for a restart of the broker meanwhile."""
+    """Runs cases one after the other; the program may ask this side for something meanwhile."""
 
     def __init__(self, command: list[str], broker: BrokerProcess, keys: RsaKeys, log: Path) -> None:
         self._broker, self._keys, self._log = broker, keys, log
@@ -24,19 +25,19 @@ class CaseProgram:
 
     def run(self, case: str, scheme: str = "persistent") -> None:
         """Try one feature on a topic of its own; AssertionError with the error of the program."""
+        topic = new_topic(case.replace(" ", "-"), scheme)
         answer = self._ask(
             {
                 "case": case,
                 "url": self._broker.url,
                 "http": self._broker.http_url,
-                "topic": new_topic(case.replace(" ", "-"), scheme),
+                "topic": topic,
                 "public": str(self._keys.public),
                 "private": str(self._keys.private),
             }
         )
-        if answer.get("ask") == "restart":
-            self._broker.kill()
-            self._broker.start()
+        while wish := answer.get("ask"):
+            fulfil(wish, topic, self._broker, self._keys)
             answer = self._ask({})
         assert answer["error"] == "", f"{case}: {answer['error']}\n{self._log.read_text()[-1500:]}"
 

@@ -1,4 +1,4 @@
-"""A real broker for the official client."""
+"""A real broker for the official clients, real servers of Pulsar, and the engines of the client suite."""
 
 from __future__ import annotations
 
@@ -8,7 +8,23 @@ from pathlib import Path
 import pytest
 
 from anabranch.testing.process import BrokerProcess
+from anabranch.testing.pulsar.cluster import BROKER_SETTINGS, PulsarCluster
+from anabranch.testing.pulsar.standalone import PulsarStandalone
+from anabranch.testing.pulsar.zookeeper import ZookeeperServer
+from tests.harness.pulsar import EngineAddresses, find_jars
 from tests.interop.building import java_classpath
+from tests.interop.engines import (
+    CONTROL,
+    CONTROL_CLUSTER,
+    CONTROL_SCALABLE,
+    ENGINES,
+    SCALABLE,
+    Engine,
+    PulsarServers,
+    anabranch_engine,
+    control_engine,
+    pulsar_engine,
+)
 from tests.interop.features import FAST, FORMS
 from tests.spark.conftest import spark
 
@@ -25,3 +41,50 @@ def broker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[BrokerPro
 def classpath() -> str:
     """The classpath of the Java side."""
     return java_classpath()
+
+
+@pytest.fixture(scope="session")
+def pulsar_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PulsarServers]:
+    """Servers of Apache Pulsar, which the tests share."""
+    servers = PulsarServers(tmp_path_factory.mktemp)
+    yield servers
+    servers.stop()
+
+
+@pytest.fixture(scope="session")
+def small_scalable(
+    zookeeper: ZookeeperServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[EngineAddresses]:
+    """A standalone Pulsar that has scalable topics of its own, and a ZooKeeper beside it."""
+    pulsar = PulsarStandalone(find_jars(SCALABLE), tmp_path_factory.mktemp("scalable"), BROKER_SETTINGS)
+    try:
+        pulsar.start()
+        yield EngineAddresses(pulsar.url, pulsar.http_url, f"{zookeeper.url}/scalable")
+    finally:
+        pulsar.kill()
+
+
+@pytest.fixture(scope="session", params=ENGINES)
+def engine(
+    request: pytest.FixtureRequest, pulsar_servers: PulsarServers, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Engine]:
+    """Each engine of the client suite; its modules share it."""
+    if request.param == "anabranch":
+        with anabranch_engine(tmp_path_factory.mktemp("engine")) as started:
+            yield started
+    elif request.param == CONTROL:
+        below = request.getfixturevalue("small_engine")
+        with control_engine(tmp_path_factory.mktemp("engine"), below) as started:
+            yield started
+    elif request.param == CONTROL_SCALABLE:
+        below = request.getfixturevalue("small_scalable")
+        with control_engine(tmp_path_factory.mktemp("engine"), below) as started:
+            yield started
+    elif request.param == CONTROL_CLUSTER:
+        # The suite has a cluster of its own, which no other test kills.
+        with PulsarCluster(find_jars(), tmp_path_factory.mktemp("cluster")) as cluster:
+            below = EngineAddresses(cluster.url, cluster.http_url, cluster.zookeeper_url)
+            with control_engine(tmp_path_factory.mktemp("engine"), below) as started:
+                yield started
+    else:
+        yield pulsar_engine(pulsar_servers)

@@ -33,7 +33,14 @@ CASES = [
     "http",
     "admin",
     "restart",
+    "workers",
+    "exchange",
+    "transactions",
 ]
+
+
+LIVE = ["live", "partitions"]
+"""Cases on topics that store nothing."""
 
 
 @each_form
@@ -50,3 +57,8 @@ def program(
 @pytest.mark.parametrize("case", CASES)
 def test_the_go_client_has_the_feature(program: CaseProgram, case: str) -> None:
     program.run(case)
+
+
+@pytest.mark.parametrize("case", LIVE)
+def test_the_go_client_uses_non_persistent_topics(program: CaseProgram, case: str) -> None:
+    program.run(case, "non-persistent")

@@ -1,6 +1,7 @@
 """The usual features of the official Java clients against our broker.
 
-Client and admin client of 4.0.7 use `persistent://` topics, the V5 client of 5.0.0-M1 uses scalable topics.
+Client and admin client of 4.0.7 use `persistent://` and `non-persistent://` topics, the V5 client of 5.0.0-M1
+uses scalable topics.
 """
 
 from __future__ import annotations
@@ -29,11 +30,32 @@ SHORT = [
     "table view",
     "partitions",
     "admin",
+    "exchange",
+    "transactions",
 ]
-LONG = ["types", "dead letter", "pattern", "interceptors", "batching", "delayed", "http", "restart"]
+LONG = [
+    "types",
+    "dead letter",
+    "pattern",
+    "interceptors",
+    "batching",
+    "delayed",
+    "http",
+    "restart",
+    "workers",
+]
 """Cases that the short form leaves to the clients of the other languages."""
-SCALABLE = ["consumers", "chunking", "encryption", "schemas", "dead letter"]
-SCALABLE_LONG = ["batching", "delayed", "restart"]
+SCALABLE = [
+    "consumers",
+    "namespaces",
+    "chunking",
+    "encryption",
+    "schemas",
+    "dead letter",
+    "exchange",
+    "transactions",
+]
+SCALABLE_LONG = ["batching", "delayed", "http", "restart"]
 
 
 @contextmanager
@@ -65,6 +87,11 @@ def scalable(
 @pytest.mark.parametrize("case", SHORT if FAST else SHORT + LONG)
 def test_the_java_client_has_the_feature(classic: CaseProgram, case: str) -> None:
     classic.run(case)
+
+
+@pytest.mark.parametrize("case", ["live", "partitions"])
+def test_the_java_client_uses_non_persistent_topics(classic: CaseProgram, case: str) -> None:
+    classic.run(case, "non-persistent")
 
 
 @pytest.mark.parametrize("case", SCALABLE if FAST else SCALABLE + SCALABLE_LONG)

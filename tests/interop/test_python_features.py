@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
+from importlib import import_module
 from typing import Any
 
 import pulsar
@@ -204,6 +205,28 @@ def test_partitions_and_patterns_are_read_together(broker: BrokerProcess, client
     assert sorted(take(consumer, 30)) == sorted(take(by_pattern, 30)) == sorted(values)
 
 
+def test_a_pattern_finds_topics_that_come_later(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """3.13 ignores its argument for the period and looks once a minute; the layer below does not."""
+
+    below = import_module("_pulsar")
+    kind = below.ConsumerConfiguration
+
+    def configuration() -> Any:
+        made = kind()
+        made.pattern_auto_discovery_period(1)
+        return made
+
+    monkeypatch.setattr(below, "ConsumerConfiguration", configuration)
+    first = new_topic("found")
+    send(client, f"{first}-one", ["early"])
+    consumer = client.subscribe(
+        re.compile(f"{first}-.*"), "s", SHARED, initial_position=pulsar.InitialPosition.Earliest
+    )
+    assert take(consumer, 1) == ["early"]
+    send(client, f"{first}-two", ["late"])
+    assert take(consumer, 1) == ["late"]
+
+
 def test_a_delayed_message_comes_in_time(client: Any) -> None:
     consumer = client.subscribe(topic := new_topic("delayed"), "s", SHARED)
     producer = client.create_producer(topic)
@@ -242,3 +265,23 @@ def test_an_unknown_listener_name_is_refused(broker: BrokerProcess) -> None:
     with pytest.raises(pulsar.NotAllowedError):
         client.create_producer(new_topic("listener"))
     client.close()
+
+
+@pytest.mark.parametrize("kind", list(pulsar.ConsumerType.__members__.values()))
+def test_a_non_persistent_topic_serves_the_consumers_that_are_there(client: Any, kind: Any) -> None:
+    topic = new_topic("live", "non-persistent")
+    send(client, topic, ["lost"])
+    consumer = client.subscribe(topic, "s", consumer_type=kind)
+    ids = send(client, topic, ["a", "b", "c"])
+    assert take(consumer, 3) == ["a", "b", "c"]
+    assert [(one.ledger_id(), one.entry_id()) for one in ids] == [(0, 0)] * 3
+    consumer.close()
+
+
+def test_the_partitions_of_a_non_persistent_topic(client: Any, broker: BrokerProcess) -> None:
+    topic = new_topic("live", "non-persistent")
+    put(broker, f"{topic.replace('://', '/')}/partitions", b"3")
+    assert len(client.get_topic_partitions(topic)) == 3
+    consumer = client.subscribe(topic, "s", consumer_type=SHARED)
+    send(client, topic, [str(number) for number in range(30)])
+    assert sorted(map(int, take(consumer, 30))) == list(range(30))

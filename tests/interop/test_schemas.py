@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,32 @@ def test_text_and_bytes_agree(client: Client, official: Any) -> None:
     official.create_producer(topic, schema=theirs.StringSchema()).send("tea")
     consumer = client.subscribe_queue(topic, "s", schema=Schema.string(), initial_position="earliest")
     assert consumer.receive(10).value == "tea"
+
+
+@pytest.mark.parametrize("separated", [False, True])
+def test_pairs_go_both_ways(client: Client, official: Any, separated: bool) -> None:
+    """The official Python client has no key-value schema; these bytes are those of Pulsar's other clients."""
+    topic = f"persistent://public/default/pairs-{separated}"
+    pairs: Any = Schema.key_value(Schema.string(), Schema.json(SharedOrder), separated=separated)
+    raw = official.create_producer(topic)
+    value = b'{"id":8,"note":null}'
+    if separated:
+        raw.send(value, partition_key="bob")
+    else:
+        raw.send(struct.pack(">i3si", 3, b"bob", len(value)) + value)
+    client.create_producer(topic, schema=pairs).send(("alice", SharedOrder(7, "tea")))
+    consumer = client.subscribe_queue(topic, "ours", schema=pairs, initial_position="earliest")
+    found = [consumer.receive(10).value for _ in range(2)]
+    assert found == [("bob", SharedOrder(8)), ("alice", SharedOrder(7, "tea"))]
+    reading = official.subscribe(topic, "theirs", initial_position=pulsar.InitialPosition.Earliest)
+    reading.receive(10_000)
+    message = reading.receive(10_000)
+    value = Schema.json(SharedOrder).encode(SharedOrder(7, "tea"))
+    if separated:
+        assert (message.data(), message.partition_key()) == (value, "alice")
+    else:
+        assert message.data() == struct.pack(">i5si", 5, b"alice", len(value)) + value
+        assert message.partition_key() == ""
 
 
 def test_native_protobuf_goes_both_ways(client: Client, official: Any) -> None:

@@ -5,6 +5,8 @@ Each server is started once. Its ledgers are short, so that every read crosses s
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -13,36 +15,22 @@ from typing import Any
 
 import pytest
 
-from anabranch.bench.pulsar_peer import SMALL_JVM, PulsarPeer
 from anabranch.errors import DataLossError, TopicNotFoundError, UnsupportedFeatureError
+from anabranch.spark import pipelines
 from anabranch.spark.decide.places import place_of
 from anabranch.spark.live import LiveService, close_sessions
+from tests.interop.engines import SCALABLE, PulsarServers
 from tests.interop.pulsar_topics import PulsarQuery, PulsarTopics, by_key, expected, path
 
 # The first run downloads some 250 MB for each server.
 pytestmark = pytest.mark.timeout(900)
 
-SETTINGS = {
-    "managedLedgerMaxEntriesPerLedger": 20,
-    "managedLedgerMinLedgerRolloverTimeMinutes": 0,
-    "defaultRetentionTimeInMinutes": 60,
-    "defaultRetentionSizeInMB": 100,
-}
-
-SCALABLE = "5.0.0-M1"
 VERSIONS = os.environ.get("PULSAR_VERSIONS", f"4.0.7 {SCALABLE}").split()
 
 
 @pytest.fixture(scope="module", params=VERSIONS)
-def topics(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[PulsarTopics]:
-    peer = PulsarPeer.find(request.param)
-    if peer is None:
-        pytest.fail(f"Pulsar {request.param} could not be resolved; these tests need JDK 17 with Maven")
-    scratch = tmp_path_factory.mktemp("pulsar") / request.param
-    with peer.started(scratch, SETTINGS, SMALL_JVM) as server:
-        yield PulsarTopics(server)
+def topics(request: pytest.FixtureRequest, pulsar_servers: PulsarServers) -> PulsarTopics:
+    return PulsarTopics(pulsar_servers.started(request.param))
 
 
 @pytest.fixture(autouse=True)
@@ -181,9 +169,8 @@ def test_a_topic_that_does_not_exist_is_an_error(topics: PulsarTopics) -> None:
 
 
 def test_a_sink_that_writes_exactly_once_is_refused(topics: PulsarTopics) -> None:
-    sink = LiveService(topics.server.url).sink("public/default", "copies")
     with pytest.raises(UnsupportedFeatureError, match="delivery=at-least-once"):
-        sink.state()
+        LiveService(topics.server.url).sink("public/default", "copies")
 
 
 def test_spark_copies_a_topic_and_resumes_from_its_checkpoint(
@@ -218,6 +205,40 @@ def test_spark_copies_a_topic_and_resumes_from_its_checkpoint(
             topics.call("POST", "scalable/public/default/spark-in/split/0")
     rows = connected(spark.read, topics).load("persistent://public/default/spark-out").collect()
     assert by_key([(row.key.decode(), int(row.value), 0, 0) for row in rows]) == expected(600)
+
+
+def test_an_archive_of_a_topic_is_complete_and_can_be_replayed(
+    topics: PulsarTopics, spark: Any, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    scalable = SCALABLE in request.node.name
+    if scalable:
+        topics.call("PUT", "scalable/public/default/archived?numInitialSegments=2")
+    else:
+        topics.create_classic("archived", 2)
+    place, lake = pipelines.TopicPlace("archived", topics.server.url), str(tmp_path / "lake")
+    options = pipelines.ArchiveOptions(buckets=2, rows_per_commit=120, join_from=3)
+    for at, badly in ((0, "fail"), (300, "skip")):
+        topics.publish_by_ours("archived", at, at + 300)
+        given = dataclasses.replace(place, options={"badEntries": badly})
+        done = pipelines.archive(spark, given, lake, options, pipelines.silent)
+        assert (done.rows, done.total_rows) == (300, at + 300)
+        if scalable and at == 0:
+            topics.call("POST", "scalable/public/default/archived/split/0")
+    # Positions are places, so that their distance is no number of rows.
+    commits = [json.loads(record.read_text()) for record in Path(lake).glob("_anabranch/commits/*.json")]
+    assert sum(commit.get("rows", 0) for commit in commits) == 600
+    assert len([commit for commit in commits if commit.get("rows")]) >= 4
+    topics.publish_by_ours("archived", 600, 700)
+    assert numbers_of(pipelines.read_archive(spark, lake)) == expected(600)
+    assert numbers_of(pipelines.replay(spark, lake, place)) == expected(700)
+    report = pipelines.verify(spark, place, pipelines.Expectations(), pipelines.silent)
+    assert (report.findings, report.counts.messages, report.counts.keys) == ((), 700, 13)
+    assert "that all stored messages are there: Apache Pulsar does not count them" in report.unproved
+
+
+def numbers_of(frame: Any) -> dict[str, list[int]]:
+    rows = frame.orderBy("segment", "position").collect()
+    return by_key([(row.key.decode(), int(row.value), 0, 0) for row in rows])
 
 
 def connected(builder: Any, topics: PulsarTopics) -> Any:

@@ -129,6 +129,8 @@ def test_stored_messages_are_read_by_id_and_peeked(broker: BrokerProcess) -> Non
         assert found == peeked[2]
         assert (found.key, found.properties, found.batch_size) == ("schlüssel", {"n": "2"}, None)
         assert admin.message_id_at(name, 0).entry_id == last.entry_id - 2
+        assert admin.backlog_size(name, last.ledger_id, last.entry_id) == 0
+        assert admin.backlog_size(name) == admin.internal_stats(name).total_size > 0
         with pytest.raises(NotFoundError):
             admin.peek(name, "nobody")
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import re
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -44,6 +46,31 @@ def test_sends_of_one_thread_stay_in_order_however_they_are_made(client: anabran
     while messages := consumer.receive_many(400, timeout=20 if len(values) < 1501 else 1):
         values += [int(message.data) for message in messages]
     assert values == list(range(1501))
+
+
+def test_repr_shows_topic_subscription_and_state(client: anabranch.Client, broker: BrokerProcess) -> None:
+    topic = "topic://public/default/orders"
+    producer = client.create_producer("orders", name="me")
+    stream = client.subscribe_stream("orders", "s")
+    queue = client.subscribe_queue("orders", "q")
+    topics = client.subscribe_topics(["orders"], "t")
+    reader = client.create_checkpoint_consumer("orders")
+    shown = {
+        client: f"Client url={broker.url}",
+        producer: f"Producer topic={topic} name=me",
+        stream: f"StreamConsumer topic={topic} subscription=s",
+        queue: f"QueueConsumer topic={topic} subscription=q",
+        topics: f"TopicsConsumer topics={topic} subscription=t",
+        reader: f"CheckpointConsumer topic={topic}",
+    }
+    for handle, text in shown.items():
+        assert repr(handle) == f"<{text} open>"
+    for consumer in (stream, queue, topics, reader):
+        consumer.pause()
+        assert repr(consumer) == f"<{shown[consumer]} paused>"
+    for handle, text in reversed(shown.items()):
+        handle.close()
+        assert repr(handle) == f"<{text} closed>"
 
 
 def test_a_thread_with_a_running_loop_may_block_as_notebooks_do(client: anabranch.Client) -> None:
@@ -184,3 +211,43 @@ def test_processing_and_giving_back(client: anabranch.Client) -> None:
     consumer.flush_acks()
     with pytest.raises(ReceiveTimeoutError):
         consumer.receive(timeout=0.3)
+
+
+def test_a_message_of_another_topic_is_refused_in_the_thread_of_its_caller(client: anabranch.Client) -> None:
+    for topic in ("orders", "others"):
+        client.create_producer(topic).send_many([b"0", b"1"], keys=["k", "k"])
+    queue = client.subscribe_queue("orders", "q", initial_position="earliest")
+    stream = client.subscribe_stream("orders", "s", initial_position="earliest")
+    message = client.subscribe_queue("others", "q", initial_position="earliest").receive(timeout=10)
+    for refuse in (queue.acknowledge, stream.acknowledge_cumulative):
+        with pytest.raises(InvalidConfigurationError, match="is one of topic://public/default/others"):
+            refuse(message)
+    # A message counts for every consumer of its own topic.
+    queue.acknowledge(stream.receive(timeout=10))
+    queue.close()
+    again = client.subscribe_queue("orders", "q")
+    assert [message.data for message in again.receive_many(2, timeout=10)] == [b"1"]
+
+
+def test_a_consumer_of_several_topics_may_be_dropped_while_it_is_open(
+    client: anabranch.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    for topics in (["orders", "others"], re.compile("or.*")):
+        assert client.subscribe_topics(topics, "s").topics
+        gc.collect()
+    client.close()
+    gc.collect()
+    assert not caplog.records, "asyncio reports tasks that are destroyed before they end"
+
+
+def test_a_key_that_cannot_be_sent_is_refused_and_costs_no_other_message(client: anabranch.Client) -> None:
+    producer = client.create_producer("orders", batching=anabranch.Batching(max_delay=0.2))
+    before = producer.enqueue(b"before")
+    for refused in (
+        lambda: producer.enqueue(b"v", key="\ud800"),
+        lambda: producer.send_many([b"v"], ["\ud800"]),
+    ):
+        with pytest.raises(InvalidConfigurationError, match="a key must be text"):
+            refused()
+    after = producer.enqueue(b"after", key="schlüssel")
+    assert before.result(10) != after.result(10)

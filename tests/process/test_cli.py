@@ -146,6 +146,18 @@ def test_consuming_creates_no_topic(run: Run, topic: str, more: tuple[str, ...])
     assert run("topic", "list")[1] == f"{topic}\n"
 
 
+def test_a_consumer_that_waits_in_vain_hears_how_to_see_stored_messages(run: Run) -> None:
+    run("produce", "orders", "--value", "v")
+    look = ("consume", "orders", "--timeout", "0.1")
+    assert "--from earliest" in run(*look)[2]
+    assert run(*look, "--from", "earliest")[1:] == ("v\n", "")
+    assert "subscription seek" in run(*look, "--subscription", "s")[2]
+    run("topic", "create", "empty")
+    assert (
+        run("consume", "empty", "--timeout", "0.1", "--from", "earliest")[2] == "anabranch: no message came\n"
+    )
+
+
 def test_a_classic_topic_from_creation_to_migration(run: Run) -> None:
     name = "persistent://public/default/classic"
     created = run("topic", "create", name, "--partitions", "2", "--json")
@@ -168,16 +180,41 @@ def test_a_classic_topic_from_creation_to_migration(run: Run) -> None:
     assert run("topic", "delete", "persistent://public/default/plain", "--yes")[0] == 0
     assert "migrated topic://public/default/classic to 2 segments" in run("topic", "migrate", name)[1]
     assert json.loads(run("topic", "list", "--json")[1]) == ["topic://public/default/classic"]
+    assert "0, 1 · 2 partitions" in run("topic", "show", "classic")[1]
+
+
+@pytest.mark.parametrize("command", ["why", "split 0", "merge 0 1", "rebucket 0 --buckets 2"])
+def test_commands_about_segments_tell_classic_topics_from_missing_ones(run: Run, command: str) -> None:
+    name = "persistent://public/default/classic"
+
+    def refused(topic: str) -> str:
+        verb, *more = command.split()
+        code, _, error = run("topic", verb, topic, *more)
+        assert code == 1
+        return error.strip()
+
+    assert refused(name) == f"anabranch: {name} does not exist"
+    run("topic", "create", name, "--partitions", "2")
+    assert refused(name).endswith(f"`anabranch topic migrate {name}` makes it scalable")
+    assert refused(f"{name}-partition-1").endswith(f"`anabranch topic migrate {name}` makes it scalable")
+    run("topic", "migrate", name)
+    assert refused(name).endswith("the name of its scalable topic is topic://public/default/classic")
+    assert "migrated: `anabranch topic show topic://public/default/classic`" in run("topic", "show", name)[1]
 
 
 def test_a_subscription_of_a_scalable_topic_is_made_moved_and_deleted(run: Run) -> None:
     run("topic", "create", "orders")
     assert run("subscription", "create", "orders", "q", "--type", "queue", "--json")[0] == 0
+    assert run("subscription", "create", "orders", "q")[1].endswith("has subscription q already\n")
     run("produce", "orders", "--value", "v", "--count", "4")
     assert run("subscription", "list", "orders")[1] == "q, queue, 0 consumers, backlog 4\n"
     assert run("subscription", "skip", "orders", "q", "--yes")[0] == 0
     assert run("subscription", "show", "orders", "q")[1] == "q, queue, 0 consumers, backlog 0\n"
     assert run("subscription", "seek", "orders", "q", "--to", "2000-01-01")[0] == 0
+    assert run("subscription", "show", "orders", "q")[1] == "q, queue, 0 consumers, backlog 4\n"
+    assert run("subscription", "skip", "orders", "q", "--yes")[0] == 0
+    moved = run("subscription", "seek", "orders", "q", "--to", "earliest")
+    assert moved[1] == "subscription q goes on with the first message\n"
     assert run("subscription", "show", "orders", "q")[1] == "q, queue, 0 consumers, backlog 4\n"
     assert run("subscription", "delete", "orders", "q", "--yes")[1].startswith("deleted subscription q")
 
@@ -190,7 +227,7 @@ def test_a_policy_is_set_shown_and_removed(run: Run) -> None:
         assert json.loads(run("policy", "show", owner, "retention", "--json")[1])["retention"] == json.loads(
             value
         )
-        assert run("policy", "remove", owner, "retention")[0] == 0
+        assert run("policy", "remove", owner, "retention", "--yes")[0] == 0
         assert run("policy", "show", owner, "retention")[1] == "retention: not set\n"
     assert run("policy", "set", "public/default", "noSuchPolicy", "1")[0] == 1
     assert "not valid JSON" in run("policy", "set", "public/default", "retention", "{")[2]

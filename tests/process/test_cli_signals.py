@@ -82,6 +82,9 @@ def test_a_consumer_that_is_ended_gives_its_segments_to_others_at_once(
 def test_a_producer_that_is_ended_completes_its_messages_and_reports_them(
     broker: BrokerProcess, run: Callable[..., Command]
 ) -> None:
+    with AdminClient(broker.http_url) as admin:
+        # A consumer creates no topic, and may be faster than the producer.
+        admin.create_topic(ORDERS, 1)
     process = run("produce", "orders", stdin=subprocess.PIPE)
     assert process.stdin is not None
     process.stdin.write("a\nb\nc\n")

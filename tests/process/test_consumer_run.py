@@ -7,8 +7,9 @@ import random
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from anabranch.admin.client import AdminClient
 from anabranch.admin.models.lanes import LaneInfo
 from anabranch.aio import new_event_loop
 from anabranch.bench.running import handled_per_second, slept_per_second
-from anabranch.errors import AnabranchError
+from anabranch.errors import AnabranchError, InvalidConfigurationError
 from anabranch.model.names import TopicName
 from tests.process.conftest import MakeBroker
 
@@ -35,6 +36,7 @@ def run_alone(work: Callable[[], Coroutine[Any, Any, float]]) -> float:
         return runner.run(work())
 
 
+@pytest.mark.timed
 def test_handlers_reach_four_fifths_of_the_ideal_throughput(make_broker: MakeBroker) -> None:
     """Two hundred keys and handlers of 10 ms, beside as many bare tasks on the same busy machine."""
     broker = make_broker().start()
@@ -120,6 +122,37 @@ async def test_keys_stay_in_order_through_errors_splits_and_kills(make_broker: M
     async with asyncio.timeout(PATIENCE_S):
         await asyncio.gather(produce(broker.url), consume(0.0), consume(1.0), disturb())
     work.check()
+
+
+async def coroutine(message: Message[bytes]) -> None: ...
+
+
+def generator(message: Message[bytes]) -> Iterator[None]:
+    yield
+
+
+async def async_generator(message: Message[bytes]) -> AsyncIterator[None]:
+    yield
+
+
+@pytest.mark.parametrize("kind", ["stream", "queue"])
+def test_handlers_that_threads_cannot_run_end_the_run_and_lose_nothing(
+    make_broker: MakeBroker, kind: str
+) -> None:
+    with anabranch.Client(make_broker().start().url) as client:
+        client.create_producer(TOPIC).send(b"tea")
+        subscribe: Any = client.subscribe_stream if kind == "stream" else client.subscribe_queue
+        consumer = subscribe(TOPIC, "s", initial_position="earliest")
+        for handler, reason in {
+            None: "must be a function, not None",
+            coroutine: "use AsyncClient",
+            partial(coroutine): "use AsyncClient",
+            generator: "has a `yield`",
+            async_generator: "has a `yield`",
+        }.items():
+            with pytest.raises(InvalidConfigurationError, match=reason):
+                consumer.run(handler, stop=PATIENCE_S)
+        assert consumer.receive(timeout=PATIENCE_S).data == b"tea"
 
 
 def test_handlers_in_threads_keep_the_order_of_keys(make_broker: MakeBroker) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from anabranch.admin.client import AdminClient
 from anabranch.bench.flood import FLOODED, RATE_BYTES, measure
 from anabranch.bench.results import percentile_ms
 from tests.process.conftest import MakeBroker
+
+pytestmark = pytest.mark.timed
 
 NOTICED_MS = 1000.0
 """The goal of 50 ms is measured by `anabranch bench flood`; a busy machine gets twenty times as long."""

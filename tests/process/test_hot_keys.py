@@ -6,9 +6,13 @@ import asyncio
 import time
 from itertools import chain, repeat
 
+import pytest
+
 from tests.harness.hot_keys import HotConsumer, HotPublisher, auto_split, half, keys_of_half, until
 
 from .conftest import MakeBroker
+
+pytestmark = pytest.mark.timed
 
 LOW, HIGH = keys_of_half(False, 100), keys_of_half(True, 100)
 HELD = 100_000

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import TypeVar
 
+import pytest
 from google.protobuf.message import Message
 
 from anabranch.broker.serving.strategies import kind_name
@@ -20,6 +21,8 @@ from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.testing.process import BrokerProcess
 from tests.harness.largest import command_with
 from tests.harness.wire import TOPIC, single
+
+pytestmark = pytest.mark.timed
 
 T = TypeVar("T")
 MakeBroker = Callable[..., BrokerProcess]

@@ -24,8 +24,9 @@ from anabranch.errors import AnabranchError, ConflictError, InvalidConfiguration
 from anabranch.metadata import records
 from anabranch.metadata.layouts import layout_of
 from anabranch.model.hashing import key_hash
-from anabranch.model.layout import Layout, Router
+from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
+from anabranch.model.routing import Router
 from anabranch.testing.judges.layout_checks import check
 
 from .conftest import MakeBroker

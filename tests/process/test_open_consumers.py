@@ -20,6 +20,8 @@ from anabranch.testing.process import BrokerProcess
 
 from .conftest import MakeBroker
 
+pytestmark = pytest.mark.timed
+
 TOPIC = TopicName.parse("topic://public/default/orders")
 SUBSCRIPTIONS = "/admin/v2/scalable/public/default/orders/subscriptions"
 PATIENCE_S = 30.0

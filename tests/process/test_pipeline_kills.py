@@ -16,16 +16,17 @@ import pytest
 
 import anabranch
 from anabranch.admin.client import AdminClient
-from anabranch.model.checkpoint import Checkpoint
 from anabranch.model.names import TopicName
 from anabranch.testing.process import BrokerProcess
 from tests.harness.spark_drivers import DriverProcess
+from tests.harness.stored_messages import numbers_by_key
+
+from .pipeline_topics import KEYS, Sequences, publish
 
 # A machine that is busy takes minutes for three starts of Spark.
 pytestmark = pytest.mark.timeout(1800)
 
 CHILD = Path(__file__).parent / "pipeline_child.py"
-KEYS = 23
 COUNT = 1500
 ORDERS = TopicName.parse("topic://public/default/orders")
 GROUPS = (
@@ -44,8 +45,6 @@ The pipelines with a state have six steps or more; the file of one without a sta
 LATE = 4
 """A pipeline with so many steps is killed before it ends, even if another one has not begun."""
 KILLS_MAX = 8
-
-Sequences = dict[str, list[int]]
 
 
 @pytest.fixture
@@ -75,23 +74,6 @@ def kill_in_the_middle(broker: BrokerProcess, root: Path, left: dict[str, int]) 
             time.sleep(0.02)
     finally:
         child.kill()
-
-
-def publish(client: anabranch.Client, lo: int, hi: int) -> None:
-    producer: anabranch.Producer[bytes] = client.create_producer("orders")
-    numbers = range(lo, hi)
-    producer.send_many([b"%d" % n for n in numbers], [f"key-{n % KEYS}" for n in numbers])
-    producer.close()
-
-
-def received(client: anabranch.Client, topic: str) -> Sequences:
-    consumer: Any = client.create_checkpoint_consumer(topic, start=Checkpoint.earliest())
-    found: Sequences = defaultdict(list)
-    while messages := consumer.receive_many(1000, timeout=3):
-        for message in messages:
-            found[str(message.key)].append(int(message.value))
-    consumer.close()
-    return dict(found)
 
 
 def stored(directory: Path) -> Sequences:
@@ -136,9 +118,9 @@ def test_every_pipeline_resumes_after_a_kill(broker: BrokerProcess, tmp_path: Pa
         start(broker, tmp_path).wait()
         assert stored(tmp_path / "lake") == expected()
         assert stored(tmp_path / "table") == newest()
-        assert received(client, "loaded") == expected()
-        assert received(client, "again") == expected()
-        latest = received(client, "latest")
+        assert numbers_by_key(client, "loaded") == expected()
+        assert numbers_by_key(client, "again") == expected()
+        latest = numbers_by_key(client, "latest")
         assert {key: numbers[-1:] for key, numbers in latest.items()} == newest()
         assert all(numbers == sorted(set(numbers)) for numbers in latest.values())
         assert report(tmp_path / "verify.json") == {"findings": 0, "messages": COUNT, "keys": KEYS}

@@ -15,6 +15,8 @@ from anabranch.model.names import TopicName
 from anabranch.testing.process import BrokerProcess
 from tests.process.conftest import MakeBroker
 
+pytestmark = pytest.mark.timed
+
 RATE_BYTES = 200_000
 ENTRY_BYTES = 1_000_000
 """Each entry of the noisy tenant costs five seconds of its rate, for which its connection waits."""
@@ -79,7 +81,7 @@ async def test_a_tenant_over_its_rate_leaves_another_tenant_alone(
         shown = await asyncio.to_thread(admin.why, NOISY)
         # Without its quota the noisy tenant goes on at once, on both workers, so its producers can close.
         assert await asyncio.to_thread(run, broker, "show", "noisy") == 0
-        assert await asyncio.to_thread(run, broker, "remove", "noisy", "publishRate") == 0
+        assert await asyncio.to_thread(run, broker, "remove", "noisy", "publishRate", "--yes") == 0
     assert not any(task.done() for task in noise)
     for task in noise:
         task.cancel()

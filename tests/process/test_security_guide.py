@@ -10,7 +10,6 @@ import os
 import re
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from anabranch.testing.ports import free_port
 
 GUIDE = Path(__file__).parents[2] / "docs" / "security.md"
 SECTIONS = ("TLS in five minutes", "Tokens in five minutes")
@@ -95,11 +96,6 @@ class GuideTerminals:
         for number, free in self._ports.items():
             text = text.replace(number, free)
         return text
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return int(one.getsockname()[1])
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ from anabranch.testing.process import BrokerProcess
 from tests.slow.clients import KINDS
 from tests.slow.run import MEMORY_GROWTH_MAX, SlowEffort, measure
 
+pytestmark = pytest.mark.timed
+
 MakeBroker = Callable[..., BrokerProcess]
 
 SHORT = SlowEffort(clients=100, seconds=2.0)

@@ -10,8 +10,9 @@ import pytest
 from anabranch.testing.simulation.run import run_one
 from anabranch.testing.simulation.shape import FAILPOINTS
 
-SEEDS_PER_STEP = 3
-RANDOM_SEEDS = 30
+SEEDS_PER_STEP = 1
+RANDOM_SEEDS = 10
+"""A few runs for developers; `make sim` has hundreds."""
 
 
 @pytest.mark.parametrize("step", FAILPOINTS)

@@ -55,7 +55,7 @@ def test_an_entry_that_passes_its_lane_is_caught(monkeypatch: pytest.MonkeyPatch
 
     favour(monkeypatch, **STUCK)
     monkeypatch.setattr(KeyedDispatch, "offer", offer)
-    assert_caught(*OUT_OF_ORDER)
+    assert_caught(*OUT_OF_ORDER, first=17)
 
 
 def test_a_lane_that_gives_its_last_entry_first_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +79,7 @@ def test_a_restart_that_forgets_which_slots_had_lanes_is_caught(monkeypatch: pyt
     favour(monkeypatch, **RESTARTED)
     _write_notes_often(monkeypatch)
     monkeypatch.setattr(KeyedDispatch, "restore", restore)
-    assert_caught(*OUT_OF_ORDER)
+    assert_caught(*OUT_OF_ORDER, first=7)
 
 
 def test_a_restart_that_forgets_the_side_log_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,4 +87,4 @@ def test_a_restart_that_forgets_the_side_log_is_caught(monkeypatch: pytest.Monke
     settings = {"lane_note_entries": 1, "lane_unacked_s": 0.3, "lane_retained_bytes": 0}
     monkeypatch.setattr(shape, "draw_lanes", lambda rng: settings)
     monkeypatch.setattr(spilling_cursor, "decode_note", lambda data: SpillNote())
-    assert_caught("lost")
+    assert_caught("lost", first=53)

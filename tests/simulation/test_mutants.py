@@ -88,6 +88,9 @@ def forget_what_was_stored_of_each_producer(patch: pytest.MonkeyPatch) -> None:
 
 
 def let_children_inherit_nothing(patch: pytest.MonkeyPatch) -> None:
+    chosen = {"operations": 4, "sender_deaths": 3, "in_flight_max": 1000, "messages": 60}
+    favour(patch, **chosen, liars=0, intruders=0)
+
     async def inherit(self: LocalSegments, place: Place, pieces: Pieces, term: int) -> None:
         return None
 
@@ -96,6 +99,7 @@ def let_children_inherit_nothing(patch: pytest.MonkeyPatch) -> None:
 
 def check_direct_parents_only(patch: pytest.MonkeyPatch) -> None:
     """Open children when their parents are drained, without regard to older ancestors."""
+    favour(patch, **QUIET, operations=4, messages=60, consumers=4, segments=1, workers=1)
 
     def open_slots(
         layout: Layout, drained: frozenset[int], parts: Parts = drains.NO_PARTS
@@ -177,6 +181,7 @@ def tell_an_old_epoch_now_and_then(patch: pytest.MonkeyPatch) -> None:
 
 
 def evict_before_the_grace_period_is_over(patch: pytest.MonkeyPatch) -> None:
+    favour(patch, **QUIET, consumer_deaths=2, consumer_pauses=2, consumers=4, messages=40, busy_s=2.0)
     honest = Members.__init__
 
     def init(self: Members, settings: ControllerSettings, *args: Any) -> None:
@@ -260,7 +265,8 @@ def take_a_store_without_ending_its_holder(patch: pytest.MonkeyPatch) -> None:
 def let_messages_overtake_those_of_a_sealed_segment(patch: pytest.MonkeyPatch) -> None:
     # Slow syncs make a seal take long, so that many messages wait for the successors.
     slow = DiskFaults(slow=True)
-    favour(patch, **QUIET, in_flight_max=1000, keys=5, operations=4, messages=150, disk=slow, busy_s=1.0)
+    small = {"keys": 5, "producers": 1, "consumers": 1, "workers": 1, "messages": 150, "busy_s": 1.0}
+    favour(patch, **QUIET, **small, in_flight_max=1000, operations=4, disk=slow)
     honest = SegmentRoutes.holder
 
     def holder(self: SegmentRoutes, target: Segment, slot: int) -> SegmentProducer:

@@ -19,7 +19,8 @@ from typing import Any
 from anabranch.client.net.schemas import TopicSchema
 from anabranch.errors import TopicNotFoundError
 from anabranch.model.hashing import key_hash
-from anabranch.model.layout import Layout, Router
+from anabranch.model.layout import Layout
+from anabranch.model.routing import Router
 from anabranch.protocol.batches import MessageBatch
 from anabranch.protocol.entries import checked_metadata
 from anabranch.protocol.frames import build_entry
@@ -130,7 +131,7 @@ class FileTopic:
         found: list[TopicSchema] = pickle.loads(file.read_bytes()) if file.exists() else []
         return found
 
-    def send_versioned(self, values: Sequence[bytes | None], version: bytes) -> None:
+    def send_versioned(self, values: Sequence[bytes | None], version: bytes, segment: int = 0) -> None:
         """Append one entry whose messages were written with a version of the schema."""
         built = MessageBatch()
         for number, value in enumerate(values):
@@ -139,7 +140,7 @@ class FileTopic:
         metadata, end = checked_metadata(entry)
         metadata.schema_version = version
         with self._locked():
-            self.append_entry(0, build_entry(metadata.SerializeToString(), entry[end:]), built.count)
+            self.append_entry(segment, build_entry(metadata.SerializeToString(), entry[end:]), built.count)
 
     def _append(
         self, segment: int, messages: Sequence[tuple[str | bytes | None, bytes | None]], at_ms: int
@@ -211,7 +212,7 @@ class FileReader:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def topology(self, topic: str) -> Topology:
+    def topology(self, topic: str, *, fresh: bool = False) -> Topology:
         found = FileTopic(self._root, topic)
         layout = found.layout
         return Topology.of(layout, {id_: found.tail(id_) for id_ in layout.segments})
@@ -257,6 +258,10 @@ class FileReader:
         if version is None:
             return known[-1] if known else None
         return next((schema for schema in known if schema.version == version), None)
+
+    def schema_topic(self, topic: str, segment: int) -> str:
+        own = FileTopic(self._root, f"{topic}.segment-{segment}")
+        return own.name if own.schemas else topic
 
     def read(self, slices: Sequence[Slice], timeout_s: float) -> Iterator[tuple[int, Sequence[StoredEntry]]]:
         for number, part in enumerate(slices):

@@ -12,6 +12,7 @@ import pytest
 
 import anabranch
 from anabranch.testing.process import BrokerProcess
+from tools.snippets import snippets
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```(python|sql)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -53,12 +54,22 @@ def test_the_snippets_of_the_guide_run_as_they_stand(
                 for statement in filter(str.strip, local.split(";\n")):
                     spark.sql(statement).collect()
         assert spark.sql("SELECT count(*) AS n FROM orders").first().n >= ORDERS
+        check_readme(names, broker)
     finally:
         client.close()
         for query in spark.streams.active:
             query.stop()
         spark.sql("DROP TABLE IF EXISTS orders")
         spark.sql("DROP VIEW IF EXISTS orders_view")
+
+
+def check_readme(names: dict[str, Any], broker: BrokerProcess) -> None:
+    """Run the block of README.md, which shows the columns of a stream."""
+    (block,) = (one.text for one in snippets("README.md") if "spark.readStream" in one.text)
+    exec(compile(block.replace(URL, broker.url), "README.md", "exec"), names)
+    assert names["stream"].isStreaming
+    columns = re.findall(r"# (.*)", block)[0].split(", ")
+    assert set(columns) <= set(names["stream"].columns)
 
 
 def test_the_notebook_runs_from_top_to_bottom(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -135,3 +136,21 @@ def test_a_file_is_created_once(spark: Any, tmp_path: Path) -> None:
     assert files.read_json("a/b.json") == {"x": 1}
     assert [name for name in files.names("a") if not name.startswith(".")] == ["b.json"]
     assert files.names("missing") == []
+
+
+def test_one_of_several_writers_creates_a_file(spark: Any, tmp_path: Path) -> None:
+    writers = [Files(spark, str(tmp_path)) for _ in range(4)]
+
+    def create(writer: int, number: int) -> bool:
+        try:
+            writers[writer].create_json(f"a/{number}.json", {"by": writer})
+        except ConflictError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(len(writers)) as pool:
+        for number in range(50):
+            created = list(pool.map(create, range(len(writers)), [number] * len(writers)))
+            assert created.count(True) == 1, number
+            assert writers[0].read_json(f"a/{number}.json") == {"by": created.index(True)}
+    assert sorted(path.suffix for path in (tmp_path / "a").iterdir()) == [".json"] * 50

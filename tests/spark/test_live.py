@@ -24,7 +24,7 @@ from anabranch.spark.live import LiveReader, LiveService, Session, close_session
 from anabranch.spark.options import read_sink_options
 from anabranch.spark.writer import outgoing_rows, write_batches
 from anabranch.testing.process import BrokerProcess
-from tests.spark.live_rows import ORDERS, check_rows, numbered, read_rows
+from tests.harness.spark_rows import ORDERS, check_rows, numbered, read_rows
 
 JSON = {"Content-Type": "application/json"}
 

@@ -85,7 +85,8 @@ def test_a_mirror_killed_in_the_middle_resumes_without_loss_or_repetition(
                 time.sleep(0.05)
         finally:
             mirror.kill()
-        assert stored(two) < 2500
+        # The kill met the middle of the copy.
+        assert 300 <= stored(two) < 1500
         source.split(ORDERS, 0)
         target.split(COPY, 0, parts=3)
         publish(one, range(1500, 2500))

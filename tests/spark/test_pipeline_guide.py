@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,10 @@ import anabranch
 from anabranch.admin.client import AdminClient
 from anabranch.cli.main import main
 from anabranch.errors import InvalidConfigurationError
-from anabranch.model.checkpoint import Checkpoint
 from anabranch.model.names import TopicName
 from anabranch.spark import pipelines
 from anabranch.testing.process import BrokerProcess
+from tests.harness.stored_messages import messages_by_key
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -55,16 +54,6 @@ def publish(client: anabranch.Client, lo: int, hi: int) -> None:
     producer.close()
 
 
-def received(client: anabranch.Client, topic: str) -> dict[str, list[Any]]:
-    consumer: Any = client.create_checkpoint_consumer(topic, start=Checkpoint.earliest())
-    found: dict[str, list[Any]] = defaultdict(list)
-    while messages := consumer.receive_many(1000, timeout=3):
-        for message in messages:
-            found[str(message.key)].append(message)
-    consumer.close()
-    return dict(found)
-
-
 def numbers(found: dict[str, list[Any]]) -> dict[str, list[int]]:
     return {
         key: [int(message.value) for message in messages]
@@ -95,16 +84,16 @@ def test_the_guide_does_what_it_says(
         # Rows of each command: the removed key has a message too, and a second one behind the first command.
         half = COUNT // 2 + 1
         assert printed == [half, COUNT, 3, 2 * half, half, 2 * half, 2 * half]
-        again, restored = received(client, "again"), received(client, "restored")
+        again, restored = messages_by_key(client, "again"), messages_by_key(client, "restored")
         assert numbers(again) == expected(COUNT)
         assert [message.properties for message in again["key-1"]][:2] == [{"n": "1"}, {"n": "8"}]
         assert numbers(restored) == expected(COUNT // 2)
-        loaded = received(client, "loaded")
-        assert {key: [json.loads(m.value)["number"] for m in ms] for key, ms in loaded.items()} == {
+        loaded = messages_by_key(client, "loaded")
+        assert {key: [json.loads(m.data)["number"] for m in ms] for key, ms in loaded.items()} == {
             key: list(map(str, found)) for key, found in expected(COUNT).items()
         }
         latest = {key: found[-1:] for key, found in expected(COUNT).items()}
-        assert numbers(received(client, "latest")) == latest
+        assert numbers(messages_by_key(client, "latest")) == latest
         table = spark.read.parquet(str(tmp_path / "latest")).collect()
         assert {row.key.decode(): [int(row.value)] for row in table} == latest
         _run_code(spark, broker, tmp_path)

@@ -73,7 +73,7 @@ def test_a_stream_writes_once_though_tasks_fail_and_commits_are_killed(
             "publishing": lambda api: api.merge(COPY, [1, 3]),
             "done": lambda api: api.split(COPY, 4),
         }
-        for step in ("", "pinned", "publishing", "published", "done"):
+        for step in ("", "staged", "pinned", "publishing", "published", "done"):
             if step:
                 failpoints.write_text(f"sink.{step}=kill")
             fault = failpoints if step else tmp_path / "fail"

@@ -11,7 +11,7 @@ from anabranch.cli.main import main
 from anabranch.errors import TopicNotFoundError
 from anabranch.spark.decide.sink_logs import checkpoint_sink, job_sink
 from anabranch.testing.process import BrokerProcess
-from tests.spark.live_rows import Writing, check_rows, read_rows
+from tests.harness.spark_rows import Writing, check_rows, read_rows
 
 JOB = job_sink("0123456789abcdef" * 2)
 
@@ -29,7 +29,7 @@ def logs(broker: BrokerProcess) -> set[str]:
 
 
 def clean(hours: float) -> int:
-    return main(["sink", "clean", "--older-than-hours", str(hours)])
+    return main(["sink", "clean", "--older-than-hours", str(hours), "--yes"])
 
 
 def test_only_old_logs_of_batch_jobs_are_cleaned(
@@ -40,8 +40,12 @@ def test_only_old_logs_of_batch_jobs_are_cleaned(
     query.commit(query.stage(0, range(300, 500)))
     assert clean(1) == 0
     assert logs(broker) == {f"{JOB}-rows", f"{JOB}-records", "copy-rows", "copy-records"}
+    assert main(["sink", "clean", "--older-than-hours", "0"]) == 1
+    refusal = "this would remove the logs of 1 batch job in public/default for good; confirm it with --yes"
+    assert refusal in capsys.readouterr().err
+    assert len(logs(broker)) == 4
     assert clean(0) == 0
-    assert "removed the logs of 1 batch jobs; 1 sinks stay" in capsys.readouterr().out
+    assert "removed the logs of 1 batch job; the logs of 1 other sink stay" in capsys.readouterr().out
     assert logs(broker) == {"copy-rows", "copy-records"}
     assert main(["sink", "list"]) == 0
     assert "its query or job may be started again" in capsys.readouterr().out
@@ -68,11 +72,11 @@ def test_a_sink_with_a_task_or_a_checkpoint_is_not_removed(
     query = Writing(broker, checkpoint_sink(str(checkpoint)))
     query.commit(query.stage(0, range(100)))
     checkpoint.mkdir()
-    by_checkpoint = ["sink", "remove", "--checkpoint", checkpoint.as_uri()]
+    by_checkpoint = ["sink", "remove", "--checkpoint", checkpoint.as_uri(), "--yes"]
     assert main(by_checkpoint) == 1
     assert "its query may be started again" in capsys.readouterr().err
     assert main(["sink", "remove", query.sink_id]) == 1
-    assert "pass --yes if none will" in capsys.readouterr().err
+    assert "to which no job may return, for good; confirm it with --yes" in capsys.readouterr().err
     checkpoint.rmdir()
     stager = query.service.sink("public/default", query.sink_id).stager("late", 2000, "lz4")
     assert main(by_checkpoint) == 1

@@ -20,7 +20,7 @@ from anabranch.cli.parsing import make_app
 from anabranch.cli.pipeline_run import PipelineJob
 from anabranch.client.api import AsyncClient
 from anabranch.errors import InvalidConfigurationError
-from anabranch.model.hashing import key_hash
+from anabranch.model.hashing import bucket_hash, key_hash
 from anabranch.model.names import TopicName
 from anabranch.spark.pipelines.places import TopicPlace
 from anabranch.spark.pipelines.progress import silent
@@ -50,9 +50,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         yield process
 
 
-async def _publish(url: str, keys: Sequence[str | None]) -> None:
+async def _publish(url: str, keys: Sequence[str | None], topic: str = "orders") -> None:
     async with AsyncClient(url) as client:
-        producer = await client.create_producer("orders")
+        producer = await client.create_producer(topic)
         await producer.send_many([b"12345"] * len(keys), keys)
         await producer.send(b"without a key")
 
@@ -83,6 +83,28 @@ def test_a_crowded_segment_is_found_and_its_suggested_split_can_be_carried_out(
     after = skew(spark, TopicPlace("orders", broker.url), show=silent)
     assert {one.segment.range.start for one in after.segments} == {0, *first.points, 0x8000}
     assert max(one.weight for one in after.segments) < 600
+
+
+def test_suggested_bucket_boundaries_can_be_carried_out(
+    spark: Any, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with AdminClient(broker.http_url) as api:
+        api.create_topic(TopicName.parse("topic://public/default/buckets"), 1)
+    # All messages fall into the first of four equal buckets.
+    crowded = [f"key-{n}" for n in range(200) if bucket_hash(key_hash(f"key-{n}")) < 0x4000][:24]
+    asyncio.run(_publish(broker.url, crowded * 10, "buckets"))
+    place = TopicPlace("buckets", broker.url)
+    report = skew(spark, place, show=silent)
+    (before,) = report.segments
+    assert before.segment.bucket_splits == (0x4000, 0x8000, 0xC000)
+    (suggested,) = report.commands()
+    assert suggested.startswith("anabranch topic rebucket buckets 0 --boundaries 0x")
+    monkeypatch.setenv("ANABRANCH_ADMIN_URL", broker.http_url)
+    assert main(suggested.split()[1:]) == 0
+    after = skew(spark, place, show=silent)
+    (made,) = after.segments
+    assert (made.segment.id, made.segment.bucket_splits) == (1, before.boundaries)
+    assert after.commands() == []
 
 
 def test_the_skew_command_prints_tables_and_saves_a_picture(

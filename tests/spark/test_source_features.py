@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -113,6 +115,10 @@ def test_times_cut_a_split_topic(spark: Any, broker: BrokerProcess, tmp_path: Pa
     for lo, hi in zip(borders, [*borders[1:], "2999-01-01"], strict=True):
         found.append(batch(spark, broker, subscribe="timed", startingTimestamp=lo, endingTimestamp=hi))
     assert found == [list(range(100 * step, 100 * step + 100)) for step in range(3)]
+    publish(broker, "timeless", 900, 910)
+    ends = json.dumps({"timed": int(borders[1]), "timeless": "2999-01-01"})
+    by_topic = batch(spark, broker, subscribe="timed,timeless", endingOffsetsByTimestamp=ends)
+    assert by_topic == [*range(100), *range(900, 910)]
     run = StreamRun(
         spark,
         broker,
@@ -163,6 +169,9 @@ def test_a_subscription_follows_the_query_and_starts_the_next_one(
     assert sorted(run.rows) == list(range(120))
     with AdminClient(broker.http_url) as api:
         assert "lake" in plain(api.topic_stats(full("mirrored")))["subscriptions"]
+    command = [sys.executable, "-m", "anabranch.cli.main", "topic", "show", "mirrored"]
+    shown = subprocess.run([*command, "--admin-url", broker.http_url], capture_output=True, text=True)
+    assert "subscription lake, stream, 1 consumer, backlog 20\n" in shown.stdout
     given = {"subscribe": "mirrored", "subscription": "lake", "startingOffsets": "subscription"}
     assert batch(spark, broker, **given) == list(range(100, 120))
 

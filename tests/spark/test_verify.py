@@ -174,5 +174,17 @@ def test_the_application_and_the_operator_may_expect_more(spark: Any, files: Fil
     assert len(found) == 5 + 3 + 3
 
 
+def test_numbers_at_the_ends_of_their_type_are_compared_too(spark: Any, files: FileTopic) -> None:
+    lowest, highest = -(2**63), 2**63 - 1
+    store(files, ("high", 0, highest - 1), ("high", 1, highest), ("high", 2, highest))
+    store(files, ("low", 3, lowest), ("low", 4, lowest + 1), ("gap", 5, lowest + 1))
+    report = check(spark, files, sequence_path="$.n", sequence_first=lowest)
+    found = [(one.kind, one.position, one.count, one.expected, one.found) for one in report.findings]
+    assert sorted(found) == [
+        ("missing", 0, 2, f"number {lowest} of the key", f"number {highest - 1}"),
+        ("repeated", 2, 1, f"number {highest} of the key once", "also at position 1 of segment 0"),
+    ]
+
+
 def test_an_empty_topic_holds(spark: Any, files: FileTopic) -> None:
     assert check(spark, files, sequence_path="$.n", dense_producers=True).holds

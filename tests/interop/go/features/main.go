@@ -1,5 +1,5 @@
 // Command features tries the usual features of the official Go client, a case per line of standard input.
-// The answer is a line with the error of the case, or a line with a request: to restart the broker.
+// The answer is a line with the error of the case, or a line with a request, such as to restart the broker.
 package main
 
 import (
@@ -55,6 +55,10 @@ var cases = map[string]func(*trial){
 	"http":         overHTTP,
 	"admin":        administer,
 	"restart":      restart,
+	"workers":      workers,
+	"exchange":     exchange,
+	"transactions": transactions,
+	"live":         live,
 }
 
 func main() {

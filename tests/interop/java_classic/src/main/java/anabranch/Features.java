@@ -9,7 +9,7 @@ import java.util.Map;
 
 /**
  * Tries the usual features of the classic client: a case per line of standard input, as JSON. The answer is a line
- * with the error of the case, or a line with a request: to restart the broker.
+ * with the error of the case, or a line with a request, such as to restart the broker.
  */
 public final class Features {
     private static final ObjectMapper JSON = new ObjectMapper();
@@ -40,7 +40,11 @@ public final class Features {
         FEATURES.put("partitions", Administering::partitions);
         FEATURES.put("http", Administering::overHttp);
         FEATURES.put("admin", Administering::administer);
-        FEATURES.put("restart", Administering::restart);
+        FEATURES.put("live", Administering::live);
+        FEATURES.put("restart", Meeting::restart);
+        FEATURES.put("workers", Meeting::workers);
+        FEATURES.put("exchange", Meeting::exchange);
+        FEATURES.put("transactions", Meeting::transactions);
     }
 
     public static void main(String[] args) throws Exception {
@@ -57,9 +61,9 @@ public final class Features {
         }
     }
 
-    /** Waits until the broker was killed and is back. */
-    static void askForRestart() throws Exception {
-        say(Map.of("ask", "restart"));
+    /** Waits until the other side has done something. */
+    static void ask(String what) throws Exception {
+        say(Map.of("ask", what));
         LINES.readLine();
     }
 

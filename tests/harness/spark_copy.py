@@ -2,7 +2,8 @@
 
 Arguments: the URL of the broker, a directory, and JSON with the options of the source, the master, settings
 of Spark, whether rows are shuffled, whether one task of each batch is slow, so that Spark starts a copy of
-it, and whether the driver ends when all is read.
+it, whether the driver ends when all is read, and options of a batch that then counts the copied messages.
+The topics are `orders` and `copy`, unless `from` and `to` name others.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pyspark import TaskContext
 from anabranch.spark import pipelines, read_stream
 
 SLOW_S = 5.0
+COPIED = ("key", "value", "headers")
 
 
 def slow_at_first(root: Path) -> Callable[[Iterator[Any]], Iterator[Any]]:
@@ -46,16 +48,22 @@ def main(url: str, root: Path, chosen: dict[str, Any]) -> None:
     conf |= chosen["conf"]
     spark = pipelines.make_session("copy", master=chosen["master"], conf=conf)
     options = {"startingOffsets": "earliest", "subscription": "spark", **chosen["source"]}
-    rows = read_stream(spark, url, "orders", options=options).select("key", "value")
+    rows = read_stream(spark, url, chosen.get("from", "orders"), options=options)
+    rows = rows.select([name for name in rows.columns if name in COPIED])
     if chosen["shuffled"] or chosen["slow"]:
         rows = rows.repartition(2, "key")
     if chosen["slow"]:
-        rows = rows.mapInArrow(slow_at_first(root), "key binary, value binary")
-    writer = rows.writeStream.format("anabranch").option("service.url", url).option("topic", "copy")
+        rows = rows.mapInArrow(slow_at_first(root), rows.schema)
+    writer = rows.writeStream.format("anabranch").option("service.url", url)
+    writer = writer.option("topic", chosen.get("to", "copy"))
     writer = writer.option("checkpointLocation", str(root / "checkpoint"))
     if chosen["ends"]:
         writer = writer.trigger(availableNow=True)
     writer.start().awaitTermination()
+    if "recount" in chosen:
+        copied = spark.read.format("anabranch").option("service.url", url).option("subscribe", "copy")
+        values = copied.options(**chosen["recount"]).load().select("value")
+        (root / "recount").write_text(json.dumps([values.count(), values.distinct().count()]))
     spark.stop()
 
 

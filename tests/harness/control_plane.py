@@ -1,0 +1,44 @@
+"""Control processes over a Pulsar cluster in memory, on virtual time."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable
+from functools import partial
+
+from anabranch.aio import TaskRegistry
+from anabranch.broker.cluster.environment import BrokerEnvironment
+from anabranch.control.data_plane import PulsarDataPlane
+from anabranch.control.drain_polls import DrainPolls
+from anabranch.control.homes import HomeLock
+from anabranch.control.pulsar_segments import PulsarSegments
+from anabranch.metadata.memory import MemoryStore
+from anabranch.testing.sim_pulsar import SimPulsar
+from anabranch.testing.simloop import SimLoop
+from tests.harness.cluster import Brokers
+
+
+class ControlProcesses(Brokers):
+    """Brokers 0 to n - 1 without logs; `pulsar` holds their segments and outlives them."""
+
+    def __init__(self, loop: SimLoop, count: int = 1) -> None:
+        super().__init__(loop, count=count)
+        self.pulsar = SimPulsar()
+        self.tasks = TaskRegistry()
+        self.check_right: Callable[[], None] = lambda: None
+        """Raises if a process may not answer for the topics that it leads."""
+
+    def environment(self, number: int, store: MemoryStore, rng: random.Random) -> BrokerEnvironment:
+        segments = PulsarSegments(self.pulsar, DrainPolls(self.tasks))
+        return dataclasses.replace(
+            super().environment(number, store, rng),
+            storage_of=partial(HomeLock, store),
+            data_plane=PulsarDataPlane(
+                self.pulsar, segments, self.tasks, check_right=lambda: self.check_right()
+            ),
+        )
+
+    async def stop_all(self) -> None:
+        await super().stop_all()
+        await self.tasks.stop()

@@ -1,0 +1,45 @@
+"""`archive` of a topic with entries that cannot be read, and a replay of the other ones."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anabranch.client.bulk import BulkClient
+from anabranch.spark import pipelines
+from anabranch.spark.pipelines.failures import PipelineError
+from anabranch.testing.lies import HIDDEN
+from anabranch.testing.process import BrokerProcess
+
+pytestmark = pytest.mark.timeout(600)
+
+CLASSIC = "persistent://public/default/orders"
+
+
+async def publish_around_a_bad_entry(url: str) -> None:
+    async with BulkClient(url) as client:
+        producer = await client.append_to_log(CLASSIC, None, "archived")
+        for n in range(20):
+            await producer.send(b"%d" % n, key=f"key-{n % 3}")
+            if n == 9:
+                # Its payload is no batch of four messages, which only a reader can see.
+                await (await producer.enqueue_entries([(HIDDEN[0].entry(), 4)]))
+
+
+def test_bad_entries_stop_an_archive_unless_they_are_skipped(
+    spark: Any, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    asyncio.run(publish_around_a_bad_entry(broker.url))
+    lake, options = str(tmp_path / "lake"), pipelines.ArchiveOptions(buckets=2, rows_per_commit=8)
+    place = pipelines.TopicPlace(CLASSIC, broker.url)
+    with pytest.raises(PipelineError, match="cannot be read"):
+        pipelines.archive(spark, place, lake, options, pipelines.silent)
+    lenient = pipelines.TopicPlace(CLASSIC, broker.url, {"badEntries": "skip"})
+    done = pipelines.archive(spark, lenient, lake, options, pipelines.silent)
+    assert done.total_rows == 20
+    rows = pipelines.replay(spark, lake, lenient).orderBy("position").collect()
+    assert [int(row.value) for row in rows] == list(range(20))
+    assert rows[-1].position == 23

@@ -1,0 +1,130 @@
+"""`load` of files into a topic of a real broker: formats, later files, changed files and a lost state."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+import anabranch
+from anabranch.spark import pipelines
+from anabranch.spark.live import close_sessions
+from anabranch.spark.pipelines.failures import PipelineError
+from anabranch.testing.process import BrokerProcess
+from tests.harness.stored_messages import numbers_by_key
+
+pytestmark = pytest.mark.timeout(900)
+
+KEYS = 5
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    data = tmp_path_factory.mktemp("loading") / "data"
+    with BrokerProcess(data, {"auto_scale.enabled": "false"}) as process:
+        yield process
+        close_sessions()
+
+
+def table(numbers: Sequence[int]) -> Any:
+    return pa.table({"key": [f"key-{n % KEYS}" for n in numbers], "value": [str(n) for n in numbers]})
+
+
+def write_csv(numbers: Sequence[int], path: Path) -> None:
+    pyarrow.csv.write_csv(table(numbers), path)
+
+
+def write_json(numbers: Sequence[int], path: Path) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in table(numbers).to_pylist()))
+
+
+def write_parquet(numbers: Sequence[int], path: Path) -> None:
+    pq.write_table(table(numbers), path)
+
+
+WRITERS: dict[str, Callable[[Sequence[int], Path], None]] = {
+    "csv": write_csv,
+    "json": write_json,
+    "parquet": write_parquet,
+}
+
+
+def received(broker: BrokerProcess, topic: str) -> dict[str, list[int]]:
+    with anabranch.Client(broker.url) as client:
+        return numbers_by_key(client, topic)
+
+
+def expected(numbers: Sequence[int]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = defaultdict(list)
+    for n in numbers:
+        found[f"key-{n % KEYS}"].append(n)
+    return dict(found)
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_rows_of_files_and_of_later_files_arrive_once_and_in_order(
+    spark: Any, broker: BrokerProcess, tmp_path: Path, kind: str
+) -> None:
+    source, write = tmp_path / "events", WRITERS[kind]
+    source.mkdir()
+    place = pipelines.TopicPlace(f"loaded-{kind}", broker.url)
+    options = pipelines.LoadOptions(
+        kind, key="key", value="value", rows_per_commit=30, state=str(tmp_path / "state")
+    )
+
+    def run(given: pipelines.LoadOptions = options) -> tuple[int, int]:
+        done = pipelines.load(spark, str(source), place, given, pipelines.silent)
+        return done.rows, done.files
+
+    # Without an order of its own, a load follows the names of the files, and the rows in each.
+    write(range(50, 100), source / f"b.{kind}")
+    write(range(50), source / f"a.{kind}")
+    assert run() == (100, 2)
+    assert run() == (0, 0)
+    # The rows of later files come behind all earlier rows, also under a name that sorts before them.
+    write(range(139, 99, -1), source / f"0.{kind}")
+    assert run(replace(options, order_by=["value:int"])) == (40, 1)
+    assert received(broker, place.name) == expected(range(140))
+    write(range(60), source / f"a.{kind}")
+    with pytest.raises(PipelineError, match=rf"a\.{kind} changed after its rows were read"):
+        run()
+    assert received(broker, place.name) == expected(range(140))
+
+
+def test_a_load_whose_state_was_deleted_sends_all_rows_again(
+    spark: Any, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    source, state = tmp_path / "events", tmp_path / "state"
+    source.mkdir()
+    place = pipelines.TopicPlace("reloaded", broker.url)
+    options = pipelines.LoadOptions("csv", key="key", value="value", rows_per_commit=20, state=str(state))
+    write_csv(range(50), source / "a.csv")
+    assert pipelines.load(spark, str(source), place, options, pipelines.silent).rows == 50
+    shutil.rmtree(state)
+    write_csv(range(50, 60), source / "b.csv")
+    assert pipelines.load(spark, str(source), place, options, pipelines.silent).rows == 60
+    assert received(broker, "reloaded") == expected([*range(50), *range(60)])
+
+
+def test_a_compaction_whose_state_was_deleted_sends_all_keys_again(
+    spark: Any, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    place, target = pipelines.TopicPlace("orders", broker.url), pipelines.TopicPlace("latest", broker.url)
+    options = pipelines.CompactOptions(state=str(tmp_path / "state"))
+    for numbers in (range(KEYS), range(KEYS, 2 * KEYS)):
+        with anabranch.Client(broker.url) as client:
+            producer: anabranch.Producer[bytes] = client.create_producer("orders")
+            producer.send_many([b"%d" % n for n in numbers], [f"key-{n % KEYS}" for n in numbers])
+            producer.close()
+        pipelines.compact_to_topic(spark, place, target, options, pipelines.silent)
+        shutil.rmtree(tmp_path / "state")
+    assert received(broker, "latest") == expected(range(2 * KEYS))
