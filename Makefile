@@ -8,16 +8,17 @@ SEEDS ?= 1000
 FLIPS ?= 1000
 JOBS ?= 2
 FAST ?=
+STOP ?=
 CLIENTS ?= 2000
 export PYTHONDONTWRITEBYTECODE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install format check test examples sim process flips fuzz slow interop bench demo proto chromium clean
+.PHONY: help install format check test examples sim process flips lowest fuzz sanitize slow interop engine cluster peers bench demo proto chromium clean
 
 help:  ## Show the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt src/anabranch/_speedups.c
 	@echo "==> setting up $(VENV) (once; needs a few minutes the first time)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --progress-bar off -c constraints.txt -e '.[dev]'
@@ -31,7 +32,7 @@ format: $(STAMP)  ## Format the code and sort its imports
 
 check: $(STAMP)  ## Lint, types, import rules, determinism, sizes, prose, documents, generated code
 	@echo "==> ruff";           $(BIN)/ruff check . && $(BIN)/ruff format --check --quiet .
-	@echo "==> mypy";           $(BIN)/mypy
+	@echo "==> mypy";           $(BIN)/python tools/snippets.py build/snippets && $(BIN)/mypy src tests examples tools build/snippets
 	@echo "==> import rules";   $(BIN)/lint-imports
 	@echo "==> determinism";    $(BIN)/python tools/check_determinism.py
 	@echo "==> sizes";          $(BIN)/python tools/check_size.py
@@ -42,7 +43,7 @@ check: $(STAMP)  ## Lint, types, import rules, determinism, sizes, prose, docume
 
 test: $(STAMP)  ## Unit, property, conformance, simulation and Spark tests, JOBS=n at a time
 	@echo "==> tests"
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile tests --ignore tests/process --ignore tests/interop --ignore tests/examples
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile tests --ignore tests/process --ignore tests/interop --ignore tests/engine --ignore tests/examples
 
 examples: $(STAMP)  ## The example of Declarative Pipelines, as its users run it; FAST=1: a dry run
 	$(BIN)/python -m pytest tests/examples $(if $(FAST),-k dry_run)
@@ -55,22 +56,46 @@ chromium:  ## Install Chromium, for the tests with web pages (Debian, as root); 
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium \
 		> /dev/null; } || echo "Chromium could not be installed; the tests with web pages will fail"
 
-process: $(STAMP) chromium  ## Real broker processes, killed at every step of every operation
-	$(BIN)/python -m pytest tests/process
+# Two at a time on any machine, because these tests mostly wait; those that measure time have no other one beside them.
+process: $(STAMP) chromium  ## Real broker processes, killed at every step of every operation; FAST=1: a short run with Spark
+	$(if $(FAST),SPARK_ROUNDS=1) $(BIN)/python -m pytest -n 2 --dist loadfile \
+		-m 'not timed$(if $(FAST), and not long)' tests/process
+	$(BIN)/python -m pytest -m timed tests/process
 
 flips: $(STAMP)  ## Flip random bits in stores and metadata, FLIPS=n of them, and judge what is left
 	FLIPS=$(FLIPS) $(BIN)/python -m pytest tests/unit/ledger/test_random_damage.py tests/unit/metadata/test_metadata_damage.py
 
+lowest: $(STAMP)  ## The wire and the client with the lowest protobuf that pyproject.toml allows
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target build/lowest \
+		"protobuf==$$(sed -n 's/.*"protobuf>=\(.*\)".*/\1.0/p' pyproject.toml)"
+	PYTHONPATH=build/lowest $(BIN)/python -m pytest tests/unit/protocol tests/unit/client/test_hostile_broker.py
+
 fuzz: $(STAMP)  ## Fuzz decoders, a live broker, recovery and REST bodies; FAST=1 takes a minute
 	$(BIN)/python -m tests.fuzz.run $(if $(FAST),--fast)
+
+sanitize: $(STAMP)  ## The compiled functions under gcc's sanitizers
+	$(BIN)/python tools/sanitize.py
 
 slow: $(STAMP)  ## A canary beside CLIENTS=n slow clients of each kind: silent, half a frame, never reading...
 	$(BIN)/python -m tests.slow.run --clients $(CLIENTS)
 
 interop: $(STAMP)  ## The official Python, Go and Java clients against our broker, and Spark on Pulsar; FAST=1: the short form
-	$(if $(FAST),INTEROP_FAST=1 PULSAR_VERSIONS=5.0.0-M1) $(BIN)/python -m pytest tests/interop
+	$(if $(FAST),INTEROP_FAST=1 PULSAR_VERSIONS=5.0.0-M1) $(BIN)/python -m pytest tests/interop $(if $(FAST),-m 'not long')
 
-bench: $(STAMP)  ## Measure beside the official client; writes build/bench.json
+engine: $(STAMP)  ## Our side of a cluster on real ZooKeeper and Pulsar processes (needs Java and Maven); FAST=1: the short form
+	METADATA_STORES=zookeeper SEGMENT_HOSTS=pulsar ENGINES="$(if $(FAST),control-4.0.7,control-cluster control-5.0.0-M1)" $(BIN)/python -m pytest \
+		tests/conformance/test_metadata.py tests/conformance/test_segments.py tests/engine \
+		tests/interop/test_suite_*on_engines.py $(if $(FAST),-m 'not long')
+
+cluster: $(STAMP)  ## A real Pulsar cluster until Ctrl-C: ZooKeeper, three bookies, two brokers, two control processes
+	@exec $(BIN)/python -m anabranch.testing.pulsar.run
+
+peers: $(STAMP)  ## Fetch the peers of the benchmarks and start Kafka, which syncs every append; STOP=1 ends it
+	$(if $(STOP),,$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]' \
+		|| echo "some clients of peers could not be installed; the comparison leaves them out")
+	$(BIN)/python -m anabranch.bench.peers.starting $(if $(STOP),stop)
+
+bench: $(STAMP)  ## Measure beside Kafka's and Pulsar's clients in one run; writes build/bench.json
 	$(BIN)/anabranch bench all $(if $(FAST),--fast)
 
 demo: $(STAMP)  ## The main job: publish, split, kill, merge, consume, Spark; FAST=1 for the short form
