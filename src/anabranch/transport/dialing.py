@@ -7,6 +7,7 @@ import ssl
 from collections.abc import Callable
 from typing import cast
 
+from anabranch.aio import mark_retrieved
 from anabranch.errors import AnabranchError, ConnectError, OperationTimeoutError
 from anabranch.protocol.commands import Command
 from anabranch.protocol.connection import ClientMachine
@@ -50,18 +51,12 @@ async def dial(
     """Connect and finish the handshake.
 
     Raises ConnectError, OperationTimeoutError, or the error that the broker answered, such as
-    AuthenticationError. The handler is called only after the handshake succeeded.
+    AuthenticationError, and leaves no connection open then. The handler is called only after the handshake
+    succeeded.
     """
-    loop = asyncio.get_running_loop()
-    decided: asyncio.Future[None] = loop.create_future()
-    pump: Pump | None = None
     try:
         async with asyncio.timeout(timeout_s):
-            _, pump = await loop.create_connection(
-                lambda: Pump(machine_factory(), _HandshakeHandler(handler, decided)), host, port, ssl=tls
-            )
-            await decided
-            return pump
+            return await _connected(host, port, machine_factory, handler, tls)
     except TimeoutError:
         raise OperationTimeoutError(f"{host}:{port} did not finish the handshake in {timeout_s} s") from None
     except AnabranchError:
@@ -70,11 +65,31 @@ async def dial(
         if tls is not None and isinstance(error, _HANDSHAKE_ERRORS):
             raise explain(error, f"{host}:{port}") from error
         raise ConnectError(f"cannot connect to {host}:{port}: {error}") from error
-    finally:
-        if not decided.done() or decided.cancelled() or decided.exception() is not None:
-            decided.cancel()
-            if pump is not None:
-                pump.abort()
+
+
+async def _connected(
+    host: str,
+    port: int,
+    machine_factory: Callable[[], ClientMachine],
+    handler: PumpHandler,
+    tls: ssl.SSLContext | None,
+) -> Pump:
+    loop = asyncio.get_running_loop()
+    decided: asyncio.Future[None] = loop.create_future()
+    pump: Pump | None = None
+    try:
+        _, pump = await loop.create_connection(
+            lambda: Pump(machine_factory(), _HandshakeHandler(handler, decided)), host, port, ssl=tls
+        )
+        await decided
+        return pump
+    except BaseException:
+        # A task may be cancelled in the turn of the loop in which its handshake succeeds.
+        decided.cancel()
+        mark_retrieved(decided)
+        if pump is not None:
+            pump.abort()
+        raise
 
 
 async def listen(

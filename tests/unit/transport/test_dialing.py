@@ -16,6 +16,7 @@ from anabranch.protocol.connection import ClientMachine
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.testing.simloop import SimLoop
 from anabranch.transport.dialing import dial
+from anabranch.transport.pump import Pump
 from tests.unit.transport.recorder import PumpRecorder
 
 
@@ -76,4 +77,28 @@ async def test_a_cancelled_dial_leaves_nothing_open(loop: SimLoop) -> None:
     assert loop.network is not None
     await asyncio.sleep(1)
     assert loop.network.reset(loop.network.link("test", "broker")) == 0
+    listening.close()
+
+
+async def test_a_dial_that_is_cancelled_as_the_broker_answers_leaves_nothing_open(loop: SimLoop) -> None:
+    class Polite(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            assert isinstance(transport, asyncio.Transport)
+            transport.write(encode(pb.CommandConnected(server_version="test", protocol_version=21)))
+
+    class CancellingRecorder(PumpRecorder):
+        def connected(self, pump: Pump) -> None:
+            super().connected(pump)
+            dialling.cancel()
+
+    listening = await loop.create_server(Polite, "broker", 1)
+    handler = CancellingRecorder()
+    dialling = asyncio.ensure_future(
+        dial("broker", 1, lambda: ClientMachine(now=loop.time()), handler, timeout_s=10)
+    )
+    with pytest.raises(asyncio.CancelledError):
+        await dialling
+    await asyncio.sleep(1)
+    assert handler.pump is not None
+    assert handler.pump.closed
     listening.close()
