@@ -18,7 +18,7 @@ export PYTHONDONTWRITEBYTECODE ?=
 help:  ## Show the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-$(STAMP): pyproject.toml constraints.txt src/anabranch/_speedups.c
+$(STAMP): pyproject.toml constraints.txt $(wildcard csrc/*)
 	@echo "==> setting up $(VENV) (once; needs a few minutes the first time)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --progress-bar off -c constraints.txt -e '.[dev]'

@@ -16,12 +16,12 @@ LINES_MAX = 300
 WIDTH_MAX = 120
 
 NAMES = re.compile(r"`([a-z_./]+(?:\.(?:py|toml|txt|proto|md)|/))`")
-ROOTS = ("src", "tests", "tools", "docs", "examples")
+ROOTS = ("csrc", "src", "tests", "tools", "docs", "examples")
 
 
 def known_paths() -> set[str]:
     """Every file and folder of the repository, folders with a slash at the end."""
-    found = {path.as_posix() for path in Path().iterdir() if path.is_file()}
+    found = {path.as_posix() for path in Path().iterdir() if path.is_file()} | {f"{root}/" for root in ROOTS}
     for path in (path for root in ROOTS for path in Path(root).rglob("*")):
         found.add(f"{path.as_posix()}/" if path.is_dir() else path.as_posix())
     return found

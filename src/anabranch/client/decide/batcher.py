@@ -15,6 +15,7 @@ from typing import Any
 from anabranch.client.decide.outgoing import Extras, Outgoing, Row
 from anabranch.client.options import Batching
 from anabranch.model.hashing import bucket_ranges
+from anabranch.speedups import OpenPlace
 
 MESSAGE_OVERHEAD_BYTES = 24
 """About the size of a message's header inside a batch; the limits need no more precision."""
@@ -51,25 +52,25 @@ class BucketFill:
         self.bytes += batch.size
 
 
-class OpenBucket:
+class OpenBucket(OpenPlace):
     """One bucket of a segment, with the batch that messages are added to.
 
     `room` messages and `bytes_left` still fit before all batches of the segment must close.
     """
 
-    __slots__ = ("batch", "batcher", "bytes_left", "fill", "room", "slot")
+    __slots__ = ("batcher", "fill", "slot")
+    batch: Outgoing | None
 
     def __init__(self, batcher: SegmentBatcher, slot: int) -> None:
         self.batcher = batcher
         self.fill = BucketFill(batcher.limits)
         self.slot = slot
         """First hash of the bucket, the stamp of messages without a key."""
-        self.batch: Outgoing | None
         self.close()
 
     def close(self) -> None:
         """Have no open batch."""
-        self.batch = None
+        self.batch = self.rows = None
         self.room, self.bytes_left = self.batcher.limits.max_messages, self.batcher.limits.max_bytes
 
     def add(self, batch: Outgoing, row: Row, size: int, extras: Extras | None = None) -> bool:
@@ -106,6 +107,7 @@ class SegmentBatcher:
     def begin(self, bucket: OpenBucket, now: float) -> Outgoing:
         """Open a batch in a bucket that has none."""
         batch = bucket.batch = self.opened[bucket] = Outgoing(now)
+        bucket.rows = batch.rows
         return batch
 
     @property

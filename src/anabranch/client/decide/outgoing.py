@@ -19,7 +19,7 @@ from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.restamping import restamped
 from anabranch.protocol.schema_stamps import with_schema_version
 from anabranch.protocol.singles import build_single
-from anabranch.speedups import encode_rows
+from anabranch.speedups import PackedRows
 
 
 class Extras(NamedTuple):
@@ -65,7 +65,7 @@ class Outgoing:
     """
 
     begun_at: float
-    rows: list[Row] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=lambda: PackedRows())
     extras: dict[int, Extras] | None = None
     entry: bytes = b""
     schema_version: bytes = b""
@@ -142,12 +142,17 @@ class Outgoing:
 
     def _build_batch(self, producer_name: str, now_ms: int, compression: Compression) -> None:
         batch = MessageBatch()
-        encoded = encode_rows(self.rows) if encode_rows is not None and not self.extras else None
+        encoded = self._encoded()
         hash_range = self._add_rows(batch) if encoded is None else _add_encoded(batch, self.rows, encoded)
         self.sequence = batch.highest_sequence_id
         sample = self.rows[sample_index(self.sequence, len(self.rows))]
         batch.sample_key = sample_key(sample[1], self.rows[0][1])
         self.entry = batch.build(producer_name, now_ms, compression, hash_range, self.slot)
+
+    def _encoded(self) -> tuple[bytes, bytes | None, int, int] | None:
+        """Messages, their sizes, lowest and highest bucket hash, if the rows were kept as bytes."""
+        rows: Any = self.rows
+        return None if self.extras or type(rows) is list else rows.encoded()
 
     def _add_rows(self, batch: MessageBatch) -> tuple[int, int]:
         """Add the rows and their extras to a batch; return the lowest and the highest bucket hash."""

@@ -20,7 +20,7 @@ from anabranch.client.produce.routes import SegmentRoutes
 from anabranch.errors import MessageTooBigError
 from anabranch.model.hashing import stand_in_hash
 from anabranch.protocol.compression import UNCOMPRESSED_BYTES_MAX
-from anabranch.speedups import add_rows
+from anabranch.speedups import Counter, add_rows
 
 T = TypeVar("T")
 
@@ -50,13 +50,16 @@ class MessageAdding:
     _limits: Batching
     _memory: Memory
     _routes: SegmentRoutes
-    _sequence: int
+    _counter: Counter
     _sequence_was_given: bool
     _each_alone: bool
     """Whether each message is looked at by itself, for its number or for interceptors."""
     _known: int
     """The highest sequence id that was stored under this name before."""
     _message_bytes_max: int
+
+    def _quicken(self) -> None:
+        """Take plain messages without the steps of Python from now on, if the producer can."""
 
     @property
     def _takes_plain(self) -> bool:
@@ -83,7 +86,7 @@ class MessageAdding:
                     outcome.fail(error)
                     continue
             batch: Outgoing = bucket.batch or bucket.batcher.owner.begin(bucket)
-            self._sequence = sequence = self._sequence + 1
+            self._counter.last = sequence = self._counter.last + 1
             outcome._index = len(batch.rows)
             outcome._batch = batch
             if outcome._watch is not None:
@@ -119,15 +122,15 @@ class MessageAdding:
         self._check_size(len(value))
         numbered = sequence_id is not None or self._sequence_was_given
         if sequence_id is None:
-            sequence_id = self._sequence + 1
+            sequence_id = self._counter.last + 1
         # A message with a number of the caller's must take the same route when the caller repeats it.
         raw = stand_in_hash(self.name, sequence_id) if key is None and numbered else None
-        judged = sequence_id <= max(self._sequence, self._known)
+        judged = sequence_id <= max(self._counter.last, self._known)
         added = self._routes.add((value, key, sequence_id, 0), extras, raw=raw, judged=judged, bulk=bulk)
         if extras is not None and extras.report is not None:
             extras.report.placed = True
             follow(*added, extras.report)
-        self._sequence = max(self._sequence, sequence_id)
+        self._counter.last = max(self._counter.last, sequence_id)
         return added
 
     def _add_numbered_run(self, rows: Iterator[Any], bulk: BulkFuture) -> bool:
@@ -140,14 +143,12 @@ class MessageAdding:
 
     def _add_run(self, rows: PlainRows, bulk: BulkFuture) -> bool:
         """Add messages until a segment's batches close; return whether more may follow."""
-        routes, first = self._routes, self._sequence
+        routes, first = self._routes, self._counter.last
         values, keys = rows.values, rows.keys
         try:
             while rows.at < len(values):
                 if add_rows is not None:
-                    added = add_rows(routes.by_key, values, keys, rows.at, self._sequence) - rows.at
-                    self._sequence += added
-                    rows.at += added
+                    rows.at = add_rows(routes.by_key, values, keys, rows.at, self._counter)
                     if rows.at >= len(values):
                         break
                 value, key = values[rows.at], None if keys is None else keys[rows.at]
@@ -171,8 +172,8 @@ class MessageAdding:
             bucket, slot, overhead = routes.route(key)
             batcher = bucket.batcher
         batch: Outgoing = bucket.batch or batcher.owner.begin(bucket)
-        self._sequence += 1
-        if full := bucket.add(batch, (value, key, self._sequence, slot), size):
+        self._counter.last += 1
+        if full := bucket.add(batch, (value, key, self._counter.last, slot), size):
             routes.join_open(first, bulk)
             batcher.owner.close_batches()
         return full or rolled

@@ -19,8 +19,8 @@ class BulkProducer(AsyncProducer[bytes]):
         await self._admit()
         bulk = BulkFuture(self._loop)
         try:
-            add_encoded(rows, self._routes, self._sequence + 1, self._message_bytes_max, bulk)
-            self._sequence += rows.row_count
+            add_encoded(rows, self._routes, self._counter.last + 1, self._message_bytes_max, bulk)
+            self._counter.last += rows.row_count
         finally:
             bulk.arm()
         await asyncio.sleep(0)
@@ -33,8 +33,8 @@ class BulkProducer(AsyncProducer[bytes]):
         await self._admit()
         bulk = BulkFuture(self._loop)
         try:
-            add_entries(entries, self._routes, self._sequence + 1, bulk)
-            self._sequence += sum(count for _, count in entries)
+            add_entries(entries, self._routes, self._counter.last + 1, bulk)
+            self._counter.last += sum(count for _, count in entries)
         finally:
             bulk.arm()
         await asyncio.sleep(0)

@@ -11,10 +11,9 @@ from collections.abc import Callable, Generator, Iterable
 from contextvars import Context, copy_context
 from typing import Any, Generic, Protocol, TypeVar
 
-import msgspec
-
 from anabranch.client.decide.outgoing import FAILED, MOVED, OPEN, STORED, Outgoing, Places
 from anabranch.model.ids import MessageId
+from anabranch.speedups import SendPlace
 
 R = TypeVar("R")
 
@@ -102,14 +101,11 @@ class OutcomeFuture(Generic[R]):
         raise NotImplementedError
 
 
-class SendFuture(OutcomeFuture[MessageId], msgspec.Struct, eq=False, gc=False):
+class SendFuture(OutcomeFuture[MessageId], SendPlace):
     """The outcome of one message: a MessageId once it is stored."""
 
+    __slots__ = ()
     _batch: Outgoing
-    _index: int
-    _loop: asyncio.AbstractEventLoop
-    _cancelled: bool = False
-    _asyncio_future_blocking: bool = False
 
     def done(self) -> bool:
         return self._cancelled or self._settled().state != OPEN

@@ -9,9 +9,10 @@ from typing import NamedTuple
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.clock import Clock
 from anabranch.errors import AlreadyClosedError, SendTimeoutError
+from anabranch.speedups import RoomGate
 
 
-class Memory:
+class Memory(RoomGate):
     """Counts bytes of pending messages; callers wait in line while the count is above the limit."""
 
     def __init__(self, limit: int) -> None:

@@ -16,6 +16,7 @@ from anabranch.client.produce.producer_schema import ProducerSchema
 from anabranch.client.schema import BYTES, Codec, checked_codec
 from anabranch.clock import Clock
 from anabranch.errors import InvalidConfigurationError
+from anabranch.speedups import largest_plain
 
 T = TypeVar("T")
 
@@ -83,6 +84,8 @@ class Preparing(Generic[T]):
 
     def many(self, values: Sequence[T], keys: Keys | None) -> PreparedMany:
         """Check and encode many messages."""
+        if self.plain is not None and _are_plain(values, keys):
+            return cast(Sequence[bytes], values), keys, None
         if self._encode_key is not None:
             keys = [
                 self._key_of(value, key) for value, key in zip(values, keys or repeat(None), strict=False)
@@ -108,6 +111,19 @@ class Preparing(Generic[T]):
             raise InvalidConfigurationError("the schema takes the key from the value; give no other key")
         assert self._encode_key is not None
         return cast(bytes, self._encode_key(value))
+
+
+def largest_size(values: Sequence[bytes]) -> int:
+    """The size of the largest value; 0 without values."""
+    found = largest_plain(values, None) if largest_plain is not None and type(values) is list else None
+    return max(map(len, values), default=0) if found is None else found
+
+
+def _are_plain(values: Sequence[Any], keys: Keys | None) -> bool:
+    """Whether the compiled form finds only bytes as values, and nothing as keys that needs a closer look."""
+    if largest_plain is None or type(values) is not list or not (keys is None or type(keys) is list):
+        return False
+    return largest_plain(values, keys) is not None
 
 
 def _check_key(key: object) -> None:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from anabranch.client.decide.batcher import BucketFill
@@ -24,6 +25,7 @@ from anabranch.client.produce.preparing import Prepared
 from anabranch.client.produce.publisher import Publisher
 from anabranch.errors import OperationTimeoutError, SendTimeoutError
 from anabranch.model.ids import MessageId
+from anabranch.speedups import Enqueuer, add_rows
 
 T = TypeVar("T")
 
@@ -67,12 +69,12 @@ class AsyncProducer(Publisher[T]):
         segments = list(self._routes.segments.values()) if hasattr(self, "_routes") else []
         waiting = sum(len(segment.sent) + len(segment.unsent) for segment in segments)
         topic, credit_waits = str(self._watch.topic), self._credit_waits.count
-        return ProducerFigures(topic, self.name, self.state, self._sequence, waiting, credit_waits)
+        return ProducerFigures(topic, self.name, self.state, self._counter.last, waiting, credit_waits)
 
     @property
     def last_sequence_id(self) -> int:
         """The sequence id of the last message; -1, or the initial one, before the first."""
-        return self._sequence
+        return self._counter.last
 
     @property
     def message_bytes_max(self) -> int:
@@ -172,7 +174,7 @@ class AsyncProducer(Publisher[T]):
         if rolled := left < 0:
             bucket, slot, left = self._make_room(data, key, bucket)
         batch: Outgoing = bucket.batch or bucket.batcher.owner.begin(bucket)
-        self._sequence = sequence = self._sequence + 1
+        self._counter.last = sequence = self._counter.last + 1
         index = len(batch.rows)
         batch.rows.append((data, key, sequence, slot))
         bucket.bytes_left = left
@@ -183,6 +185,13 @@ class AsyncProducer(Publisher[T]):
             # A caller that never waits must let the loop send and listen now and then.
             await asyncio.sleep(0)
         return SendFuture(batch, index, self._loop)
+
+    def _quicken(self) -> None:
+        if add_rows is not None and self._plain is not None and not self._each_alone:
+            routes, slow = self._routes.by_key, partial(AsyncProducer.enqueue, self)
+            self._enqueuer = Enqueuer(routes, self._memory, self._counter, SendFuture, self._loop, slow)
+            # The signature and the documentation are those of the method.
+            self.enqueue = self._enqueuer.enqueue  # type: ignore[method-assign]
 
     def _add_one(self, message: Prepared) -> tuple[Outgoing, int]:
         """Add a message that has unusual parts; interceptors learn of a message that cannot be added."""

@@ -26,6 +26,7 @@ from anabranch.client.produce.failures import FailedBatches
 from anabranch.client.produce.futures import BulkFuture
 from anabranch.client.produce.intercepting import preparing_for
 from anabranch.client.produce.memory import PublishContext, RoomWaits
+from anabranch.client.produce.preparing import largest_size
 from anabranch.client.produce.registering import ask_sealed_segments, register_everywhere
 from anabranch.client.produce.routes import SegmentRoutes
 from anabranch.client.schema import Codec
@@ -38,6 +39,7 @@ from anabranch.errors import (
 from anabranch.model.names import TopicName
 from anabranch.protocol.compression import Compression
 from anabranch.protocol.frames import MESSAGE_BYTES_MAX
+from anabranch.speedups import Counter, Enqueuer
 
 T = TypeVar("T")
 
@@ -64,7 +66,8 @@ class Publisher(MessageAdding, Generic[T]):
         self._plain = self._preparing.plain
         self._sequence_was_given = options.initial_sequence_id is not None
         self._each_alone = self._sequence_was_given or chain is not None or self._preparing.takes_keys
-        self._sequence = -1 if options.initial_sequence_id is None else options.initial_sequence_id
+        self._counter = Counter()
+        self._counter.last = -1 if options.initial_sequence_id is None else options.initial_sequence_id
         self._known = -1
         """The highest sequence id that was stored under this name before."""
         self._message_bytes_max = MESSAGE_BYTES_MAX - METADATA_BYTES_MAX
@@ -75,6 +78,8 @@ class Publisher(MessageAdding, Generic[T]):
         self._role = RoleTrouble(topic.__str__, self._pool.ends)
         self._closed, self._closing = False, Closing()
         self._routes: SegmentRoutes
+        self._enqueuer: Enqueuer | None = None
+        """The compiled way into the batches, if there is one and messages need no encoding."""
         self._follow: Callable[[TopicLayout], None] = lambda layout: None
         """Takes each new layout; `open` itself takes those that arrive before there are routes."""
         self._watch = LayoutWatch(
@@ -92,6 +97,7 @@ class Publisher(MessageAdding, Generic[T]):
             await self._preparing.schema.register(self._pool, layout, deadline)
             self._routes = SegmentRoutes(self, self._watch.current or layout, eager=exclusive)
             self._follow = self._routes.layout_changed
+            self._quicken()
             if self._options.name is not None or exclusive:
                 await self._claim(deadline)
             self._role.opened = True
@@ -107,7 +113,7 @@ class Publisher(MessageAdding, Generic[T]):
             if self._options.name is not None:
                 sealed = await ask_sealed_segments(self._routes, None if waits else deadline.left_s)
                 self._known = max(self._known, sealed)
-            self._sequence = self._known
+            self._counter.last = self._known
 
     # For the blocking client, which checks and encodes messages in its caller's thread.
 
@@ -124,7 +130,7 @@ class Publisher(MessageAdding, Generic[T]):
     ) -> BulkFuture:
         """As `enqueue_many`, for prepared messages."""
         await self._admit()
-        self._check_size(max(map(len, datas), default=0))
+        self._check_size(largest_size(datas))
         bulk = BulkFuture(self._loop)
         if self._each_alone:
             numbered = zip(datas, keys or repeat(None), extras or repeat(None), strict=False)
@@ -202,6 +208,8 @@ class Publisher(MessageAdding, Generic[T]):
 
     async def _close(self, deadline: Deadline) -> None:
         self._closed = True
+        if self._enqueuer is not None:
+            self._enqueuer.closed = True
         self._room.close()
         opened = hasattr(self, "_routes")
         try:

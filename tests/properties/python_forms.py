@@ -1,0 +1,23 @@
+"""The Python forms of the compiled functions, in place of the compiled ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+from hypothesis import strategies as st
+
+FIRST = st.sampled_from([0, 1, 127, 128, 2**14 - 3, 2**21, 2**28 - 2, 2**40, 2**62])
+
+
+@contextmanager
+def python_forms() -> Iterator[None]:
+    with (
+        patch("anabranch.client.decide.outgoing.PackedRows", list),
+        patch("anabranch.client.produce.preparing.largest_plain", None),
+        patch("anabranch.protocol.entries.split_messages", None),
+        patch("anabranch.client.produce.adding.add_rows", None),
+        patch("anabranch.spark.spans.find_messages", None),
+    ):
+        yield
