@@ -251,3 +251,50 @@ def test_a_key_that_cannot_be_sent_is_refused_and_costs_no_other_message(client:
             refused()
     after = producer.enqueue(b"after", key="schlüssel")
     assert before.result(10) != after.result(10)
+
+
+def test_calls_that_take_messages_ahead_keep_their_order_and_leave_the_others_to_a_run(
+    client: anabranch.Client,
+) -> None:
+    count = 3000
+    with client.create_producer("orders") as producer:
+        producer.send_many([b"%d" % n for n in range(count)], keys=["k"] * count)
+    consumer = client.subscribe_stream("orders", "s", initial_position="earliest")
+    read = [int(consumer.receive(timeout=20).data) for _ in range(500)]
+    read += [int(message.data) for message in consumer.receive_many(10, timeout=20)]
+    read += [int(next(consumer).data) for _ in range(5)]
+    done = threading.Event()
+
+    def handle(message: anabranch.Message[bytes]) -> None:
+        read.append(int(message.data))
+        if len(read) == count:
+            done.set()
+
+    consumer.run(handle, concurrency=1, stop=done)
+    assert read == list(range(count))
+
+
+def test_a_run_begins_while_another_thread_receives(client: anabranch.Client) -> None:
+    consumer = client.subscribe_queue("orders", "q", initial_position="earliest")
+    producer, read, done = client.create_producer("orders"), list[bytes](), threading.Event()
+
+    def take(message: anabranch.Message[bytes]) -> None:
+        read.append(message.data)
+        if len(read) == 200:
+            done.set()
+
+    def receive() -> None:
+        while not done.is_set():
+            for message in consumer.receive_many(1, timeout=0.01):
+                take(message)
+
+    receiving = threading.Thread(target=receive)
+    receiving.start()
+    producer.send_many([b"%d" % n for n in range(100)])
+    running = threading.Thread(target=lambda: consumer.run(take, stop=done))
+    running.start()
+    producer.send_many([b"%d" % n for n in range(100, 200)])
+    for thread in (receiving, running):
+        thread.join(30)
+        assert not thread.is_alive()
+    assert sorted(map(int, read)) == list(range(200))

@@ -1,15 +1,18 @@
-"""The blocking consumers; an iteration takes many messages from the loop's thread at once."""
+"""The blocking consumers, which take many messages from the loop's thread at once."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Generic, Self, TypeVar
 
 from anabranch.client.blocking.portal import Handle, Portal
 from anabranch.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
 from anabranch.client.consume.inbox import Inbox
+from anabranch.client.decide.look_ahead import next_look_ahead
 from anabranch.client.figures import State
 from anabranch.client.message import Message
 from anabranch.client.options import Seconds, optional_seconds, positive
@@ -18,9 +21,7 @@ from anabranch.errors import AlreadyClosedError, ReceiveTimeoutError
 from anabranch.model.checkpoint import Checkpoint
 
 C = TypeVar("C", bound=Inbox[Any])
-
-TAKEN_MAX = 500
-"""Messages that an iteration takes at a time."""
+R = TypeVar("R")
 
 
 class Consumer(Handle, Generic[C, V]):
@@ -30,7 +31,9 @@ class Consumer(Handle, Generic[C, V]):
         super().__init__(portal)
         self._twin = twin
         self._taken: deque[Message[V]] = deque()
+        """Messages that later calls find without crossing threads."""
         self._lock = threading.Lock()
+        self._ahead, self._found, self._taken_at = 1, 1, time.monotonic()
 
     @property
     def topic(self) -> str:
@@ -54,10 +57,8 @@ class Consumer(Handle, Generic[C, V]):
         consumer is closed meanwhile.
         """
         self._await_resume("receive", timeout)
-        with self._lock:
-            if self._taken:
-                return self._taken.popleft()
-        return self._run("receive", lambda: self._twin.receive(timeout))
+        found = self._at_hand("receive", 1)
+        return found[0] if found else self._wait("receive", lambda: self._twin.receive(timeout))
 
     def receive_many(self, max_messages: int, timeout: Seconds | None = None) -> list[Message[V]]:
         """Wait for a message, then take all that arrived, up to `max_messages`; empty after `timeout`."""
@@ -67,10 +68,8 @@ class Consumer(Handle, Generic[C, V]):
             self._await_resume("receive_many", timeout)
         except ReceiveTimeoutError:
             return []
-        with self._lock:
-            if self._taken:
-                return [self._taken.popleft() for _ in range(min(max_messages, len(self._taken)))]
-        return self._take("receive_many", max_messages, timeout)
+        found = self._at_hand("receive_many", max_messages)
+        return found or self._wait("receive_many", lambda: self._twin.receive_many(max_messages, timeout))
 
     def __iter__(self) -> Self:
         return self
@@ -85,12 +84,10 @@ class Consumer(Handle, Generic[C, V]):
         except AlreadyClosedError:
             raise StopIteration from None
         try:
-            taken = self._take("__next__", TAKEN_MAX, None)
+            found = self._at_hand("__next__", 1)
+            return found[0] if found else self._wait("__next__", self._twin.receive)
         except AlreadyClosedError:
             raise StopIteration from None
-        with self._lock:
-            self._taken.extend(taken)
-            return self._taken.popleft()
 
     def pause(self) -> None:
         """Hand out no message until `resume`: `receive`, iterations and runs wait.
@@ -114,10 +111,30 @@ class Consumer(Handle, Generic[C, V]):
         """Whether the consumer is paused."""
         return self._twin.paused
 
-    def _take(self, what: str, limit: int, timeout: Seconds | None) -> list[Message[V]]:
-        """Take messages of the twin; only a caller that has to wait for them needs a task of the loop."""
-        found: list[Message[V]] = self._call(what, lambda: self._twin._poll(limit))
-        return found or self._run(what, lambda: self._twin.receive_many(limit, timeout))
+    def _take(self, what: str, limit: int) -> None:
+        now = time.monotonic()
+        most = max(limit, next_look_ahead(self._ahead, self._found, now - self._taken_at))
+        self._taken.extend(self._call(what, lambda: self._twin._poll(most)))
+        if self._taken:
+            self._ahead, self._found, self._taken_at = most, len(self._taken), now
+
+    def _wait(self, what: str, work: Callable[[], Coroutine[Any, Any, R]]) -> R:
+        """Wait for messages; the wait is not counted as time that the application needed."""
+        try:
+            return self._run(what, work)
+        finally:
+            self._taken_at = time.monotonic()
+
+    def _at_hand(self, what: str, limit: int) -> list[Message[V]]:
+        """Up to `limit` messages that have arrived, in order, perhaps none; callers take turns."""
+        with self._lock:
+            if not self._taken:
+                self._take(what, limit)
+            if len(self._taken) > limit:
+                return [self._taken.popleft() for _ in range(limit)]
+            found = list(self._taken)
+            self._taken.clear()
+            return found
 
     def _await_resume(self, what: str, timeout: Seconds | None) -> None:
         if self._twin.paused:

@@ -48,13 +48,14 @@ class RunningConsumer(Consumer[R, V]):
         check_callable(handler)
         threads = ThreadPoolExecutor(positive("concurrency", concurrency), "anabranch handler")
         ended = threading.Event()
+        # Earlier calls may have taken messages that they did not return. A thread that holds the lock waits
+        # for the loop's thread, which therefore must not wait for the lock.
+        with self._lock:
+            taken = list(self._taken)
+            self._taken.clear()
 
         async def serve() -> RunStatistics:
             try:
-                # An iteration may have taken messages that it did not return.
-                with self._lock:
-                    taken = list(self._taken)
-                    self._taken.clear()
                 self._twin._hand_out_again(taken)
                 work = _in_threads(threads, handler)
                 return await self._twin.run(work, concurrency=concurrency, order=order, **more)

@@ -1,0 +1,23 @@
+"""How many messages a blocking consumer takes from the loop's thread at once.
+
+Crossing threads costs more than most messages do, so a quick application takes many at once. The messages of
+a slow one stay with the loop's thread: another consumer may get them when shares move, and the time for their
+processing does not run yet.
+"""
+
+from __future__ import annotations
+
+TAKEN_MAX = 2000
+"""Most messages that are taken at once, unless the caller asks for more."""
+
+AHEAD_S = 0.05
+"""About how long the application should need for the messages that are taken at once."""
+
+
+def next_look_ahead(asked: int, taken: int, used_s: float) -> int:
+    """How many messages to ask for now: the last time `asked`, of which the application took `taken`.
+
+    It needed `used_s` for them.
+    """
+    fitting = int(taken * AHEAD_S / used_s) if used_s > 0 else TAKEN_MAX
+    return max(1, min(fitting, 2 * asked, TAKEN_MAX))
