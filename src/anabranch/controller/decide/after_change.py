@@ -15,7 +15,7 @@ REFUSALS = (
     errors.SegmentNotFoundError,
     errors.SubscriptionNotFoundError,
 )
-"""A change that raises one of these has written nothing; only its caller has to know."""
+"""A change that raises one of these and left nothing unfinished has written nothing; its caller is told."""
 
 
 class NextStep(Enum):
@@ -29,12 +29,15 @@ class NextStep(Enum):
     """The topic was deleted."""
 
 
-def after_failure(error: Exception, *, settling: bool) -> NextStep:
-    """Return what follows a failed change, or a failed attempt to finish earlier changes (`settling`)."""
+def after_failure(error: Exception, *, unfinished: bool) -> NextStep:
+    """Return what follows a failed change; `unfinished` if records tell of a change that is not finished.
+
+    Such a change is decided for good, so an error that looks like a refusal does not end it.
+    """
     if isinstance(error, errors.StaleTermError):
         return NextStep.STEP_DOWN
     if isinstance(error, errors.TopicNotFoundError):
         return NextStep.TOPIC_GONE
-    if isinstance(error, REFUSALS) and not settling:
+    if isinstance(error, REFUSALS) and not unfinished:
         return NextStep.CONTINUE
     return NextStep.READ_AGAIN

@@ -145,6 +145,10 @@ class ChangeQueue:
 class Settling(Protocol):
     """Brings the topic into a finished state; both steps may be repeated."""
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether a recorded change is not finished."""
+
     async def read_again(self) -> None:
         """Read all records, after a write whose outcome is unknown."""
 
@@ -213,7 +217,7 @@ class ChangeRunner:
         try:
             result = await change()
         except Exception as error:
-            self._take(after_failure(error, settling=False))
+            self._take(after_failure(error, unfinished=self._settling.unfinished))
             raise
         if settle:
             # The change is committed, so its caller gets the result; failed consequences are retried later.
@@ -230,7 +234,7 @@ class ChangeRunner:
                 self._must_read = False
             complete = await self._settling.finish()
         except Exception as error:
-            self._take(after_failure(error, settling=True))
+            self._take(after_failure(error, unfinished=True))
             raise
         if complete:
             self._delays_s = self._lead.context.delays_s()

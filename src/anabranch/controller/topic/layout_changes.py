@@ -77,6 +77,11 @@ class LayoutChanges:
         intent = self._lead.record.intent
         return None if intent is None else {**msgspec.to_builtins(intent), "phase": self._phase}
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether the recorded operation, or one of a subscription, is not finished."""
+        return self._lead.record.intent is not None or self._subscriptions.unfinished
+
     async def read_again(self) -> None:
         """Read all records, after a write whose outcome is unknown."""
         await self._lead.reload()

@@ -58,6 +58,11 @@ class Subscriptions:
         """Subscriptions that do not follow the newest layout yet."""
         self._drains: dict[str, set[int]] = {}
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether a recorded operation on a subscription is not finished."""
+        return any(record.unfinished is not None for record in self.records.values())
+
     async def load(self) -> None:
         """Take the stored subscriptions over in this term; their consumers get a full grace period."""
         await self.records.claim_all()

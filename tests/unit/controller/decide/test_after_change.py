@@ -16,7 +16,7 @@ from anabranch.errors import (
 
 
 @pytest.mark.parametrize(
-    ("error", "change", "settling"),
+    ("error", "refused", "unfinished"),
     [
         (LayoutError("sealed"), NextStep.CONTINUE, NextStep.READ_AGAIN),
         (ConsumerBusyError("busy"), NextStep.CONTINUE, NextStep.READ_AGAIN),
@@ -27,6 +27,6 @@ from anabranch.errors import (
         (TopicNotFoundError("none"), NextStep.TOPIC_GONE, NextStep.TOPIC_GONE),
     ],
 )
-def test_the_error_decides_the_next_step(error: Exception, change: NextStep, settling: NextStep) -> None:
-    assert after_failure(error, settling=False) is change
-    assert after_failure(error, settling=True) is settling, "a refusal while settling has no caller"
+def test_the_error_decides_the_next_step(error: Exception, refused: NextStep, unfinished: NextStep) -> None:
+    assert after_failure(error, unfinished=False) is refused
+    assert after_failure(error, unfinished=True) is unfinished, "a recorded change is not refused"

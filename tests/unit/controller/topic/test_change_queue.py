@@ -13,6 +13,7 @@ from anabranch.aio import together
 from anabranch.controller.topic.change_queue import ChangeQueue, ChangeRunner
 from anabranch.controller.topic.leadership import Happened, Leadership, TopicEvent
 from anabranch.errors import (
+    ConflictError,
     LayoutError,
     NotConnectedError,
     NotLeaderError,
@@ -188,6 +189,7 @@ class Settler:
         self.trace: list[str] = []
         self.settled_at_s: list[float] = []
         self.settles = True
+        self.unfinished = False
         self.changes = ChangeRunner(lead, self, self.notify)
 
     async def read_again(self) -> None:
@@ -247,6 +249,13 @@ async def test_a_refusal_concerns_only_its_caller(settler: Settler) -> None:
     assert await settler.traced(LayoutError("sealed")) == ["settle", "change"]
     await asyncio.sleep(1.0)
     assert settler.trace == ["settle", "change"]
+
+
+async def test_an_error_that_looks_like_a_refusal_does_not_end_a_recorded_change(settler: Settler) -> None:
+    settler.unfinished = True
+    assert await settler.traced(ConflictError("a race elsewhere")) == ["settle", "change"]
+    await asyncio.sleep(1.0)
+    assert settler.trace == ["settle", "change", "read again", "settle", "settle"]
 
 
 async def test_pauses_between_failed_attempts_grow_and_start_again_after_a_success(settler: Settler) -> None:
