@@ -51,6 +51,18 @@ async def test_a_queue_moves_to_an_entry_of_one_segment(control: ControlProcesse
     assert cursors(control) == [{"work": 3}, {"work": 1}]
 
 
+async def test_a_seek_into_a_batch_is_refused_and_the_queue_stays_usable(control: ControlProcesses) -> None:
+    client = await made(control)
+    seek = pb.CommandSeek(consumer_id=0, request_id=0, segment_id=1)
+    seek.message_id.ledgerId, seek.message_id.entryId = 0, 1
+    seek.message_id.ack_set.append(6)
+    assert (await ask(client, seek=seek)).error == pb.NotAllowedError
+    assert cursors(control) == [{"work": 3}] * 2
+    del seek.message_id.ack_set[:]
+    assert not (await ask(client, seek=seek)).HasField("error")
+    assert cursors(control) == [{"work": 3}, {"work": 1}]
+
+
 async def test_a_queue_is_deleted_on_all_segments_and_begins_anew(control: ControlProcesses) -> None:
     client = await made(control)
     assert not (await ask(client, deletes=True)).HasField("error")

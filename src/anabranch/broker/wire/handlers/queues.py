@@ -27,7 +27,7 @@ async def serve_queue(
     """Make, move or delete the subscription that the command names, and answer."""
     subscription = command.subscription
     if command.HasField("seek"):
-        await seek_as_asked(controller, subscription, command.seek)
+        await seek_as_asked(connection, controller, subscription, command.seek)
     elif command.deletes:
         await _check_unused(connection, TopicName.parse(command.topic).topic, subscription)
         await controller.delete_subscription(subscription)
