@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeVar
@@ -14,13 +15,17 @@ from anabranch.admin.client.requests import AdminRequest, HttpAnswer
 from anabranch.control.cluster_admin import PulsarInternals, PulsarOwner, PulsarStats
 from anabranch.credentials.authentication import Authentication
 from anabranch.errors import (
+    AnabranchError,
     ConflictError,
     ConnectError,
     InvalidConfigurationError,
     NotFoundError,
     OperationTimeoutError,
+    ServerError,
     ServiceNotReadyError,
+    TooManyRequestsError,
     TopicNotFoundError,
+    UnknownServerError,
 )
 from anabranch.model.names import TopicName
 
@@ -31,6 +36,12 @@ CALL_S: Final = 30.0
 
 MOVING: Final = ("find owner for topic", "find ownership for topic")
 """In answers with status 412 while Pulsar moves or splits the bundle of a topic; a later call succeeds."""
+
+EXISTS: Final = "already exists"
+"""In answers with status 409 to a creation that was made before; others report a lost race in Pulsar."""
+
+MESSAGE: Final = re.compile(r"^Message: (.*)$", re.MULTILINE)
+"""The reason in answers with status 500, which also have the stack trace of the broker."""
 
 EARLIEST: Final = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
 
@@ -149,15 +160,27 @@ class PulsarAdmin:
             self._at = (failed + 1) % len(self._urls)
             self._http.url = self._urls[self._at]
             raise
-        except InvalidConfigurationError as error:
-            if is_moving(error):
-                raise ServiceNotReadyError(f"the topic has no broker now: {error}") from error
+        except (ConflictError, InvalidConfigurationError, ServerError) as error:
+            if passes(error):
+                raise ServiceNotReadyError(f"Apache Pulsar failed: {_reason(error)}") from error
             raise
 
 
-def is_moving(error: InvalidConfigurationError) -> bool:
-    """Whether Pulsar refused a call because the topic has no broker for a moment."""
-    return any(words in str(error) for words in MOVING)
+def passes(error: AnabranchError) -> bool:
+    """Whether Pulsar may carry out the same call a moment later, and the call itself is not wrong.
+
+    A broker that gives a topic up, or whose own clients lose one, fails with status 500.
+    """
+    if isinstance(error, ConflictError):
+        return EXISTS not in str(error)
+    if isinstance(error, InvalidConfigurationError):
+        return any(words in str(error) for words in MOVING)
+    return isinstance(error, (TooManyRequestsError, UnknownServerError))
+
+
+def _reason(error: AnabranchError) -> str:
+    found = MESSAGE.search(str(error))
+    return str(error) if found is None else found[1]
 
 
 def admin_urls(text: str) -> tuple[str, ...]:

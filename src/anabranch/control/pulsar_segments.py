@@ -19,7 +19,7 @@ from anabranch.control.topic_marks import READY_PROPERTY, NewTopics, marks_of
 from anabranch.controller.decide.admission import Roster
 from anabranch.controller.decide.consistency import LogState
 from anabranch.controller.ports.segments import Aim, Drained, SegmentLoad
-from anabranch.errors import NotAllowedError, TopicNotFoundError
+from anabranch.errors import NotAllowedError, ServiceNotReadyError, TopicNotFoundError
 from anabranch.metadata.records import InitialPosition
 from anabranch.model.drains import ALL, Ranges
 from anabranch.model.inheritance import Pieces
@@ -62,13 +62,17 @@ class PulsarSegments:
         except TopicNotFoundError:
             state, missing = "created", dict(subscriptions)
             await self._admin.create(topic, marks_of(place.name, self._made.installation))
-        if state != "sealed" and topic != place.name:
-            await self._make_ready(topic, known=state == "open")
-        for sub, start in sorted(missing.items()):
-            if state == "created":
-                await self._admin.create_subscription(topic, sub, earliest=start == "earliest")
-            else:
-                await self.create_subscription(place, sub, start, term)
+        try:
+            if state != "sealed" and topic != place.name:
+                await self._make_ready(topic, known=state == "open")
+            for sub, start in sorted(missing.items()):
+                if state == "created":
+                    await self._admin.create_subscription(topic, sub, earliest=start == "earliest")
+                else:
+                    await self.create_subscription(place, sub, start, term)
+        except TopicNotFoundError as error:
+            # Another broker than the owner answers first, and may not know the new topic yet.
+            raise ServiceNotReadyError(f"{topic} is not known to all brokers of Pulsar yet") from error
         return state
 
     async def _make_ready(self, topic: TopicName, *, known: bool) -> None:
