@@ -51,6 +51,7 @@ class PulsarInternals(msgspec.Struct, rename="camel"):
     state: str = ""
     pending_add_entries_count: int = 0
     cursors: dict[str, Any] = {}
+    number_of_entries: int = 0
 
     @property
     def is_terminated(self) -> bool:
@@ -95,8 +96,11 @@ class ClusterAdmin(Protocol):
 
     async def internals(self, topic: TopicName) -> PulsarInternals: ...
 
-    async def create_subscription(self, topic: TopicName, name: str, *, earliest: bool) -> None:
-        """Create a subscription; one that exists stays where it is."""
+    async def create_subscription(self, topic: TopicName, name: str, *, earliest: bool) -> bool:
+        """Create a subscription; False if it exists, and then it stays where it is.
+
+        A creation at earliest that fails may have made the subscription, and left it at the end.
+        """
 
     async def delete_subscription(self, topic: TopicName, name: str) -> None:
         """Delete a subscription with its consumers; one that is gone is fine, also with its topic."""

@@ -43,9 +43,9 @@ class LeasedAdmin:
         self._check()
         await self._admin.set_properties(topic, properties)
 
-    async def create_subscription(self, topic: TopicName, name: str, *, earliest: bool) -> None:
+    async def create_subscription(self, topic: TopicName, name: str, *, earliest: bool) -> bool:
         self._check()
-        await self._admin.create_subscription(topic, name, earliest=earliest)
+        return await self._admin.create_subscription(topic, name, earliest=earliest)
 
     async def delete_subscription(self, topic: TopicName, name: str) -> None:
         self._check()

@@ -101,16 +101,17 @@ class PulsarAdmin:
     async def internals(self, topic: TopicName) -> PulsarInternals:
         return await self._read(topic, "/internalStats", PulsarInternals)
 
-    async def create_subscription(self, topic: TopicName, name: str, *, earliest: bool) -> None:
+    async def create_subscription(self, topic: TopicName, name: str, *, earliest: bool) -> bool:
         try:
             # Without a body the subscription would begin at the end of the topic.
             await self._call("PUT", topic, _subscription(name), body=EARLIEST if earliest else "latest")
         except ConflictError:
-            return
+            return False
         except InvalidConfigurationError as error:
             # Also the answer to calls that create one subscription at the same time.
             await self.internals(topic)
             raise ServiceNotReadyError(f"{topic} has no subscription {name} yet: {error}") from error
+        return True
 
     async def delete_subscription(self, topic: TopicName, name: str) -> None:
         with suppress(TopicNotFoundError):

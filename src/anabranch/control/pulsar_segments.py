@@ -31,6 +31,9 @@ SEAL_CHECK_S: Final = 0.5
 
 SEAL_CHECKS: Final = 5
 
+EARLIEST_ENTRY: Final = (-1, -1)
+"""Ledger and entry of Pulsar's position before all messages."""
+
 FOR_EVER: Final = NewTopics()
 
 
@@ -108,7 +111,19 @@ class PulsarSegments:
     ) -> None:
         topic, earliest = pulsar_topic(place.name), start == "earliest"
         async with self._quiet.call(topic):
-            await self._admin.create_subscription(topic, subscription, earliest=earliest)
+            made = await self._admin.create_subscription(topic, subscription, earliest=earliest)
+            if earliest and not made and await self._misses_entries(topic, subscription):
+                # Pulsar creates a subscription at the end and moves it then. An earlier attempt may have
+                # failed between the two; no consumer has used the subscription since.
+                await self._admin.seek_to_entry(topic, subscription, *EARLIEST_ENTRY)
+
+    async def _misses_entries(self, topic: TopicName, subscription: str) -> bool:
+        """Whether a subscription that was never used begins behind the first entry."""
+        found = (await self._admin.stats(topic, precise=True)).subscriptions.get(subscription)
+        # In this order: entries that arrive meanwhile may only cause a move that changes nothing. Pulsar does
+        # not finish the move of a subscription of a sealed topic without entries.
+        entries = (await self._admin.internals(topic)).number_of_entries
+        return found is not None and found.msg_backlog < entries
 
     async def delete_subscription(self, place: Place, subscription: str, term: int) -> None:
         topic = pulsar_topic(place.name)

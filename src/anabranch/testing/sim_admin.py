@@ -128,14 +128,15 @@ class SimAdmin(SimCalls):
 
         return await self.call(topic, work)
 
-    async def create_subscription(self, topic: TopicName, name: str, *, earliest: bool) -> None:
+    async def create_subscription(self, topic: TopicName, name: str, *, earliest: bool) -> bool:
         start = "earliest" if earliest else "latest"
-        await self.subscription_call(
-            topic,
-            lambda broker: _existing(
-                broker, topic, lambda logs, place: logs.create_subscription(place, name, start)
-            ),
-        )
+
+        async def work(broker: Broker) -> bool:
+            known = name in (await _log(broker, topic)).subscriptions
+            await _existing(broker, topic, lambda logs, place: logs.create_subscription(place, name, start))
+            return not known
+
+        return await self.subscription_call(topic, work)
 
     async def delete_subscription(self, topic: TopicName, name: str) -> None:
         with suppress(TopicNotFoundError):

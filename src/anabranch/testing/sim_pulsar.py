@@ -53,6 +53,8 @@ class SimPulsar:
         self.found: dict[TopicName, SimTopic] = {}
         self.deleted: list[TopicName] = []
         self.before = before
+        self.interrupted_creations = 0
+        """How many of the next subscriptions at earliest are made at the end, and not moved from there."""
 
     async def create(self, topic: TopicName, properties: Mapping[str, str]) -> None:
         await self.before()
@@ -104,11 +106,21 @@ class SimPulsar:
     async def internals(self, topic: TopicName) -> PulsarInternals:
         found = await self._topic(topic)
         state = "Terminated" if found.terminated else "LedgerOpened"
-        return PulsarInternals(state, found.pending_appends, dict.fromkeys(found.cursors))
+        return PulsarInternals(
+            state, found.pending_appends, dict.fromkeys(found.cursors), len(found.times_ms)
+        )
 
-    async def create_subscription(self, topic: TopicName, name: str, *, earliest: bool) -> None:
+    async def create_subscription(self, topic: TopicName, name: str, *, earliest: bool) -> bool:
         found = await self._topic(topic)
-        found.cursors.setdefault(name, 0 if earliest else len(found.times_ms))
+        if name in found.cursors:
+            return False
+        found.cursors[name] = len(found.times_ms)
+        if earliest and self.interrupted_creations:
+            self.interrupted_creations -= 1
+            raise ServiceNotReadyError(f"{topic} has no subscription {name} yet")
+        if earliest:
+            found.cursors[name] = 0
+        return True
 
     async def delete_subscription(self, topic: TopicName, name: str) -> None:
         await self.before()

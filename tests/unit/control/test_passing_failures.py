@@ -81,3 +81,16 @@ async def test_a_new_topic_that_a_broker_does_not_know_yet_is_asked_for_again(
     control.pulsar.before = lose_the_new_topic
     assert (await Admin(control).ask("POST", f"{ORDERS}/split/0")).status == 204
     assert (await control.controller()) is leader, "the leader does not take its topic for deleted"
+
+
+async def test_a_subscription_whose_creation_failed_half_way_misses_no_message(
+    control: ControlProcesses,
+) -> None:
+    """Pulsar makes a subscription at the end, and moves it to the first message then."""
+    await control[0].controllers.create_topic(TOPIC, 2)
+    for topic in control.pulsar.found.values():
+        topic.times_ms += [1, 2, 3]
+    control.pulsar.interrupted_creations = 1
+    answer = await Admin(control).ask("PUT", f"{ORDERS}/subscriptions/audit")
+    assert answer.status == 204
+    assert [topic.cursors for topic in control.pulsar.found.values()] == [{"audit": 0}] * 2

@@ -76,7 +76,11 @@ class Segments(Protocol):
     async def create_subscription(
         self, place: Place, subscription: str, start: InitialPosition, term: int
     ) -> None:
-        """Create the subscription if it does not exist."""
+        """Create the subscription if it does not exist.
+
+        A creation is repeated until it succeeds, and consumers wait until then. So one at earliest may move
+        a subscription that an earlier attempt has made.
+        """
 
     async def delete_subscription(self, place: Place, subscription: str, term: int) -> None: ...
 
