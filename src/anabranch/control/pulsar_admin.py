@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
@@ -33,6 +33,10 @@ T = TypeVar("T")
 
 CALL_S: Final = 30.0
 """How long one call may take. Pulsar leaves some calls about deleted topics without an answer."""
+
+ANSWER_S: Final = 10.0
+"""How long an answer may take to a call that takes effect at once, or never. Pulsar gives some calls about a
+topic that moves meanwhile no answer, and a later call succeeds."""
 
 MOVING: Final = ("find owner for topic", "find ownership for topic")
 """In answers with status 412 while Pulsar moves or splits the bundle of a topic; a later call succeeds."""
@@ -93,7 +97,8 @@ class PulsarAdmin:
         return await self._read(topic, "/properties", dict[str, str])
 
     async def set_properties(self, topic: TopicName, properties: Mapping[str, str]) -> None:
-        await self._call("PUT", topic, "/properties", body=dict(properties))
+        with _answered():
+            await self._call("PUT", topic, "/properties", body=dict(properties), answer_s=ANSWER_S)
 
     async def stats(self, topic: TopicName, *, precise: bool = False) -> PulsarStats:
         return await self._read(topic, "/stats?getPreciseBacklog=true" if precise else "/stats", PulsarStats)
@@ -141,20 +146,24 @@ class PulsarAdmin:
 
     async def _read(self, topic: TopicName, path: str, kind: type[T]) -> T:
         try:
-            return await self._send(AdminRequest("GET", _path(topic) + path, _json(kind)))
+            with _answered():
+                return await self._send(AdminRequest("GET", _path(topic) + path, _json(kind)), ANSWER_S)
         except NotFoundError as error:
             raise TopicNotFoundError(f"Pulsar has no topic {topic}") from error
 
-    async def _call(self, method: str, topic: TopicName, path: str = "", *, body: object = None) -> None:
+    async def _call(
+        self, method: str, topic: TopicName, path: str = "", *, body: object = None, answer_s: float = CALL_S
+    ) -> None:
+        request = AdminRequest(method, _path(topic) + path, lambda answer: None, body=body)
         try:
-            await self._send(AdminRequest(method, _path(topic) + path, lambda answer: None, body=body))
+            await self._send(request, answer_s)
         except NotFoundError as error:
             raise TopicNotFoundError(f"Pulsar has no topic {topic}, or it lacks the subscription") from error
 
-    async def _send(self, request: AdminRequest[T]) -> T:
+    async def _send(self, request: AdminRequest[T], answer_s: float = CALL_S) -> T:
         failed = self._at
         try:
-            return await self._http.send(request)
+            return await self._http.send(request, answer_s)
         except (ConnectError, OperationTimeoutError):
             # A redirect may have led to a broker that is gone now; the next call begins at the next address.
             # Calls that failed at the same address count once.
@@ -182,6 +191,15 @@ def passes(error: AnabranchError) -> bool:
 def _reason(error: AnabranchError) -> str:
     found = MESSAGE.search(str(error))
     return str(error) if found is None else found[1]
+
+
+@contextmanager
+def _answered() -> Iterator[None]:
+    """Let a call without an answer be repeated; it takes effect at once, or never."""
+    try:
+        yield
+    except OperationTimeoutError as error:
+        raise ServiceNotReadyError(str(error)) from error
 
 
 def admin_urls(text: str) -> tuple[str, ...]:

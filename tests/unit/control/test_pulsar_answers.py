@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from collections.abc import Awaitable, Callable
 
 import pytest
 
+from anabranch.control import pulsar_admin
 from anabranch.control.pulsar_admin import PulsarAdmin, passes
 from anabranch.errors import (
     AnabranchError,
@@ -76,6 +78,36 @@ async def test_a_broker_that_gives_a_topic_up_is_asked_again_later() -> None:
     finally:
         await admin.close()
         server.close()
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda admin: admin.set_properties(TOPIC, {"ready": "true"}),
+        lambda admin: admin.internals(TOPIC),
+        lambda admin: admin.stats(TOPIC),
+    ],
+)
+async def test_a_call_without_an_answer_is_made_again_at_the_next_address(
+    monkeypatch: pytest.MonkeyPatch, call: Callable[[PulsarAdmin], Awaitable[object]]
+) -> None:
+    """Pulsar 4.0.7 leaves such calls without an answer if it unloads the topic meanwhile."""
+    monkeypatch.setattr(pulsar_admin, "ANSWER_S", 0.05)
+    silent = socket.create_server(("127.0.0.1", 0))
+    pulsar = PulsarAnswers((200, "the state of a topic"))
+    server = await asyncio.start_server(pulsar.serve, "127.0.0.1", 0)
+    ports = silent.getsockname()[1], server.sockets[0].getsockname()[1]
+    admin = PulsarAdmin([f"http://127.0.0.1:{port}" for port in ports])
+    try:
+        with pytest.raises(ServiceNotReadyError, match="did not answer"):
+            await call(admin)
+        await call(admin)
+        assert len(pulsar.asked) == 1
+    finally:
+        await admin.close()
+        server.close()
+        silent.close()
 
 
 @pytest.mark.real_time
