@@ -140,6 +140,15 @@ def test_a_subscription_that_a_late_deletion_hits_is_caught(monkeypatch: pytest.
     assert_caught("lacks the subscription again", step=CONTROL, first=3)
 
 
+def test_a_subscription_that_was_left_half_made_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pulsar makes a subscription at the end, and fails before it has moved it to the first message."""
+    favour_control(monkeypatch, **CALM, operations=1)
+    monkeypatch.setattr(control_run, "REUSES", (3,))
+    monkeypatch.setattr(control_run, "INTERRUPT_CHANCES", (0.5,))
+    monkeypatch.setattr(SimAdmin, "seek_to_entry", do_nothing)
+    assert_caught("the subscription again misses messages", step=CONTROL)
+
+
 def test_a_leader_that_does_not_wait_for_the_calls_of_a_dead_one_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -124,17 +124,22 @@ class SimAdmin(SimCalls):
             log = await _log(broker, topic)
             durable = {name: None for name, one in log.subscriptions.items() if one.durable}
             pending = self.cluster.foreign.pending.get(str(topic), 0)
-            return PulsarInternals("Terminated" if log.log.sealed else "LedgerOpened", pending, durable)
+            state, extent = "Terminated" if log.log.sealed else "LedgerOpened", log.log.extent
+            return PulsarInternals(state, pending, durable, extent.next_ordinal - extent.first_ordinal)
 
         return await self.call(topic, work)
 
     async def create_subscription(self, topic: TopicName, name: str, *, earliest: bool) -> bool:
-        start = "earliest" if earliest else "latest"
-
         async def work(broker: Broker) -> bool:
-            known = name in (await _log(broker, topic)).subscriptions
+            if name in (await _log(broker, topic)).subscriptions:
+                return False
+            fails = earliest and self.cluster.foreign.interrupts_creation()
+            start = "earliest" if earliest and not fails else "latest"
             await _existing(broker, topic, lambda logs, place: logs.create_subscription(place, name, start))
-            return not known
+            if fails:
+                self.cluster.counts["subscription half made"] += 1
+                raise ServiceNotReadyError(f"{topic} could not move the subscription {name} to its start")
+            return True
 
         return await self.subscription_call(topic, work)
 

@@ -4,6 +4,7 @@
   unloaded, or until its broker is gone.
 - A topic that moved to another broker, or was recovered by one, has an empty ledger at its end. Once it is
   terminated, its last message id is entry -1 of that ledger, as if the topic were empty.
+- A subscription is made at the end and moved then. Between the two its creation may fail.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ class ForeignTopics:
         """How probable it is that a terminate leaves appends pending."""
         self.move_chance = 0.0
         """How probable it is that a topic moves to another broker right before it is terminated."""
+        self.interrupt_chance = 0.0
+        """How probable it is that the creation of a subscription ends before it is moved from the end."""
         self.pending: dict[str, int] = {}
         """By topic: appends that were under way when it was terminated, and never complete."""
         self.stuck = 0
@@ -50,6 +53,10 @@ class ForeignTopics:
         if self._rng.random() < self.stuck_chance:
             self.pending[str(topic)] = self._rng.randrange(1, 5)
             self.stuck += 1
+
+    def interrupts_creation(self) -> bool:
+        """Whether the creation of a subscription fails half-way this time."""
+        return self.interrupt_chance > 0.0 and self._rng.random() < self.interrupt_chance
 
     def unloaded(self, topic: TopicName) -> None:
         self.pending.pop(str(topic), None)

@@ -171,11 +171,13 @@ class MetadataWitness(WireListener):
         return record is not None and record.unfinished is not None
 
     def check_cursors(self, sub: str) -> None:
-        """A confirmed subscription exists on every active segment (L3)."""
+        """A confirmed subscription from earliest, not used yet, has every message of active segments (L3)."""
         for segment in () if self.layout is None else self.layout.active:
             log = self._log(segment.id)
             if log is not None and sub not in log.cursors:
                 self._wrong(f"segment {segment.id} lacks the subscription {sub}")
+            elif log is not None and log.cursors[sub].acks.mark > log.extent.first_ordinal:
+                self._wrong(f"the subscription {sub} misses messages of segment {segment.id}")
 
     def _check_sharing(self, sub: str, record: SubscriptionRecord) -> None:
         """A segment has one reader, or all of its readers share it (W1)."""

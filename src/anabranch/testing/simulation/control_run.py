@@ -45,6 +45,8 @@ STUCK_CHANCES = (0.0, 0.0, 0.5)
 """How probable it is that a terminate leaves appends pending."""
 MOVE_CHANCES = (0.0, 0.9, 0.9)
 """How probable it is that a topic moves to another broker right before it is terminated."""
+INTERRUPT_CHANCES = (0.0, 0.0, 0.5)
+"""How probable it is that the creation of a subscription fails half-way."""
 REUSES = (0, 0, 2, 3)
 """How often the name of a subscription is used again."""
 
@@ -113,6 +115,8 @@ class ControlRun:
         cluster.admin_trouble = rng.choice(ADMIN_TROUBLES)
         cluster.foreign.stuck_chance = rng.choice(STUCK_CHANCES)
         cluster.foreign.move_chance = rng.choice(MOVE_CHANCES)
+        rng = self.loop.random("half-made subscriptions")
+        cluster.foreign.interrupt_chance = rng.choice(INTERRUPT_CHANCES)
         rng = self.loop.random("pauses at steps")
         for step in rng.sample(STEPS, rng.choice(STEP_PAUSES)):
             cluster.pauses_at[step] = rng.uniform(*PAUSES_S)
@@ -125,7 +129,7 @@ class ControlRun:
         cluster = self.cluster
         cluster.admin_trouble = AdminTrouble()
         cluster.pauses_at.clear()
-        cluster.foreign.stuck_chance = 0.0
+        cluster.foreign.stuck_chance = cluster.foreign.interrupt_chance = 0.0
         cluster.store_trouble.heal()
         cluster.network.heal()
         await asyncio.sleep(max(0.0, cluster.trouble_until_s - self.loop.time()))
