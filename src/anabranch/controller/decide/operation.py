@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from anabranch.errors import ConflictError, LayoutError
 from anabranch.metadata.records import IntentRecord, OperationKind, StepRecord
 from anabranch.model.autoscale import record_action
+from anabranch.model.inheritance import Piece, Pieces, inherit
 from anabranch.model.layout import Layout, Segment, SegmentState
 from anabranch.model.names import Place, TopicName
 from anabranch.model.observed import LoadHistory
@@ -260,3 +261,14 @@ def _apply(layout: Layout, kind: OperationKind, step: StepRecord, now_ms: int, f
 
 def _child_count(kind: OperationKind, step: StepRecord) -> int:
     return len(step.parent_ids) if kind == "migrate" else len(step.points) + 1
+
+
+def heirs(children: Sequence[Place], sealed: Sequence[Piece]) -> dict[Place, Pieces]:
+    """The sequence ids that each child inherits; children without any are left out."""
+    found = {}
+    for child in children:
+        assert child.name.segment is not None
+        pieces = inherit(child.name.segment.range, sealed)
+        if pieces:
+            found[child] = pieces
+    return found

@@ -21,10 +21,10 @@ from anabranch.controller.layout_watches import LayoutWatches
 from anabranch.controller.topic.leadership import Happened, Leadership, Notify
 from anabranch.controller.topic.scaling import Scaling
 from anabranch.controller.topic.subscriptions import Subscriptions
-from anabranch.errors import AnabranchError, StaleTermError, in_words
+from anabranch.errors import AnabranchError, StaleTermError, TopicNotFoundError, in_words
 from anabranch.metadata.layouts import layout_of, with_layout
 from anabranch.metadata.records import GarbageRecord, IntentRecord, TopicRecord
-from anabranch.model.inheritance import Piece, Pieces, inherit
+from anabranch.model.inheritance import Pieces
 from anabranch.model.layout import Layout
 from anabranch.model.names import Place, TopicName
 from anabranch.model.policies.retention import Retention
@@ -124,7 +124,7 @@ class LayoutChanges:
     async def _mend(self, seen: Inconsistency) -> None:
         """Replace segments whose logs take no messages, and report logs that are gone."""
         for id_ in seen.lost:
-            self._lead.report_lost(id_, "its log was gone and began empty; its earlier messages are lost")
+            self._lead.report_begun_empty(id_)
         if seen.sealed:
             reason = "the log is sealed, but the layout said that it is active"
             log.warning("%s: segments %s: %s; they are replaced", self._lead.name, seen.sealed, reason)
@@ -160,9 +160,9 @@ class LayoutChanges:
             f"{kind}.created", children, lambda place: segments.create(place, subscriptions, term)
         )
         self._phase = "sealing"
-        sealed = await self._each(f"{kind}.sealed", parents, lambda place: segments.seal(place, term))
+        sealed = await self._each(f"{kind}.sealed", parents, self._seal)
         self._phase = "inheriting"
-        heirs = _heirs(children, [piece for pieces in sealed for piece in pieces])
+        heirs = operation.heirs(children, [piece for pieces in sealed for piece in pieces])
         await self._each(
             f"{kind}.inherited", [*heirs], lambda place: segments.inherit(place, heirs[place], term)
         )
@@ -173,6 +173,17 @@ class LayoutChanges:
         self._phase = None
         await self._context.failpoints.reach(f"{kind}.committed")
         self._publish()
+
+    async def _seal(self, place: Place) -> Pieces:
+        """Seal a parent; one whose log is gone begins empty first, so that its readers find an end."""
+        segments, term = self._context.segments, self._lead.term
+        try:
+            return await segments.seal(place, term)
+        except TopicNotFoundError:
+            state = await segments.create(place, self._subscriptions.for_new(), term)
+            if state == "created" and (parent := self._lead.find(place.name)) is not None:
+                self._lead.report_begun_empty(parent.id)
+            return await segments.seal(place, term)
 
     async def _each(
         self, step: str, places: Sequence[Place], verb: Callable[[Place], Coroutine[Any, Any, T]]
@@ -286,14 +297,3 @@ class LayoutChanges:
                 record, garbage=tuple(item for item in record.garbage if item.name not in names)
             )
         )
-
-
-def _heirs(children: Sequence[Place], sealed: Sequence[Piece]) -> dict[Place, Pieces]:
-    """The sequence ids that each child inherits; children without any are left out."""
-    found = {}
-    for child in children:
-        assert child.name.segment is not None
-        pieces = inherit(child.name.segment.range, sealed)
-        if pieces:
-            found[child] = pieces
-    return found

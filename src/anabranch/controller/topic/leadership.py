@@ -178,6 +178,9 @@ class Leadership:
             self.lost[f"segment {segment_id}"] = what
             log.error("%s: segment %d: %s", self.name, segment_id, what)
 
+    def report_begun_empty(self, segment_id: int) -> None:
+        self.report_lost(segment_id, "its log was gone and began empty; its earlier messages are lost")
+
     async def load(self, segment: Segment) -> SegmentLoad | None:
         """The segment's load as its owner measures it; None if the owner does not answer."""
         try:

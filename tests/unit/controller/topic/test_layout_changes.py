@@ -51,6 +51,17 @@ async def test_a_log_that_is_gone_begins_empty_and_is_reported(
     assert await plane.audit(TOPIC)
 
 
+async def test_a_segment_whose_log_is_gone_is_split_and_reported(plane: ControlPlane) -> None:
+    controller = await plane.lead(segments=2)
+    await plane.join("c")
+    gone = controller.layout.active[0].id
+    del plane.disk.stored[plane.segment(controller.layout, gone)]
+    layout = await plane.call(controller.split(gone))
+    assert len(layout.active) == 3
+    assert "earlier messages are lost" in str(controller.why()["troubles"])
+    assert layout == await plane.audit()
+
+
 async def test_consumers_pass_over_a_sealed_segment_whose_log_is_gone(plane: ControlPlane) -> None:
     controller = await plane.lead(segments=1)
     before = controller.layout
