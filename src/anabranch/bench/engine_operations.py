@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import sys
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -16,7 +17,7 @@ from anabranch import AsyncAdminClient
 from anabranch.bench.results import Row, percentile_ms
 from anabranch.control.drain_polls import AT_ONCE
 from anabranch.control.pulsar_admin import PulsarAdmin, admin_urls
-from anabranch.errors import AnabranchError, ConflictError
+from anabranch.errors import AnabranchError, ConflictError, in_words
 from anabranch.model.names import TopicName
 from anabranch.testing.pulsar.control import ControlServer
 
@@ -72,8 +73,9 @@ async def _change_until(admin: AsyncAdminClient, topic: str, until_s: float) -> 
                 await admin.split(topic, active[0], timeout=CALL_S)
             else:
                 await admin.merge(topic, active, timeout=CALL_S)
-        except AnabranchError:
+        except AnabranchError as error:
             # Pulsar moves topics between its brokers; the leader finishes the operation by itself.
+            print(f"    {topic} was not changed in time: {in_words(error)}", file=sys.stderr, flush=True)
             times_s.append(0.0)
             await asyncio.sleep(PAUSE_S)
             continue
