@@ -38,8 +38,8 @@ ANSWER_S: Final = 10.0
 """How long an answer may take to a call that takes effect at once, or never. Pulsar gives some calls about a
 topic that moves meanwhile no answer, and a later call succeeds."""
 
-MOVING: Final = ("find owner for topic", "find ownership for topic")
-"""In answers with status 412 while Pulsar moves or splits the bundle of a topic; a later call succeeds."""
+MOVING: Final = ("find owner for topic", "find ownership for topic", "Subscription Busy")
+"""In answers with status 412 while Pulsar moves a topic or a subscription; a later call succeeds."""
 
 EXISTS: Final = "already exists"
 """In answers with status 409 to a creation that was made before; others report a lost race in Pulsar."""

@@ -31,6 +31,7 @@ STACK = f"\n --- An unexpected error occurred in the server ---\n\nMessage: {NOT
     [
         (InvalidConfigurationError(f"Can't find owner for topic {TOPIC}"), True),
         (InvalidConfigurationError("Failed to find ownership for topic:persistent://public/default/t"), True),
+        (InvalidConfigurationError("Failed for Subscription Busy: Failed to fence subscription"), True),
         (InvalidConfigurationError("Topic has active producers/subscriptions"), False),
         (ConflictError("Concurrent modification"), True),
         (ConflictError("This topic already exists"), False),
