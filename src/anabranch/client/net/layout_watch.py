@@ -153,6 +153,8 @@ class LayoutWatch:
         self.topic = self._topic = topic
         self._changed = changed
         self._create = create
+        self.publishes_readable = False
+        """Whether a broker of ours refuses the first lookup if the topic demands encryption."""
         self._gone = gone
         self._session = 0
         self._by_low_half = False
@@ -226,14 +228,7 @@ class LayoutWatch:
         self._first = asyncio.get_running_loop().create_future()
         self._connection = connection
         connection.watches[self._session] = self
-        connection.send(
-            pb.CommandScalableTopicLookup(
-                session_id=self._session,
-                topic=str(self._topic),
-                create_if_missing=self._create and self.current is None,
-                with_pruned=True if with_pruned and connection.is_ours else None,
-            )
-        )
+        connection.send(self._lookup(connection, with_pruned=with_pruned))
         try:
             async with asyncio.timeout(self._pool.operation_timeout_s):
                 await self._first
@@ -250,6 +245,17 @@ class LayoutWatch:
             raise
         finally:
             self._first = None
+
+    def _lookup(self, connection: BrokerConnection, *, with_pruned: bool) -> pb.CommandScalableTopicLookup:
+        is_first = self.current is None
+        command = pb.CommandScalableTopicLookup(
+            session_id=self._session, topic=str(self._topic), create_if_missing=self._create and is_first
+        )
+        if connection.is_ours and with_pruned:
+            command.with_pruned = True
+        if connection.is_ours and is_first and self.publishes_readable:
+            command.publishes_readable = True
+        return command
 
     async def _look_up_partitions(self, connection: BrokerConnection) -> TopicLayout:
         """Return the layout of a classic topic; a broker without layouts does not tell when it changes."""

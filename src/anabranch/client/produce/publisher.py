@@ -85,6 +85,7 @@ class Publisher(MessageAdding, Generic[T]):
         self._watch = LayoutWatch(
             self._pool, topic, lambda layout: self._follow(layout), gone=self._topic_gone
         )
+        self._watch.publishes_readable = options.encryption is None
 
     async def _open(self) -> None:
         """Look the topic up; with a name of the caller's, or exclusive access, register with all segments."""

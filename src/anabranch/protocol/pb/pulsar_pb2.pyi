@@ -2911,10 +2911,13 @@ class CommandScalableTopicLookup(_message.Message):
     TOPIC_FIELD_NUMBER: _builtins.int
     CREATE_IF_MISSING_FIELD_NUMBER: _builtins.int
     WITH_PRUNED_FIELD_NUMBER: _builtins.int
+    PUBLISHES_READABLE_FIELD_NUMBER: _builtins.int
     session_id: _builtins.int
     topic: _builtins.str
     create_if_missing: _builtins.bool
     with_pruned: _builtins.bool
+    publishes_readable: _builtins.bool
+    """The client will publish readable messages. The broker refuses the lookup if the topic demands encryption."""
     def __init__(
         self,
         *,
@@ -2922,10 +2925,11 @@ class CommandScalableTopicLookup(_message.Message):
         topic: _builtins.str | None = ...,
         create_if_missing: _builtins.bool | None = ...,
         with_pruned: _builtins.bool | None = ...,
+        publishes_readable: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_if_missing", b"create_if_missing", "session_id", b"session_id", "topic", b"topic", "with_pruned", b"with_pruned"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_if_missing", b"create_if_missing", "publishes_readable", b"publishes_readable", "session_id", b"session_id", "topic", b"topic", "with_pruned", b"with_pruned"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_if_missing", b"create_if_missing", "session_id", b"session_id", "topic", b"topic", "with_pruned", b"with_pruned"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_if_missing", b"create_if_missing", "publishes_readable", b"publishes_readable", "session_id", b"session_id", "topic", b"topic", "with_pruned", b"with_pruned"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

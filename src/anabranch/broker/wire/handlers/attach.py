@@ -18,7 +18,9 @@ from anabranch.errors import (
     TopicNotFoundError,
 )
 from anabranch.model.names import TopicName
+from anabranch.protocol.encryption import EncryptionRequiredError
 from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.protocol.wire_errors import ENCRYPTION_REQUIRED
 
 METADATA_BYTES_MAX = 1024
 
@@ -60,6 +62,12 @@ async def check_known(services: Services, name: TopicName, subscription: str) ->
         raise SubscriptionNotFoundError(
             f"{name} has no subscription {subscription}, and none is created on first use; create it first"
         )
+
+
+def check_encryption(services: Services, name: TopicName) -> None:
+    """Raise EncryptionRequiredError if the topic takes no readable messages."""
+    if services.policies.of(name).encryption_required:
+        raise EncryptionRequiredError(f"{ENCRYPTION_REQUIRED}{name}; give the producer an encryption key")
 
 
 def metadata_of(pairs: Iterable[pb.KeyValue]) -> dict[str, str]:

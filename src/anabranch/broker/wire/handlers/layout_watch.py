@@ -9,6 +9,7 @@ from anabranch.broker.cluster.data_plane import DataPlane
 from anabranch.broker.cluster.directory import Directory
 from anabranch.broker.wire.command_handler import CommandHandler, refuse_with
 from anabranch.broker.wire.connection import ServerConnection
+from anabranch.broker.wire.handlers.attach import check_encryption
 from anabranch.broker.wire.java_m1 import understands_ends
 from anabranch.broker.wire.services import Services
 from anabranch.errors import AnabranchError, NotAllowedError, TopicExistsError, TopicNotFoundError
@@ -120,6 +121,8 @@ async def look_up_layout(connection: ServerConnection, command: pb.CommandScalab
         raise NotAllowedError(f"{given} has no layout")
     if given.partition is not None:
         raise TopicNotFoundError(f"{given} is a partition; open {given.partitioned_topic} instead")
+    if command.publishes_readable:
+        check_encryption(services, given)
     key, create = (_LAYOUT, command.session_id), command.create_if_missing
     session = LayoutSession(connection, command.session_id, given, with_pruned=command.with_pruned)
     connection.pushes.open_session(key, session)

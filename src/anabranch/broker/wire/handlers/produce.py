@@ -15,17 +15,15 @@ from anabranch.broker.serving.publish_credit import CreditTotals
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.broker.wire.command_handler import CommandHandler
 from anabranch.broker.wire.connection import ServerConnection
-from anabranch.broker.wire.handlers.attach import close_once_begun, metadata_of, open_log
+from anabranch.broker.wire.handlers.attach import check_encryption, close_once_begun, metadata_of, open_log
 from anabranch.broker.wire.services import Services
 from anabranch.errors import NotAllowedError, ServiceNotReadyError
 from anabranch.model.inheritance import UNKNOWN
 from anabranch.model.names import TopicName, validate_client_name, validate_subscription
 from anabranch.model.ranges import FULL
-from anabranch.protocol.encryption import EncryptionRequiredError
 from anabranch.protocol.frames import deliverable_bytes
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import SETTLE
-from anabranch.protocol.wire_errors import ENCRYPTION_REQUIRED
 
 
 async def open_producer(connection: ServerConnection, command: pb.CommandProducer) -> None:
@@ -53,8 +51,8 @@ async def _open_on(connection: ServerConnection, command: pb.CommandProducer, se
         await segment.log.flush()
         connection.send(_success(connection, command, segment, command.producer_name))
         return
-    if services.policies.of(name).encryption_required and not command.encrypted:
-        raise EncryptionRequiredError(f"{ENCRYPTION_REQUIRED}{name}; give the producer an encryption key")
+    if not command.encrypted:
+        check_encryption(services, name)
     schema = command.schema if command.HasField("schema") else None
     schema_version = b""
     if schema is not None or services.schemas.exist:
