@@ -13,6 +13,7 @@ from random import Random
 from typing import Any, Generic, ParamSpec, TypeVar
 from weakref import WeakMethod
 
+from anabranch.arguments import check_number, refused
 from anabranch.errors import AnabranchError, InvalidConfigurationError, OperationTimeoutError
 
 P = ParamSpec("P")
@@ -222,12 +223,13 @@ class Backoff:
     """Each wait is varied by up to this part of itself, so that clients do not come back at one moment."""
 
     def __post_init__(self) -> None:
+        for name, least in (("initial", 0), ("maximum", 0), ("multiplier", 1), ("jitter", 0)):
+            check_number(f"{name} of a backoff", getattr(self, name), least=least)
         if not 0 < self.initial <= self.maximum or not math.isfinite(self.maximum):
-            raise InvalidConfigurationError(
-                f"a backoff needs 0 < initial <= maximum, not {self.initial} and {self.maximum}"
-            )
-        if self.multiplier < 1 or not 0 <= self.jitter <= 1:
-            raise InvalidConfigurationError("a backoff needs multiplier >= 1 and 0 <= jitter <= 1")
+            shown = f"{self.initial} and {self.maximum}"
+            raise InvalidConfigurationError(f"a backoff needs 0 < initial <= maximum, not {shown}")
+        if self.jitter > 1:
+            raise refused("jitter of a backoff", "a number of at most 1", self.jitter)
 
     def delay(self, attempt: int, rng: Random | None = None) -> float:
         """Seconds to wait after the failure number `attempt`, counted from 0; no `rng` means no jitter."""

@@ -21,23 +21,28 @@ from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
 from anabranch.aio import Backoff
+from anabranch.app_messages import message_without_broker
+from anabranch.arguments import check_function, check_optional, of_kind
 from anabranch.client.api import AsyncClient
-from anabranch.client.consume.attempts import begin
+from anabranch.client.consume.attempts import begin, check_callable
 from anabranch.client.consume.run_options import StopSignal
 from anabranch.client.consume.topics_options import TopicsKind
-from anabranch.client.decide.outgoing import Extras
 from anabranch.client.message import Message
-from anabranch.client.options import DeadLetter, InitialPosition, Seconds, one_of, parse_topic, positive
+from anabranch.client.options import (
+    DeadLetter,
+    InitialPosition,
+    Seconds,
+    one_of,
+    parse_service_url,
+    parse_topic,
+    positive,
+)
 from anabranch.client.produce.preparing import Prepared, Preparing
 from anabranch.client.produce.producer import AsyncProducer
-from anabranch.client.received import Received
-from anabranch.client.schema import BYTES, Codec, Schema
+from anabranch.client.schema import BYTES, Codec, Schema, checked_codec
 from anabranch.clock import SystemClock
 from anabranch.errors import InvalidConfigurationError
-from anabranch.model.ids import MessageId
 from anabranch.model.names import validate_subscription
-from anabranch.protocol.commands import Delivery
-from anabranch.protocol.singles import build_single
 
 F = TypeVar("F", bound=Callable[[Any], Awaitable[object]])
 
@@ -75,6 +80,9 @@ class HandlerOptions:
     def __post_init__(self) -> None:
         one_of("kind", self.kind, TopicsKind)
         one_of("initial_position", self.initial_position, InitialPosition)
+        checked_codec(self.schema)
+        of_kind("retry", self.retry, Backoff, "a Backoff")
+        check_optional("dead_letter", self.dead_letter, DeadLetter, "a DeadLetter")
         positive("concurrency", self.concurrency)
 
 
@@ -105,6 +113,8 @@ class App:
     def __init__(self, service_url: str, *, lifespan: Lifespan | None = None, **client: Any) -> None:
         """`lifespan` surrounds every run, to open and close what handlers need; `client` are the arguments of
         AsyncClient."""
+        parse_service_url(service_url)
+        check_function("lifespan", lifespan)
         self._url, self._lifespan, self._arguments = service_url, lifespan, client
         self._subscribers: list[Subscriber] = []
         self._client: AsyncClient | None = None
@@ -115,12 +125,14 @@ class App:
         self, topic: str, *, subscription: str, options: HandlerOptions | None = None
     ) -> Callable[[F], F]:
         """Let the decorated coroutine function handle the messages of a subscription."""
+        check_optional("options", options, HandlerOptions, "HandlerOptions")
         chosen = options or HandlerOptions()
         name, subscription = str(parse_topic(topic)), validate_subscription(subscription)
         if any((each.topic, each.subscription) == (name, subscription) for each in self._subscribers):
             raise InvalidConfigurationError(f"{subscription} of {name} has a handler already")
 
         def register(handler: F) -> F:
+            check_callable(handler)
             self._subscribers.append(Subscriber(name, subscription, handler, chosen))
             return handler
 
@@ -262,38 +274,11 @@ class Bench:
             await begin(each.handler, self._message(name, each.options.schema, prepared))
 
     def _message(self, topic: str, schema: Codec[Any], prepared: Prepared) -> Message[Any]:
-        """A message as a consumer hands it out: an entry of its own in a log of the bench."""
-        data, key, extras, _ = prepared
-        rare = extras or Extras()
         self._count += 1
-        entry = build_single(
-            data,
-            key,
-            self._count,
-            "bench",
-            self._clock.wall_ms(),
-            properties=rare.properties,
-            event_time_ms=rare.event_time_ms,
-            null_value=rare.null_value,
-        )
-        delivery = Delivery(1, 1, self._count, -1, 0, (), None, None, None, entry)
-        return Message(Received(_BenchSource(topic, schema), delivery), 0, self._count)
+        return message_without_broker(topic, schema, prepared, self._count, self._clock.wall_ms())
 
     def _note(self, topic: str, value: Any, key: str | None, schema: Codec[Any]) -> None:
         """Keep a message that a handler publishes; raises as a producer does for a bad value."""
         prepared = Preparing(schema, self._clock).one(value, key, None, None, None, None, None)
         message = self._message(topic, schema, prepared)
         self.published.append(BenchPublished(topic, message.value, message.key))
-
-
-class _BenchSource:
-    """The segment and the consumer of a message of a bench."""
-
-    segment_id = 0
-
-    def __init__(self, topic: str, schema: Codec[Any]) -> None:
-        self.topic = self._given_topic = topic
-        self.schema, self.home = schema, self
-
-    def vector(self, number: int) -> tuple[tuple[int, MessageId], ...]:
-        return ()

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from anabranch.arguments import refused
 from anabranch.client.interceptors import Interceptor, SentMessage
 from anabranch.client.message import Message
 from anabranch.model.ids import MessageId
@@ -42,6 +43,12 @@ class Telemetry(Interceptor):
 
     def __init__(self, tracer_provider: Any = None, meter_provider: Any = None) -> None:
         needed = "traces and metrics", "otel"
+        for name, given, method in (
+            ("tracer_provider", tracer_provider, "get_tracer"),
+            ("meter_provider", meter_provider, "get_meter"),
+        ):
+            if given is not None and not hasattr(given, method):
+                raise refused(name, f"a provider with {method}()", given)
         self._trace = optional("opentelemetry.trace", *needed)
         self._propagate = optional("opentelemetry.propagate", *needed)
         metrics = optional("opentelemetry.metrics", *needed)

@@ -15,6 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
+from anabranch.arguments import listed, number_of, of_kind, refused
 from anabranch.client.entropy import in_thread
 from anabranch.errors import AnabranchError, InvalidConfigurationError
 
@@ -58,6 +59,9 @@ class PemFiles:
     """
 
     def __init__(self, files: str | os.PathLike[str] | Mapping[str, str | os.PathLike[str]]) -> None:
+        paths = list(files.values()) if isinstance(files, Mapping) else [files]
+        for path in paths:
+            of_kind("files", path, (str, os.PathLike), "a path, or paths by the names of keys")
         self._files = files if isinstance(files, Mapping) else Path(files)
 
     def __call__(self, name: str, metadata: Mapping[str, str]) -> bytes | None:
@@ -87,12 +91,14 @@ class Encrypt:
 
     def __post_init__(self) -> None:
         _check("on_failure", self.on_failure, ("fail", "send"))
-        if not self.key_names or not all(isinstance(name, str) and name for name in self.key_names):
+        if not isinstance(self.names, str):
+            listed("names", self.names, str, "the name of a key, or a list of names")
+        if not all(self.key_names) or not self.key_names:
             raise InvalidConfigurationError("encryption needs the name of at least one key")
         if not callable(self.keys):
             raise InvalidConfigurationError("keys must be PemFiles or a function of a name and metadata")
         if not self.rotate_after_s > 0:
-            raise InvalidConfigurationError("rotate_after must be a positive number of seconds")
+            raise refused("rotate_after", "a positive number of seconds", self.rotate_after)
 
     @property
     def key_names(self) -> tuple[str, ...]:
@@ -102,8 +108,7 @@ class Encrypt:
     @property
     def rotate_after_s(self) -> float:
         """Seconds after which a producer makes a new data key."""
-        after = self.rotate_after
-        return after.total_seconds() if isinstance(after, timedelta) else float(after)
+        return number_of(self.rotate_after)
 
 
 @dataclass(frozen=True)

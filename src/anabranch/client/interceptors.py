@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from anabranch.errors import InvalidConfigurationError
+from anabranch.arguments import listed
 from anabranch.model.ids import MessageId
 
 if TYPE_CHECKING:
@@ -95,11 +95,7 @@ HOOKS: Final = tuple(name for name in vars(Interceptor) if not name.startswith("
 
 def checked_interceptors(given: Iterable[object]) -> tuple[Interceptor, ...]:
     """The interceptors; raises InvalidConfigurationError for another object."""
-    found = tuple(given)
-    for one in found:
-        if not isinstance(one, Interceptor):
-            raise InvalidConfigurationError(f"interceptors are objects of Interceptor, not {one!r}")
-    return found  # type: ignore[return-value]
+    return listed("interceptors", given, Interceptor, "a list of Interceptor objects")
 
 
 class InterceptorChain:

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from random import Random
-from types import NoneType
 from typing import Literal, TypedDict, get_args, get_type_hints
 
+from anabranch.arguments import check_flag, check_number, check_optional, number_of, refused, whole
 from anabranch.client.encryption import Encrypt
 from anabranch.client.interceptors import Interceptor
 from anabranch.clock import Clock
@@ -79,10 +79,9 @@ class Batching:
     max_bytes: int = 128 * 2**10
 
     def __post_init__(self) -> None:
-        if self.max_delay < 0 or self.max_messages < 1 or self.max_bytes < 1:
-            raise InvalidConfigurationError(
-                "batching needs max_delay >= 0, max_messages >= 1 and max_bytes >= 1"
-            )
+        check_number("max_delay", self.max_delay, least=0)
+        positive("max_messages", self.max_messages)
+        positive("max_bytes", self.max_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +110,11 @@ class DeadLetter:
 
     def __post_init__(self) -> None:
         one_of("policy", self.policy, DeadLetterPolicy)
-        if self.max_redeliveries < 0:
-            raise InvalidConfigurationError("max_redeliveries must be 0 or more")
+        whole("max_redeliveries", self.max_redeliveries)
+        check_optional("encryption of a DeadLetter", self.encryption, Encrypt, "an Encrypt")
         if self.topic is not None:
             parse_topic(self.topic)
+        check_optional("initial_subscription", self.initial_subscription, str, "text")
         if self.initial_subscription is not None:
             validate_subscription(self.initial_subscription)
 
@@ -143,15 +143,17 @@ class PublishOptions:
         one_of("access_mode", self.access_mode, AccessMode)
         if self.compression is not None:
             one_of("compression", self.compression, CompressionName)
-        if not isinstance(self.encryption, (Encrypt, NoneType)):
-            raise InvalidConfigurationError("encryption of a producer must be an Encrypt")
+        check_optional("encryption of a producer", self.encryption, Encrypt, "an Encrypt")
         if not isinstance(self.batching, (Batching, bool)):
             raise InvalidConfigurationError("batching must be a Batching, True or False")
-        if self.name is not None and not self.name:
+        check_flag("block_if_full", self.block_if_full)
+        check_flag("chunking", self.chunking)
+        if self.name == "":
             raise InvalidConfigurationError("name must not be empty; leave it out to get a generated one")
-        validate_client_name("producer", self.name or "")
+        if self.name is not None:
+            validate_client_name("producer", self.name)
         first = self.initial_sequence_id
-        if first is not None and not (isinstance(first, int) and -1 <= first < 2**63):
+        if first is not None and not (type(first) is int and -1 <= first < 2**63):
             raise InvalidConfigurationError(f"initial_sequence_id must be -1 or more, not {first!r}")
 
     @property
@@ -175,10 +177,7 @@ def seconds(name: str, value: Seconds, *, zero: bool = False) -> float:
 
     So do negative durations, and zero unless allowed.
     """
-    try:
-        number = value.total_seconds() if isinstance(value, timedelta) else float(value)
-    except (TypeError, ValueError):
-        number = math.nan
+    number = number_of(value)
     if not math.isfinite(number) or number < 0 or (number == 0 and not zero):
         raise InvalidConfigurationError(f"{name} must be a positive number of seconds, not {value!r}")
     return number
@@ -191,16 +190,14 @@ def optional_seconds(name: str, value: Seconds | None) -> float | None:
 
 def positive(name: str, value: int) -> int:
     """A count or size of at least one."""
-    if not isinstance(value, int) or value < 1:
-        raise InvalidConfigurationError(f"{name} must be a whole number of at least 1, not {value!r}")
-    return value
+    return whole(name, value, least=1)
 
 
 def one_of(name: str, value: object, allowed: object) -> None:
     """Check that a word is one of the Literal `allowed`."""
     words = get_args(allowed)
     if value not in words:
-        raise InvalidConfigurationError(f"{name} must be one of {', '.join(words)}, not {value!r}")
+        raise refused(name, f"one of {', '.join(words)}", value)
 
 
 def wall_ms(name: str, moment: datetime) -> int:
@@ -215,6 +212,7 @@ def wall_ms(name: str, moment: datetime) -> int:
 
 def text_pairs(name: str, pairs: Mapping[str, str] | None) -> dict[str, str]:
     """A copy of the properties; names and values must be text."""
+    check_optional(name, pairs, Mapping, "a mapping of text to text")
     found = dict(pairs or {})
     if not all(isinstance(key, str) and isinstance(value, str) for key, value in found.items()):
         raise InvalidConfigurationError(f"{name} must map text to text")
@@ -251,7 +249,8 @@ def parse_topic(text: str) -> TopicName:
 
 def parse_service_url(url: str) -> tuple[tuple[str, int], ...]:
     """Hosts and ports of `pulsar[+ssl]://host[:port][,host[:port]...]`; raises InvalidServiceUrlError."""
-    scheme, separator, rest = (url or "").strip().partition("://")
+    given = url.strip() if isinstance(url, str) else ""
+    scheme, separator, rest = given.partition("://")
     if not separator or scheme not in ("pulsar", TLS_SCHEME):
         if scheme in ("http", "https"):
             hint = "give the broker's binary port instead of the HTTP one, such as pulsar://127.0.0.1:6650"

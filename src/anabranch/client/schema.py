@@ -13,6 +13,7 @@ from collections.abc import Callable
 from struct import Struct, error
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, overload
 
+from anabranch.arguments import check_flag
 from anabranch.errors import InvalidConfigurationError
 from anabranch.schemas.schema_errors import SchemaError
 
@@ -166,6 +167,7 @@ class Schema(Codec[T]):
         """
         from anabranch.client.typed_schemas import KeyValueSchema, SeparatedSchema
 
+        check_flag("separated", separated)
         return SeparatedSchema(key, value) if separated else KeyValueSchema(key, value)
 
     @staticmethod

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol, runtime_checkable
 
+from anabranch.arguments import check_text
 from anabranch.credentials.parameters import one_of_names, parse_parameters, refuse_unknown
 from anabranch.credentials.places import is_place, secret_reader
 from anabranch.errors import AuthenticationError, InvalidConfigurationError
@@ -151,6 +152,11 @@ class AuthenticationBasic:
             refuse_unknown(given, ("username", "userId", "password", "method"), "AuthenticationBasic")
             username = one_of_names(given, ("username", "userId"))
             password, method = given.get("password"), given.get("method", method)
+        for name, value in (("username", username), ("password", password)):
+            if value is not None and not isinstance(value, str):
+                # The value may be a secret.
+                raise InvalidConfigurationError(f"{name} must be text, not {type(value).__name__}")
+        check_text("method", method)
         if not username or password is None:
             raise InvalidConfigurationError("AuthenticationBasic needs a username and a password")
         if ":" in username:

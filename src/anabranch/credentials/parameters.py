@@ -13,24 +13,30 @@ def parse_parameters(text: str) -> dict[str, str]:
 
     A value of the short form may contain colons, as paths and URLs do, but no comma.
     """
+    if not isinstance(text, str):
+        raise InvalidConfigurationError("the authentication parameters must be text")
     text = text.strip()
     if not text:
         return {}
     if text.startswith("{"):
-        try:
-            found = json.loads(text)
-        except ValueError:
-            # The error of the decoder quotes the text, which may contain a secret.
-            raise InvalidConfigurationError("the authentication parameters are not valid JSON") from None
-        if not isinstance(found, dict):
-            raise InvalidConfigurationError("the authentication parameters must be a JSON object")
-        return {str(name): value if isinstance(value, str) else str(value) for name, value in found.items()}
+        return _from_json(text)
     pairs = [part.partition(":") for part in text.split(",")]
     if not all(colon and name.strip() for name, colon, _ in pairs):
         raise InvalidConfigurationError(
             "write the authentication parameters as JSON, or as name:value,name:value"
         )
     return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _from_json(text: str) -> dict[str, str]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        # The error of the decoder quotes the text, which may contain a secret.
+        raise InvalidConfigurationError("the authentication parameters are not valid JSON") from None
+    if not isinstance(found, dict):
+        raise InvalidConfigurationError("the authentication parameters must be a JSON object")
+    return {str(name): value if isinstance(value, str) else str(value) for name, value in found.items()}
 
 
 def one_of_names(given: Mapping[str, str], names: Iterable[str]) -> str | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from types import MappingProxyType
 
+from anabranch.arguments import listed, of_kind, whole
 from anabranch.errors import InvalidConfigurationError, LayoutError
 from anabranch.model.ids import (
     INT,
@@ -77,6 +78,7 @@ class Checkpoint:
     @staticmethod
     def at_ms(timestamp_ms: int) -> Checkpoint:
         """The first message published at this time or later."""
+        whole("timestamp_ms", timestamp_ms, most=2**63 - 1)
         return Checkpoint(kind=CheckpointKind.AT_TIME, timestamp_ms=timestamp_ms)
 
     @property
@@ -115,7 +117,7 @@ class Checkpoint:
         A member that has received nothing still has the start it was given, and adds no position. If all
         members have the same start, that start is the result.
         """
-        given = list(checkpoints)
+        given = listed("checkpoints", checkpoints, Checkpoint, "a list of Checkpoint objects")
         if not given:
             raise InvalidConfigurationError("there is no checkpoint to merge")
         placed = [checkpoint for checkpoint in given if checkpoint.is_regular or checkpoint.positions]
@@ -153,6 +155,7 @@ class Checkpoint:
     @staticmethod
     def from_bytes(data: bytes | bytearray | memoryview) -> Checkpoint:
         """Undo `to_bytes`; raises InvalidConfigurationError."""
+        of_kind("data", data, (bytes, bytearray, memoryview), "bytes that to_bytes made")
         try:
             return _read_checkpoint(ByteReader(bytes(data)))
         except BadBytes as cause:

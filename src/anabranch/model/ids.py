@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar, dataclass_transform
 
+from anabranch.arguments import of_kind
 from anabranch.errors import InvalidConfigurationError
 
 _U64_MASK = 2**64 - 1
@@ -123,6 +124,7 @@ class MessageId:
     @staticmethod
     def from_bytes(data: bytes | bytearray | memoryview) -> MessageId:
         """Undo `to_bytes`; the last two parts may be missing. Raises InvalidConfigurationError."""
+        of_kind("data", data, (bytes, bytearray, memoryview), "bytes that to_bytes made")
         try:
             return _read_message_id(ByteReader(bytes(data)))
         except (BadBytes, UnicodeDecodeError) as cause:

@@ -46,6 +46,8 @@ def shown(text: str) -> str:
 
 def bounded_name(kind: str, name: str, bytes_max: int) -> str:
     """Return the name if it is short enough to be kept; raises InvalidNameError."""
+    if not isinstance(name, str):
+        raise InvalidNameError(f"a {kind} name must be text, not {name!r}")
     if not fits(name, bytes_max):
         raise InvalidNameError(f"a {kind} name has at most {bytes_max} bytes; shorten {shown(name)}")
     return name

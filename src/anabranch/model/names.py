@@ -238,7 +238,7 @@ def validate_client_name(kind: Literal["producer", "consumer"], name: str) -> st
 
 def parse_namespace(text: str) -> tuple[str, str]:
     """Split `tenant/namespace` into tenant and namespace."""
-    tenant, slash, namespace = text.partition("/")
+    tenant, slash, namespace = text.partition("/") if isinstance(text, str) else ("", "", "")
     if not slash:
         raise InvalidNameError(f"{text!r} is not a namespace; write tenant/namespace")
     return validate_entity("tenant", tenant), validate_entity("namespace", namespace)

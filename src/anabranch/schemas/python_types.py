@@ -53,6 +53,8 @@ def is_pydantic(kind: Any) -> bool:
 
 def avro_of(kind: Any, form: Form) -> Any:
     """The Avro schema of a type, for its JSON or its Avro form; raises InvalidConfigurationError."""
+    if not isinstance(kind, abc.Hashable):
+        raise InvalidConfigurationError(f"a schema needs a type, not {kind!r}")
     return _Walk(form).schema(kind, getattr(kind, "__name__", str(kind)))
 
 

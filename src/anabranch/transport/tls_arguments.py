@@ -5,10 +5,13 @@ The names of the arguments are those of Pulsar's Python client.
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections.abc import Callable
+from types import NoneType
 from typing import Final, TypedDict
 
+from anabranch.arguments import check_flag, check_optional, of_kind
 from anabranch.credentials.authentication import Authentication, AuthenticationTLS
 from anabranch.errors import InvalidConfigurationError
 from anabranch.transport.followed_context import FollowedContext
@@ -34,19 +37,15 @@ class TlsArguments(TypedDict, total=False):
     """Check that the certificate names the host of the broker; True unless it is switched off."""
 
 
-_NAMES: Final = (
-    "tls",
-    "tls_trust_certs_file_path",
-    "tls_certificate_file_path",
-    "tls_private_key_file_path",
-    "tls_allow_insecure_connection",
-)
+_FILES: Final = ("tls_trust_certs_file_path", "tls_certificate_file_path", "tls_private_key_file_path")
+_NAMES: Final = ("tls", *_FILES, "tls_allow_insecure_connection")
 
 
 def tls_of(
     url: str, scheme: str, given: TlsArguments, authentication: Authentication | None = None
 ) -> TlsOf | None:
     """The contexts of a client, None if the URL has not the TLS `scheme`; InvalidConfigurationError."""
+    _check(given)
     named = [name for name in _NAMES if given.get(name)]
     if not url.strip().startswith(f"{scheme}://"):
         if named or isinstance(authentication, AuthenticationTLS):
@@ -67,6 +66,15 @@ def tls_of(
         return followed()
 
     return current
+
+
+def _check(given: TlsArguments) -> None:
+    check_optional("tls", given.get("tls"), ssl.SSLContext, "an ssl.SSLContext")
+    for name in _FILES:
+        of_kind(name, given.get(name), (str, os.PathLike, NoneType), "the path of a PEM file")
+    # A text such as "false" would switch a check off.
+    check_flag("tls_allow_insecure_connection", given.get("tls_allow_insecure_connection", False))
+    check_flag("tls_validate_hostname", given.get("tls_validate_hostname", True))
 
 
 def _describe(given: TlsArguments, authentication: Authentication | None) -> ClientTls:

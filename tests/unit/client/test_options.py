@@ -145,11 +145,11 @@ def test_names_that_cannot_be_opened_are_refused(name: str) -> None:
         ),
         (
             lambda client: client.subscribe_queue("t", "s", priority="high"),
-            "priority must be a whole number from 0 on, not 'high'",
+            "priority must be a whole number of at least 0, not 'high'",
         ),
         (
             lambda client: client.subscribe_queue("t", "s", priority=-1),
-            "priority must be a whole number from 0 on, not -1",
+            "priority must be a whole number of at least 0, not -1",
         ),
         (
             lambda client: client.subscribe_queue("t", "s", redelivery=5),
@@ -168,7 +168,7 @@ def test_names_that_cannot_be_opened_are_refused(name: str) -> None:
             "retry_topic must be another topic than topic://public/default/t",
         ),
         (lambda client: client.subscribe_queue("t", "s", schema=str), "schema must be a schema"),
-        (lambda client: client.create_checkpoint_consumer("t", start=b"bytes"), "start is a Checkpoint"),
+        (lambda client: client.create_checkpoint_consumer("t", start=b"bytes"), "start must be Checkpoint"),
     ],
 )
 async def test_bad_arguments_raise_before_any_network_call(call: Callable[[Any], Any], reason: str) -> None:

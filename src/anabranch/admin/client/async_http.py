@@ -21,6 +21,7 @@ from anabranch.admin.client.requests import (
     any_json,
     checked,
     redirected,
+    timeout_of,
 )
 from anabranch.credentials.asking import checked_authentication, http_headers, renew
 from anabranch.credentials.authentication import Authentication
@@ -102,7 +103,7 @@ class AsyncHttpClient:
         **tls: Unpack[TlsArguments],
     ) -> None:
         self.url = admin_url(url)
-        self._timeout_s = timeout_s
+        self._timeout_s = timeout_of("timeout_s", timeout_s)
         self._authentication = checked_authentication(authentication)
         self._tls = tls_of(self.url, "https", tls, authentication)
         self._idle: AsyncHttpConnection | None = None
@@ -134,7 +135,7 @@ class AsyncHttpClient:
         """Send a request within `timeout` seconds, else those of the client; returns what it reads."""
         if self._closed:
             raise AlreadyClosedError("the admin client is closed")
-        limit_s = self._timeout_s if timeout is None else timeout
+        limit_s = self._timeout_s if timeout is None else timeout_of("timeout", timeout)
         try:
             async with asyncio.timeout(limit_s):
                 return request.read(checked(request, await self._followed(request)))

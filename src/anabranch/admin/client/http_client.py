@@ -23,6 +23,7 @@ from anabranch.admin.client.requests import (
     any_json,
     checked,
     redirected,
+    timeout_of,
 )
 from anabranch.credentials.asking import checked_authentication, http_headers, renew
 from anabranch.credentials.authentication import Authentication
@@ -97,7 +98,7 @@ class HttpClient:
         **tls: Unpack[TlsArguments],
     ) -> None:
         self.url = admin_url(url)
-        self._timeout_s = self._call_timeout_s = timeout_s
+        self._timeout_s = self._call_timeout_s = timeout_of("timeout_s", timeout_s)
         self._authentication = checked_authentication(authentication)
         self._tls = tls_of(self.url, "https", tls, authentication)
         self._deadline = math.inf
@@ -132,7 +133,7 @@ class HttpClient:
 
     def send(self, request: AdminRequest[T], timeout: float | None = None) -> T:
         """Send a request within `timeout` seconds, else those of the client; returns what it reads."""
-        self._call_timeout_s = self._timeout_s if timeout is None else timeout
+        self._call_timeout_s = self._timeout_s if timeout is None else timeout_of("timeout", timeout)
         self._deadline = time.monotonic() + self._call_timeout_s
         target = request.target
         for _ in range(REDIRECTS_MAX):

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Generic, NamedTuple, TypedDict, TypeVar, cast
+from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
 from anabranch.admin.models.topics import StoredMessage
+from anabranch.arguments import listed, number_of, of_kind, refused
 from anabranch.errors import (
     AnabranchError,
     AuthenticationError,
@@ -40,6 +42,9 @@ DEFAULT_URL: Final = "http://127.0.0.1:8080"
 TopicLike = str | TopicName
 """A topic by its whole name, `topic://tenant/namespace/name`, or by a short one in `public/default`."""
 
+TIMEOUT_S_MAX: Final = 1e8
+"""Longer timeouts mean no limit, and sockets refuse them."""
+
 Query = Mapping[str, object] | Iterable[tuple[str, object]]
 
 _ERRORS: Final[Mapping[int, type[AnabranchError]]] = {
@@ -54,27 +59,6 @@ _ERRORS: Final[Mapping[int, type[AnabranchError]]] = {
     501: UnsupportedFeatureError,
     503: ServiceNotReadyError,
 }
-
-
-class SplitOptions(TypedDict, total=False):
-    """Options of a split; without any, the segment is cut in the middle."""
-
-    points: Sequence[int]
-    """The first hash of each part but the first."""
-    parts: int | None
-    by_traffic: bool
-    """Whether parts have equal loads instead of equal widths."""
-    timeout: float | None
-
-
-class RebucketOptions(TypedDict, total=False):
-    """Options of a change of buckets: their number, or their boundaries."""
-
-    bucket_count: int | None
-    boundaries: Sequence[int]
-    by_traffic: bool
-    """Whether buckets have equal loads instead of equal widths."""
-    timeout: float | None
 
 
 class HttpAnswer(NamedTuple):
@@ -103,7 +87,13 @@ class AdminRequest(Generic[T]):
 
     @property
     def data(self) -> bytes:
-        return b"" if self.body is None else msgspec.json.encode(self.body)
+        """The body as JSON; raises InvalidConfigurationError for an object that has no form in JSON."""
+        try:
+            return b"" if self.body is None else msgspec.json.encode(self.body)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InvalidConfigurationError(
+                f"the body of {self.method} {self.path} has no form in JSON: {error}"
+            ) from error
 
 
 def get(path: str, kind: type[T], query: Query = ()) -> AdminRequest[T]:
@@ -207,10 +197,18 @@ def lacking(call: str) -> UnsupportedFeatureError:
     )
 
 
+def timeout_of(name: str, value: float) -> float:
+    """A timeout in seconds; raises InvalidConfigurationError."""
+    number = number_of(value)
+    if not 0 <= number < math.inf:
+        raise refused(name, "a positive number of seconds", value)
+    return min(number, TIMEOUT_S_MAX)
+
+
 def admin_url(url: str) -> str:
     """The part of a URL that names a broker; raises InvalidConfigurationError if it names none."""
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(url if isinstance(url, str) else "")
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         usable = False
@@ -230,6 +228,8 @@ def redirected(url: str, answer: HttpAnswer) -> tuple[str, str]:
 
 def path_of(resource: str, *parts: str) -> str:
     """A path below `/admin/v2`; the parts are escaped, and none may be empty."""
+    for part in parts:
+        of_kind(f"a name in a call about {resource}", part, str, "text")
     if not all(parts):
         raise InvalidConfigurationError(f"a name in a call about {resource} is empty")
     return "/".join((f"/admin/v2/{resource}", *(quote(part, safe="") for part in parts)))
@@ -250,7 +250,7 @@ def scalable_path(topic: TopicLike, *parts: str) -> str:
 
 def merge_path(topic: TopicLike, segments: Iterable[int]) -> str:
     """The path of a merge; raises InvalidConfigurationError without segments."""
-    ids = [str(segment) for segment in segments]
+    ids = [str(segment) for segment in listed("segments", segments, int, "a list of segment ids")]
     if not ids:
         raise InvalidConfigurationError("name the segments to merge")
     return scalable_path(topic, "merge", *ids)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import NoneType
 from typing import Any, TypedDict
 
 from anabranch.aio import Backoff
+from anabranch.arguments import INT32_MAX, check_flag, check_function, check_optional, of_kind, whole
 from anabranch.client.consume.attachment import (
     CheckpointOptions,
     OnAssignment,
@@ -30,7 +30,7 @@ from anabranch.client.options import (
 )
 from anabranch.errors import InvalidConfigurationError
 from anabranch.model.checkpoint import Checkpoint
-from anabranch.model.names import validate_subscription
+from anabranch.model.names import validate_client_name, validate_subscription
 
 REDELIVERY = Backoff(60.0, 60.0)
 QUEUE_BUFFER = 1000
@@ -113,6 +113,7 @@ def stream_options(
     """The options of a stream consumer; raises InvalidConfigurationError, or TypeError for unknown names."""
     refuse_unknown(given, StreamArguments)
     shared = _consumer_part(given) | _subscription_part(topic, subscription, start, given)
+    check_function("on_assignment", given.get("on_assignment"))
     return StreamOptions(**shared, on_assignment=given.get("on_assignment"))
 
 
@@ -142,10 +143,11 @@ def checkpoint_options(
 ) -> CheckpointOptions:
     """As `stream_options`, for a checkpoint consumer."""
     refuse_unknown(given, ConsumerArguments)
-    if not isinstance(start, Checkpoint):
-        raise InvalidConfigurationError(
-            "start is a Checkpoint: Checkpoint.earliest(), Checkpoint.latest() or one that was kept"
-        )
+    of_kind(
+        "start", start, Checkpoint, "Checkpoint.earliest(), Checkpoint.latest() or a Checkpoint that was kept"
+    )
+    check_optional("group", group, str, "text")
+    check_flag("fail_on_data_loss", fail_on_data_loss)
     return CheckpointOptions(
         topic=parse_topic(topic),
         start=start,
@@ -160,11 +162,15 @@ def _consumer_part(given: ConsumerArguments, *, dead_letters: bool = False) -> d
     one_of("bad_entries", bad_entries, BadEntries)
     if bad_entries == "dead_letter" and not dead_letters:
         raise InvalidConfigurationError('bad_entries="dead_letter" needs a queue consumer with a dead_letter')
-    if not isinstance(encryption, (Decrypt, NoneType)):
-        raise InvalidConfigurationError("encryption of a consumer must be a Decrypt")
+    check_optional("encryption of a consumer", encryption, Decrypt, "a Decrypt")
+    name, queue_size = given.get("name"), given.get("receiver_queue_size")
+    if name is not None:
+        validate_client_name("consumer", name)
+    if queue_size is not None:
+        whole("receiver_queue_size", queue_size, least=1, most=INT32_MAX)
     return {
-        "name": given.get("name"),
-        "receiver_queue_size": given.get("receiver_queue_size"),
+        "name": name,
+        "receiver_queue_size": queue_size,
         "properties": kept_pairs("properties", given.get("properties")),
         "bad_entries": bad_entries,
         "encryption": encryption,
@@ -176,8 +182,8 @@ def _subscription_part(
     topic: str, subscription: str, start: InitialPosition, given: SubscriptionArguments
 ) -> dict[str, Any]:
     dead_letter = given.get("dead_letter")
-    if not isinstance(dead_letter, (DeadLetter, NoneType)):
-        raise InvalidConfigurationError(f"dead_letter must be a DeadLetter, not {dead_letter!r}")
+    check_optional("dead_letter", dead_letter, DeadLetter, "a DeadLetter")
+    check_flag("ack_receipts", given.get("ack_receipts", False))
     if (
         given.get("encryption") is not None
         and dead_letter is not None
@@ -194,6 +200,8 @@ def _subscription_part(
         "initial_position": start,
         "ack_group_s": seconds("ack_group_time", given.get("ack_group_time", 0.1), zero=True),
         "ack_receipts": given.get("ack_receipts", False),
-        "subscription_properties": given.get("subscription_properties"),
+        "subscription_properties": kept_pairs(
+            "subscription_properties", given.get("subscription_properties")
+        ),
         "dead_letter": dead_letter,
     }

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from anabranch.aio import Backoff
+from anabranch.arguments import INT32_MAX, of_kind, whole
 from anabranch.client.encryption import Decrypt
 from anabranch.client.interceptors import Interceptor
 from anabranch.client.net.layout_watch import TopicLayout
@@ -15,7 +16,6 @@ from anabranch.client.options import (
     DeadLetter,
     InitialPosition,
     QueueOrder,
-    kept_pairs,
     one_of,
     parse_topic,
 )
@@ -23,7 +23,7 @@ from anabranch.errors import InvalidConfigurationError
 from anabranch.model.checkpoint import Checkpoint
 from anabranch.model.ids import MessageId
 from anabranch.model.layout import Segment
-from anabranch.model.names import TopicName, validate_client_name
+from anabranch.model.names import TopicName
 from anabranch.model.ranges import HashRange
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import MANAGED, pairs
@@ -138,7 +138,7 @@ class SubscriptionOptions:
     receiver_queue_size: int | None
     ack_group_s: float
     ack_receipts: bool
-    subscription_properties: Mapping[str, str] | None
+    subscription_properties: Mapping[str, str]
     properties: Mapping[str, str]
     bad_entries: BadEntries
     encryption: Decrypt | None
@@ -147,7 +147,6 @@ class SubscriptionOptions:
 
     def __post_init__(self) -> None:
         one_of("initial_position", self.initial_position, InitialPosition)
-        validate_client_name("consumer", self.name or "")
 
     def attachment(self, kind: pb.CommandSubscribe.SubType.ValueType, consumer_name: str) -> Attachment:
         earliest = self.initial_position == "earliest"
@@ -157,7 +156,7 @@ class SubscriptionOptions:
             consumer_name,
             pb.CommandSubscribe.Earliest if earliest else pb.CommandSubscribe.Latest,
             properties=self.properties,
-            subscription_properties=kept_pairs("subscription_properties", self.subscription_properties),
+            subscription_properties=self.subscription_properties,
         )
 
 
@@ -179,12 +178,8 @@ class QueueOptions(SubscriptionOptions):
         # A dataclass with slots is made anew, so that `super()` without arguments does not find it.
         SubscriptionOptions.__post_init__(self)
         one_of("order", self.order, QueueOrder)
-        if not isinstance(self.priority, int) or self.priority < 0:
-            raise InvalidConfigurationError(
-                f"priority must be a whole number from 0 on, not {self.priority!r}"
-            )
-        if not isinstance(self.redelivery, Backoff):
-            raise InvalidConfigurationError(f"redelivery must be a Backoff, not {self.redelivery!r}")
+        whole("priority", self.priority, most=INT32_MAX)
+        of_kind("redelivery", self.redelivery, Backoff, "a Backoff")
         self._check_retry_topic()
         if self.order == "key":
             if self.retry_topic:
@@ -223,6 +218,3 @@ class CheckpointOptions:
     bad_entries: BadEntries
     encryption: Decrypt | None
     interceptors: tuple[Interceptor, ...]
-
-    def __post_init__(self) -> None:
-        validate_client_name("consumer", self.name or "")

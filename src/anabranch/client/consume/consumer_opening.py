@@ -26,7 +26,7 @@ from anabranch.client.consume.stream_consumer import AsyncStreamConsumer
 from anabranch.client.consume.topic_selection import TopicSelection
 from anabranch.client.consume.topics_consumer import AsyncTopicsConsumer
 from anabranch.client.consume.topics_options import TopicsKind, topics_arguments
-from anabranch.client.interceptors import Interceptor
+from anabranch.client.interceptors import Interceptor, checked_interceptors
 from anabranch.client.net.closing import Deadline
 from anabranch.client.net.topic_questions import TopicQuestions
 from anabranch.client.options import InitialPosition
@@ -146,7 +146,7 @@ class ConsumerOpening(TopicQuestions):
 
     def _with_own(self, given: A) -> A:
         """The arguments of a consumer, with the interceptors of the client before its own."""
-        own: tuple[Interceptor, ...] = tuple(cast(Any, given).get("interceptors", ()))
+        own = checked_interceptors(cast(Any, given).get("interceptors", ()))
         given["interceptors"] = self._interceptors + own
         return given
 

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TypeVar
 
+from anabranch.arguments import check_text
 from anabranch.client.consume.attachment import Attachment, QueueOptions
 from anabranch.client.consume.group_membership import GroupMembership
 from anabranch.client.consume.layout_following import LayoutFollowing
@@ -97,6 +98,7 @@ class AsyncQueueConsumer(AcknowledgingConsumer[T]):
         its key, which wait meanwhile. `reason` is for the dead letter that the message may become.
         """
         wait_s = None if delay is None else seconds("delay", delay, zero=True)
+        check_text("reason", reason)
         if self._closed:
             raise AlreadyClosedError("the consumer is closed")
         source = self._locate(message)[0]

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from anabranch.arguments import check_text
 from anabranch.client.consume.attachment import QueueOptions
 from anabranch.client.consume.letters import LetterTarget, OpenLetters, origin_of, pass_on
 from anabranch.client.consume.queue_consumer import AsyncQueueConsumer
@@ -81,6 +82,7 @@ class RetryingQueueConsumer(AsyncQueueConsumer[T]):
         if not isinstance(message, Message):
             raise InvalidConfigurationError(f"reconsume_later needs the message, not {message!r}")
         self._source_of(message._entry)  # Raises for a message of another topic.
+        check_text("reason", reason)
         more = text_pairs("properties", properties)
         times = self._redeliveries(message)
         if delay is None:

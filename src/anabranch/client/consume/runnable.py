@@ -7,6 +7,7 @@ from functools import partial
 from typing import TypeVar, Unpack
 
 from anabranch.aio import Backoff
+from anabranch.arguments import check_optional
 from anabranch.client.consume.attachment import SubscriptionOptions
 from anabranch.client.consume.attempts import begin, check_callable
 from anabranch.client.consume.inbox import Inbox
@@ -166,6 +167,7 @@ class RunnableConsumer(Inbox[T]):
         A consumer that shares its segments by buckets parks at the broker: `anabranch lane release` is for
         those.
         """
+        check_optional("key", key, str, "the text of a key")
         return (
             0 if self._running is None else self._running.release(lambda message: key in (None, message.key))
         )

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 
 from anabranch.aio import TaskRegistry
+from anabranch.arguments import listed
 from anabranch.client.decide.topic_patterns import WantedTopics, wanted_topics
 from anabranch.client.net.classic_topics_watch import ClassicTopicsWatch
 from anabranch.client.net.connection_pool import ConnectionPool
@@ -39,9 +40,8 @@ class TopicSelection:
             return
         if namespace is not None or filters:
             raise InvalidConfigurationError("a list of topics takes neither namespace nor property_filters")
-        if isinstance(topics, str):
-            raise InvalidConfigurationError("topics must be a list of names, or a compiled pattern")
-        self.wanted = frozenset(str(parse_topic(name)) for name in topics)
+        names = listed("topics", topics, str, "a list of names, or a compiled pattern")
+        self.wanted = frozenset(str(parse_topic(name)) for name in names)
         if not self.wanted:
             raise InvalidConfigurationError("topics must name at least one topic")
 

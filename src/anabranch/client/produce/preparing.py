@@ -10,6 +10,7 @@ from datetime import datetime
 from itertools import repeat
 from typing import Any, Generic, TypeVar, cast
 
+from anabranch.arguments import refused
 from anabranch.client.decide.outgoing import Extras
 from anabranch.client.options import Seconds, seconds, text_pairs, wall_ms, without_utf8
 from anabranch.client.produce.producer_schema import ProducerSchema
@@ -68,7 +69,7 @@ class Preparing(Generic[T]):
             and sequence_id is None
         ):
             return self.encode(value), key, None, None
-        if sequence_id is not None and not (isinstance(sequence_id, int) and 0 <= sequence_id < 2**63):
+        if sequence_id is not None and not (type(sequence_id) is int and 0 <= sequence_id < 2**63):
             raise InvalidConfigurationError(f"sequence_id must be 0 or more, not {sequence_id!r}")
         if deliver_after is not None and deliver_at is not None:
             raise InvalidConfigurationError("give deliver_after or deliver_at, not both")
@@ -86,6 +87,7 @@ class Preparing(Generic[T]):
         """Check and encode many messages."""
         if self.plain is not None and _are_plain(values, keys):
             return cast(Sequence[bytes], values), keys, None
+        _check_lists(values, keys)
         if self._encode_key is not None:
             keys = [
                 self._key_of(value, key) for value, key in zip(values, keys or repeat(None), strict=False)
@@ -124,6 +126,12 @@ def _are_plain(values: Sequence[Any], keys: Keys | None) -> bool:
     if largest_plain is None or type(values) is not list or not (keys is None or type(keys) is list):
         return False
     return largest_plain(values, keys) is not None
+
+
+def _check_lists(values: object, keys: object) -> None:
+    for name, given in (("values", values), ("keys", [] if keys is None else keys)):
+        if not hasattr(given, "__len__") or isinstance(given, (str, bytes)):
+            raise refused(name, "a list", given)
 
 
 def _check_key(key: object) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from anabranch.admin.client.async_http import AsyncHttpClient
-from anabranch.admin.client.requests import get, lacking, path_of
+from anabranch.admin.client.requests import TopicLike, get, lacking, path_of, topic_name
 from anabranch.admin.models.brokers import BrokerInfo, ClusterData, InternalConfiguration, LookupAnswer
-from anabranch.model.names import TopicName
 
 
 class AsyncBrokerMethods(AsyncHttpClient):
@@ -50,8 +49,8 @@ class AsyncBrokerMethods(AsyncHttpClient):
         """The addresses of a cluster."""
         return await self.send(get(path_of("clusters", name), ClusterData), timeout)
 
-    async def lookup(self, topic: str | TopicName, *, timeout: float | None = None) -> LookupAnswer:
+    async def lookup(self, topic: TopicLike, *, timeout: float | None = None) -> LookupAnswer:
         """The addresses of the broker that serves a topic."""
-        name = TopicName.parse(topic, default_domain="topic") if isinstance(topic, str) else topic
+        name = topic_name(topic, "topic")
         path = path_of("", name.domain, name.tenant, name.namespace, name.local)
         return await self.send(get(path.replace("/admin/v2/", "/lookup/v2/topic", 1), LookupAnswer), timeout)

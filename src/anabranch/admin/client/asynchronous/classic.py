@@ -14,6 +14,7 @@ from anabranch.admin.models.topics import (
     StoredMessage,
     TopicStats,
 )
+from anabranch.arguments import mapped
 from anabranch.errors import NotFoundError
 from anabranch.model.names import parse_namespace
 
@@ -43,7 +44,7 @@ class AsyncClassicMethods(AsyncHttpClient):
         if partitions:
             request = change("PUT", classic_path(topic, "partitions"), body=partitions)
         else:
-            request = change("PUT", classic_path(topic), body=dict(properties or {}) or None)
+            request = change("PUT", classic_path(topic), body=mapped("properties", properties) or None)
         await self.send(request, timeout)
 
     async def delete_classic_topic(
@@ -165,7 +166,9 @@ class AsyncClassicMethods(AsyncHttpClient):
         >>> await admin.classic_properties("events")
         {'team': 'sales'}
         """
-        await self.send(change("PUT", classic_path(topic, "properties"), body=dict(properties)), timeout)
+        await self.send(
+            change("PUT", classic_path(topic, "properties"), body=mapped("properties", properties)), timeout
+        )
 
     async def subscriptions(self, topic: TopicLike, *, timeout: float | None = None) -> list[str]:
         """The names of the subscriptions of a classic topic."""

@@ -17,6 +17,7 @@ from anabranch.admin.client.requests import (
 )
 from anabranch.admin.models.namespaces import NamespacePolicies
 from anabranch.admin.models.tenants import TenantInfo
+from anabranch.arguments import mapped, texts
 
 
 class AsyncNamespaceMethods(AsyncHttpClient):
@@ -43,16 +44,18 @@ class AsyncNamespaceMethods(AsyncHttpClient):
         self, tenant: str, admins: Iterable[str] = (), *, timeout: float | None = None
     ) -> None:
         """Create a tenant with these admins, in all clusters; ConflictError if it exists."""
+        roles = texts("admins", admins)
         clusters = await self.send(get("/admin/v2/clusters", list[str]), timeout)
-        body = TenantInfo(admin_roles=list(admins), allowed_clusters=clusters)
+        body = TenantInfo(admin_roles=roles, allowed_clusters=clusters)
         await self.send(change("PUT", path_of("tenants", tenant), body=body), timeout)
 
     async def set_tenant_admins(
         self, tenant: str, admins: Iterable[str], *, timeout: float | None = None
     ) -> None:
         """Make these roles, and no others, the admins of a tenant."""
+        roles = texts("admins", admins)
         clusters = (await self.tenant(tenant, timeout=timeout)).allowed_clusters
-        body = TenantInfo(admin_roles=list(admins), allowed_clusters=clusters)
+        body = TenantInfo(admin_roles=roles, allowed_clusters=clusters)
         await self.send(change("POST", path_of("tenants", tenant), body=body), timeout)
 
     async def delete_tenant(self, tenant: str, *, timeout: float | None = None) -> None:
@@ -104,7 +107,7 @@ class AsyncNamespaceMethods(AsyncHttpClient):
         {'team': 'sales'}
         """
         path = namespace_path(namespace, "properties")
-        await self.send(change("PUT", path, body=dict(properties)), timeout)
+        await self.send(change("PUT", path, body=mapped("properties", properties)), timeout)
 
     async def policy(self, of: TopicLike, name: str, *, timeout: float | None = None) -> Any:
         """One policy of a `tenant/namespace`, or of a topic with its scheme; None if it is not set.

@@ -8,6 +8,7 @@ from typing import Any
 from anabranch.admin.client.async_http import AsyncHttpClient
 from anabranch.admin.client.requests import change, find, get, namespace_path, path_of, topic_path
 from anabranch.admin.models.tenants import TenantUsage
+from anabranch.arguments import check_text, mapped
 from anabranch.model.quotas import NAMESPACE_COUNTS, NAMESPACE_RATES
 
 
@@ -21,6 +22,7 @@ class AsyncQuotaMethods(AsyncHttpClient):
         >>> await admin.quotas("public")
         {'maxTopics': 1000}
         """
+        check_text("of", of)
         if "/" not in of:
             return await self.send(get(path_of("tenants", of, "quotas"), dict[str, Any]), timeout)
         names = NAMESPACE_RATES if "://" in of else (*NAMESPACE_COUNTS, *NAMESPACE_RATES)
@@ -29,12 +31,14 @@ class AsyncQuotaMethods(AsyncHttpClient):
 
     async def set_quotas(self, of: str, quotas: Mapping[str, Any], *, timeout: float | None = None) -> None:
         """Change these quotas of a tenant, namespace or topic; the others stay. None removes one."""
+        check_text("of", of)
+        wanted = mapped("quotas", quotas)
         if "/" not in of:
-            kept = {**await self.quotas(of, timeout=timeout), **quotas}
+            kept = {**await self.quotas(of, timeout=timeout), **wanted}
             body = {name: value for name, value in kept.items() if value is not None}
             await self.send(change("POST", path_of("tenants", of, "quotas"), body=body), timeout)
             return
-        for name, value in quotas.items():
+        for name, value in wanted.items():
             method = "DELETE" if value is None else "POST"
             await self.send(change(method, _limited(of, name), body=value), timeout)
 

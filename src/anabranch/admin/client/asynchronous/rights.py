@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from anabranch.admin.client.async_http import AsyncHttpClient
 from anabranch.admin.client.requests import TopicLike, change, get, namespace_path, path_of, permissions_path
 from anabranch.admin.models.tenants import TopicPermissions
+from anabranch.arguments import listed, texts
 
 Permissions = dict[str, list[str]]
 """The actions of each role."""
@@ -28,7 +29,7 @@ class AsyncRightMethods(AsyncHttpClient):
         self, on: TopicLike, role: str, actions: Iterable[str], *, timeout: float | None = None
     ) -> None:
         """Grant a role these actions, and no others, on a namespace or on a topic."""
-        await self.send(change("POST", permissions_path(on, role), body=list(actions)), timeout)
+        await self.send(change("POST", permissions_path(on, role), body=texts("actions", actions)), timeout)
 
     async def revoke(self, on: TopicLike, role: str, *, timeout: float | None = None) -> None:
         """End all grants of a role on a namespace or on a topic."""
@@ -39,7 +40,12 @@ class AsyncRightMethods(AsyncHttpClient):
     ) -> None:
         """Grant actions on several topics at once; all of them or none."""
         await self.send(
-            change("POST", path_of("namespaces", "grantPermissionsOnTopics"), body=list(grants)), timeout
+            change(
+                "POST",
+                path_of("namespaces", "grantPermissionsOnTopics"),
+                body=listed("grants", grants, TopicPermissions, "a list of TopicPermissions"),
+            ),
+            timeout,
         )
 
     async def revoke_on_topics(
@@ -47,7 +53,12 @@ class AsyncRightMethods(AsyncHttpClient):
     ) -> None:
         """End all grants of roles on several topics."""
         await self.send(
-            change("POST", path_of("namespaces", "revokePermissionsOnTopics"), body=list(grants)), timeout
+            change(
+                "POST",
+                path_of("namespaces", "revokePermissionsOnTopics"),
+                body=listed("grants", grants, TopicPermissions, "a list of TopicPermissions"),
+            ),
+            timeout,
         )
 
     async def subscription_roles(self, namespace: str, *, timeout: float | None = None) -> Permissions:
@@ -60,4 +71,4 @@ class AsyncRightMethods(AsyncHttpClient):
     ) -> None:
         """Let only these roles use a subscription; without any, all roles that may consume."""
         path = namespace_path(namespace, "permissions", "subscription", subscription)
-        await self.send(change("POST", path, body=list(roles)), timeout)
+        await self.send(change("POST", path, body=texts("roles", roles)), timeout)

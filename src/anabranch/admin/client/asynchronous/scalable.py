@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Unpack
 
 from anabranch.admin.client.async_http import AsyncHttpClient
+from anabranch.admin.client.layout_options import RebucketOptions, SplitOptions
 from anabranch.admin.client.requests import (
-    RebucketOptions,
-    SplitOptions,
     TopicLike,
     change,
     find,
@@ -25,6 +24,7 @@ from anabranch.admin.models.scalable import (
     ScalableStats,
 )
 from anabranch.admin.models.topics import TopicStats
+from anabranch.arguments import mapped
 from anabranch.model.names import parse_namespace
 
 
@@ -46,7 +46,7 @@ class AsyncScalableMethods(AsyncHttpClient):
         ['topic://public/default/orders']
         """
         query = {"numInitialSegments": segments}
-        body = dict(properties or {}) or None
+        body = mapped("properties", properties) or None
         await self.send(change("PUT", scalable_path(topic), query=query, body=body), timeout)
 
     async def delete_topic(
@@ -68,7 +68,7 @@ class AsyncScalableMethods(AsyncHttpClient):
         self, namespace: str, properties: Mapping[str, str] | None = None, *, timeout: float | None = None
     ) -> list[str]:
         """The scalable topics of a namespace that have all these properties."""
-        filters = [("property", f"{key}={value}") for key, value in (properties or {}).items()]
+        filters = [("property", f"{key}={value}") for key, value in mapped("properties", properties).items()]
         path = path_of("scalable", *parse_namespace(namespace))
         return await self.send(get(path, list[str], filters), timeout)
 
@@ -85,7 +85,9 @@ class AsyncScalableMethods(AsyncHttpClient):
         self, topic: TopicLike, properties: Mapping[str, str], *, timeout: float | None = None
     ) -> None:
         """Change these properties of a topic; the others stay."""
-        await self.send(change("PUT", scalable_path(topic, "properties"), body=dict(properties)), timeout)
+        await self.send(
+            change("PUT", scalable_path(topic, "properties"), body=mapped("properties", properties)), timeout
+        )
 
     async def delete_property(self, topic: TopicLike, key: str, *, timeout: float | None = None) -> None:
         """Remove one property of a topic."""

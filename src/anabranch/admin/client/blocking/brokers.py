@@ -5,9 +5,8 @@
 from __future__ import annotations
 
 from anabranch.admin.client.http_client import HttpClient
-from anabranch.admin.client.requests import get, lacking, path_of
+from anabranch.admin.client.requests import TopicLike, get, lacking, path_of, topic_name
 from anabranch.admin.models.brokers import BrokerInfo, ClusterData, InternalConfiguration, LookupAnswer
-from anabranch.model.names import TopicName
 
 
 class BrokerMethods(HttpClient):
@@ -50,8 +49,8 @@ class BrokerMethods(HttpClient):
         """The addresses of a cluster."""
         return self.send(get(path_of("clusters", name), ClusterData), timeout)
 
-    def lookup(self, topic: str | TopicName, *, timeout: float | None = None) -> LookupAnswer:
+    def lookup(self, topic: TopicLike, *, timeout: float | None = None) -> LookupAnswer:
         """The addresses of the broker that serves a topic."""
-        name = TopicName.parse(topic, default_domain="topic") if isinstance(topic, str) else topic
+        name = topic_name(topic, "topic")
         path = path_of("", name.domain, name.tenant, name.namespace, name.local)
         return self.send(get(path.replace("/admin/v2/", "/lookup/v2/topic", 1), LookupAnswer), timeout)

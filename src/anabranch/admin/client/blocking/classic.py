@@ -16,6 +16,7 @@ from anabranch.admin.models.topics import (
     StoredMessage,
     TopicStats,
 )
+from anabranch.arguments import mapped
 from anabranch.errors import NotFoundError
 from anabranch.model.names import parse_namespace
 
@@ -45,7 +46,7 @@ class ClassicMethods(HttpClient):
         if partitions:
             request = change("PUT", classic_path(topic, "partitions"), body=partitions)
         else:
-            request = change("PUT", classic_path(topic), body=dict(properties or {}) or None)
+            request = change("PUT", classic_path(topic), body=mapped("properties", properties) or None)
         self.send(request, timeout)
 
     def delete_classic_topic(
@@ -161,7 +162,9 @@ class ClassicMethods(HttpClient):
         >>> admin.classic_properties("events")
         {'team': 'sales'}
         """
-        self.send(change("PUT", classic_path(topic, "properties"), body=dict(properties)), timeout)
+        self.send(
+            change("PUT", classic_path(topic, "properties"), body=mapped("properties", properties)), timeout
+        )
 
     def subscriptions(self, topic: TopicLike, *, timeout: float | None = None) -> list[str]:
         """The names of the subscriptions of a classic topic."""

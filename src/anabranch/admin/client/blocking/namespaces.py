@@ -19,6 +19,7 @@ from anabranch.admin.client.requests import (
 )
 from anabranch.admin.models.namespaces import NamespacePolicies
 from anabranch.admin.models.tenants import TenantInfo
+from anabranch.arguments import mapped, texts
 
 
 class NamespaceMethods(HttpClient):
@@ -43,14 +44,16 @@ class NamespaceMethods(HttpClient):
 
     def create_tenant(self, tenant: str, admins: Iterable[str] = (), *, timeout: float | None = None) -> None:
         """Create a tenant with these admins, in all clusters; ConflictError if it exists."""
+        roles = texts("admins", admins)
         clusters = self.send(get("/admin/v2/clusters", list[str]), timeout)
-        body = TenantInfo(admin_roles=list(admins), allowed_clusters=clusters)
+        body = TenantInfo(admin_roles=roles, allowed_clusters=clusters)
         self.send(change("PUT", path_of("tenants", tenant), body=body), timeout)
 
     def set_tenant_admins(self, tenant: str, admins: Iterable[str], *, timeout: float | None = None) -> None:
         """Make these roles, and no others, the admins of a tenant."""
+        roles = texts("admins", admins)
         clusters = (self.tenant(tenant, timeout=timeout)).allowed_clusters
-        body = TenantInfo(admin_roles=list(admins), allowed_clusters=clusters)
+        body = TenantInfo(admin_roles=roles, allowed_clusters=clusters)
         self.send(change("POST", path_of("tenants", tenant), body=body), timeout)
 
     def delete_tenant(self, tenant: str, *, timeout: float | None = None) -> None:
@@ -100,7 +103,7 @@ class NamespaceMethods(HttpClient):
         {'team': 'sales'}
         """
         path = namespace_path(namespace, "properties")
-        self.send(change("PUT", path, body=dict(properties)), timeout)
+        self.send(change("PUT", path, body=mapped("properties", properties)), timeout)
 
     def policy(self, of: TopicLike, name: str, *, timeout: float | None = None) -> Any:
         """One policy of a `tenant/namespace`, or of a topic with its scheme; None if it is not set.

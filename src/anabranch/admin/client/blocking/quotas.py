@@ -10,6 +10,7 @@ from typing import Any
 from anabranch.admin.client.http_client import HttpClient
 from anabranch.admin.client.requests import change, find, get, namespace_path, path_of, topic_path
 from anabranch.admin.models.tenants import TenantUsage
+from anabranch.arguments import check_text, mapped
 from anabranch.model.quotas import NAMESPACE_COUNTS, NAMESPACE_RATES
 
 
@@ -23,6 +24,7 @@ class QuotaMethods(HttpClient):
         >>> admin.quotas("public")
         {'maxTopics': 1000}
         """
+        check_text("of", of)
         if "/" not in of:
             return self.send(get(path_of("tenants", of, "quotas"), dict[str, Any]), timeout)
         names = NAMESPACE_RATES if "://" in of else (*NAMESPACE_COUNTS, *NAMESPACE_RATES)
@@ -31,12 +33,14 @@ class QuotaMethods(HttpClient):
 
     def set_quotas(self, of: str, quotas: Mapping[str, Any], *, timeout: float | None = None) -> None:
         """Change these quotas of a tenant, namespace or topic; the others stay. None removes one."""
+        check_text("of", of)
+        wanted = mapped("quotas", quotas)
         if "/" not in of:
-            kept = {**self.quotas(of, timeout=timeout), **quotas}
+            kept = {**self.quotas(of, timeout=timeout), **wanted}
             body = {name: value for name, value in kept.items() if value is not None}
             self.send(change("POST", path_of("tenants", of, "quotas"), body=body), timeout)
             return
-        for name, value in quotas.items():
+        for name, value in wanted.items():
             method = "DELETE" if value is None else "POST"
             self.send(change(method, _limited(of, name), body=value), timeout)
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from anabranch.admin.client.http_client import HttpClient
 from anabranch.admin.client.requests import TopicLike, change, get, namespace_path, path_of, permissions_path
 from anabranch.admin.models.tenants import TopicPermissions
+from anabranch.arguments import listed, texts
 
 Permissions = dict[str, list[str]]
 """The actions of each role."""
@@ -30,7 +31,7 @@ class RightMethods(HttpClient):
         self, on: TopicLike, role: str, actions: Iterable[str], *, timeout: float | None = None
     ) -> None:
         """Grant a role these actions, and no others, on a namespace or on a topic."""
-        self.send(change("POST", permissions_path(on, role), body=list(actions)), timeout)
+        self.send(change("POST", permissions_path(on, role), body=texts("actions", actions)), timeout)
 
     def revoke(self, on: TopicLike, role: str, *, timeout: float | None = None) -> None:
         """End all grants of a role on a namespace or on a topic."""
@@ -39,13 +40,23 @@ class RightMethods(HttpClient):
     def grant_on_topics(self, grants: Iterable[TopicPermissions], *, timeout: float | None = None) -> None:
         """Grant actions on several topics at once; all of them or none."""
         self.send(
-            change("POST", path_of("namespaces", "grantPermissionsOnTopics"), body=list(grants)), timeout
+            change(
+                "POST",
+                path_of("namespaces", "grantPermissionsOnTopics"),
+                body=listed("grants", grants, TopicPermissions, "a list of TopicPermissions"),
+            ),
+            timeout,
         )
 
     def revoke_on_topics(self, grants: Iterable[TopicPermissions], *, timeout: float | None = None) -> None:
         """End all grants of roles on several topics."""
         self.send(
-            change("POST", path_of("namespaces", "revokePermissionsOnTopics"), body=list(grants)), timeout
+            change(
+                "POST",
+                path_of("namespaces", "revokePermissionsOnTopics"),
+                body=listed("grants", grants, TopicPermissions, "a list of TopicPermissions"),
+            ),
+            timeout,
         )
 
     def subscription_roles(self, namespace: str, *, timeout: float | None = None) -> Permissions:
@@ -58,4 +69,4 @@ class RightMethods(HttpClient):
     ) -> None:
         """Let only these roles use a subscription; without any, all roles that may consume."""
         path = namespace_path(namespace, "permissions", "subscription", subscription)
-        self.send(change("POST", path, body=list(roles)), timeout)
+        self.send(change("POST", path, body=texts("roles", roles)), timeout)

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import Unpack
 
 from anabranch.admin.client.http_client import HttpClient
+from anabranch.admin.client.layout_options import RebucketOptions, SplitOptions
 from anabranch.admin.client.requests import (
-    RebucketOptions,
-    SplitOptions,
     TopicLike,
     change,
     find,
@@ -27,6 +26,7 @@ from anabranch.admin.models.scalable import (
     ScalableStats,
 )
 from anabranch.admin.models.topics import TopicStats
+from anabranch.arguments import mapped
 from anabranch.model.names import parse_namespace
 
 
@@ -48,7 +48,7 @@ class ScalableMethods(HttpClient):
         ['topic://public/default/orders']
         """
         query = {"numInitialSegments": segments}
-        body = dict(properties or {}) or None
+        body = mapped("properties", properties) or None
         self.send(change("PUT", scalable_path(topic), query=query, body=body), timeout)
 
     def delete_topic(self, topic: TopicLike, *, force: bool = False, timeout: float | None = None) -> None:
@@ -68,7 +68,7 @@ class ScalableMethods(HttpClient):
         self, namespace: str, properties: Mapping[str, str] | None = None, *, timeout: float | None = None
     ) -> list[str]:
         """The scalable topics of a namespace that have all these properties."""
-        filters = [("property", f"{key}={value}") for key, value in (properties or {}).items()]
+        filters = [("property", f"{key}={value}") for key, value in mapped("properties", properties).items()]
         path = path_of("scalable", *parse_namespace(namespace))
         return self.send(get(path, list[str], filters), timeout)
 
@@ -85,7 +85,9 @@ class ScalableMethods(HttpClient):
         self, topic: TopicLike, properties: Mapping[str, str], *, timeout: float | None = None
     ) -> None:
         """Change these properties of a topic; the others stay."""
-        self.send(change("PUT", scalable_path(topic, "properties"), body=dict(properties)), timeout)
+        self.send(
+            change("PUT", scalable_path(topic, "properties"), body=mapped("properties", properties)), timeout
+        )
 
     def delete_property(self, topic: TopicLike, key: str, *, timeout: float | None = None) -> None:
         """Remove one property of a topic."""

@@ -1,0 +1,49 @@
+"""Admin clients refuse arguments of wrong types before any connection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from anabranch import AdminClient, AsyncAdminClient
+from anabranch.errors import InvalidConfigurationError
+
+NOWHERE = "http://127.0.0.1:1"
+
+
+@pytest.mark.parametrize("timeout", [-1, "5", True, float("nan"), float("inf"), object()])
+async def test_a_timeout_is_a_number_of_seconds(timeout: Any) -> None:
+    with pytest.raises(InvalidConfigurationError, match="timeout_s must be a positive number of seconds"):
+        AdminClient(NOWHERE, timeout_s=timeout)
+    with AdminClient(NOWHERE) as admin, pytest.raises(InvalidConfigurationError, match="timeout must be"):
+        admin.brokers(timeout=timeout)
+    async with AsyncAdminClient(NOWHERE) as other:
+        with pytest.raises(InvalidConfigurationError, match="timeout must be"):
+            await other.brokers(timeout=timeout)
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (lambda admin: admin.create_topic(5), "a topic name must be text, not 5"),
+        (lambda admin: admin.create_topic("t", properties=5), "properties must be a mapping, not 5"),
+        (lambda admin: admin.create_classic_topic("t", properties=[1]), "properties must be a mapping"),
+        (lambda admin: admin.list_topics("public/default", ["a"]), "properties must be a mapping"),
+        (lambda admin: admin.list_topics(None), "None is not a namespace; write tenant/namespace"),
+        (lambda admin: admin.delete_tenant(5), "tenants must be text, not 5"),
+        (lambda admin: admin.create_tenant("acme", "alice"), "admins must be a list of texts, not 'alice'"),
+        (lambda admin: admin.grant("public/default", "alice", "produce"), "actions must be a list of texts"),
+        (lambda admin: admin.grant_on_topics([5]), "grants must be a list of TopicPermissions, not 5"),
+        (lambda admin: admin.merge("orders", 5), "segments must be a list of segment ids, not 5"),
+        (lambda admin: admin.merge("orders", "12"), "segments must be a list of segment ids, not '12'"),
+        (lambda admin: admin.quotas(5), "of must be text, not 5"),
+        (lambda admin: admin.set_quotas("acme", 5), "quotas must be a mapping, not 5"),
+        (lambda admin: admin.lookup(5), "a topic name must be text, not 5"),
+        (lambda admin: admin.grow_partitions("t", object()), "has no form in JSON"),
+    ],
+)
+def test_a_wrong_type_is_refused_with_its_name(call: Callable[[Any], Any], reason: str) -> None:
+    with AdminClient(NOWHERE) as admin, pytest.raises(InvalidConfigurationError, match=reason):
+        call(admin)
