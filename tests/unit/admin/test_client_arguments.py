@@ -1,4 +1,4 @@
-"""Admin clients refuse arguments of wrong types before any connection."""
+"""Admin clients that are closed, or get arguments of wrong types, answer before any connection."""
 
 from __future__ import annotations
 
@@ -8,9 +8,27 @@ from typing import Any
 import pytest
 
 from anabranch import AdminClient, AsyncAdminClient
-from anabranch.errors import InvalidConfigurationError
+from anabranch.errors import AlreadyClosedError, InvalidConfigurationError
 
 NOWHERE = "http://127.0.0.1:1"
+
+
+def test_a_closed_blocking_client_raises() -> None:
+    with AdminClient(NOWHERE) as admin:
+        assert repr(admin) == f"<AdminClient {NOWHERE}>"
+    assert repr(admin) == f"<AdminClient {NOWHERE} closed>"
+    for _ in range(2):
+        with pytest.raises(AlreadyClosedError, match="admin client is closed"):
+            admin.list_topics("public/default")
+        admin.close()
+
+
+async def test_a_closed_asynchronous_client_raises() -> None:
+    async with AsyncAdminClient(NOWHERE) as admin:
+        pass
+    assert repr(admin) == f"<AsyncAdminClient {NOWHERE} closed>"
+    with pytest.raises(AlreadyClosedError, match="admin client is closed"):
+        await admin.list_topics("public/default")
 
 
 @pytest.mark.parametrize("timeout", [-1, "5", True, float("nan"), float("inf"), object()])

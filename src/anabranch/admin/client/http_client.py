@@ -29,6 +29,7 @@ from anabranch.credentials.asking import checked_authentication, http_headers, r
 from anabranch.credentials.authentication import Authentication
 from anabranch.credentials.fetching import wait_for
 from anabranch.errors import (
+    AlreadyClosedError,
     ConnectError,
     OperationTimeoutError,
 )
@@ -103,9 +104,17 @@ class HttpClient:
         self._tls = tls_of(self.url, "https", tls, authentication)
         self._deadline = math.inf
         self._connection: _TimedConnection | None = None
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.url}{' closed' if self._closed else ''}>"
 
     def close(self) -> None:
-        """Close the idle connection; a later call opens another one."""
+        """Close the idle connection; later calls raise AlreadyClosedError."""
+        self._closed = True
+        self._disconnect()
+
+    def _disconnect(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -133,6 +142,8 @@ class HttpClient:
 
     def send(self, request: AdminRequest[T], timeout: float | None = None) -> T:
         """Send a request within `timeout` seconds, else those of the client; returns what it reads."""
+        if self._closed:
+            raise AlreadyClosedError("the admin client is closed")
         self._call_timeout_s = self._timeout_s if timeout is None else timeout_of("timeout", timeout)
         self._deadline = time.monotonic() + self._call_timeout_s
         target = request.target
@@ -141,7 +152,7 @@ class HttpClient:
             if answer.status != 307:
                 break
             url, target = redirected(self.url, answer)
-            self.close()
+            self._disconnect()
             self.url = url
         return request.read(checked(request, answer))
 
@@ -171,16 +182,16 @@ class HttpClient:
         if method != "GET":
             # A server may close an idle connection while a request is sent, and the client cannot know if the
             # request was carried out. So a request that changes something uses a new connection.
-            self.close()
+            self._disconnect()
         try:
             return self._request(method, target, data, headers)
         except TimeoutError as error:
-            self.close()
+            self._disconnect()
             raise OperationTimeoutError(
                 f"{self.url} did not answer {method} {target} within {self._call_timeout_s:g} s"
             ) from error
         except _LOST as error:
-            self.close()
+            self._disconnect()
             if method == "GET" and attempts > 1:
                 return self._exchange(method, target, data, headers, attempts - 1)
             doubt = "" if method == "GET" else " If so, the broker died and may have made the change."
@@ -189,10 +200,10 @@ class HttpClient:
                 f"is this the HTTP port of the broker?{doubt}"
             ) from error
         except ssl.SSLError as error:
-            self.close()
+            self._disconnect()
             raise explain(error, self.url) from error
         except (OSError, http.client.HTTPException) as error:
-            self.close()
+            self._disconnect()
             raise ConnectError(
                 f"cannot reach the broker's admin API at {self.url}: {error}; "
                 "is `anabranch serve` running, with this --http-port?"
