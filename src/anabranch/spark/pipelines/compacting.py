@@ -8,12 +8,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from anabranch.errors import InvalidConfigurationError
 from anabranch.spark.decide.lake import LakeCommit, LakeFile
 from anabranch.spark.pipelines.archiving import COLUMNS, EVERYTHING, open_lake
 from anabranch.spark.pipelines.cut_batches import EARLIEST, CutJson, batch_cuts, is_done
 from anabranch.spark.pipelines.lake_log import HOME, NOTHING, LakeLog
-from anabranch.spark.pipelines.places import FORMAT, TopicPlace, default_state, identity, place_of
+from anabranch.spark.pipelines.places import (
+    FORMAT,
+    TopicPlace,
+    default_state,
+    identity,
+    place_of,
+    refuse_same,
+)
 from anabranch.spark.pipelines.progress import Show, Summary, run_stream, showing
 from anabranch.spark.source import read_stream
 
@@ -91,8 +97,7 @@ def compact_to_topic(
         pipelines.compact_to_topic(spark, orders, latest, options)
     """
     given, place, target = options or CompactOptions(), place_of(topic), place_of(to)
-    if (place.url, place.short_name) == (target.url, target.short_name):
-        raise InvalidConfigurationError("a topic cannot be compacted into itself; name another topic")
+    refuse_same(place, target, "compacted")
     names = (place.url, place.short_name, target.url, target.short_name)
     state = given.state or default_state("compact", *names)
     sink = f"compact-{identity(state, *names)}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from anabranch.spark.pipelines.places import TopicPlace, default_state, place_of
+from anabranch.spark.pipelines.places import TopicPlace, default_state, place_of, refuse_same
 from anabranch.spark.pipelines.progress import Show, Summary, run_stream, showing
 from anabranch.spark.source import FORMAT, read_stream
 
@@ -44,6 +44,7 @@ def mirror(
     """
     options = options or MirrorOptions()
     origin, copy = place_of(source), place_of(target)
+    refuse_same(origin, copy, "mirrored")
     given = {
         "startingOffsets": options.starting,
         **origin.options,

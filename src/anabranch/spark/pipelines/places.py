@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from anabranch.errors import InvalidConfigurationError
 from anabranch.spark.decide.topic_names import short_name
 from anabranch.spark.options import text_of
 
@@ -43,6 +44,12 @@ class TopicPlace:
 def place_of(topic: TopicPlace | str) -> TopicPlace:
     """Return the place of a topic; a bare name means the broker on this machine."""
     return TopicPlace(topic) if isinstance(topic, str) else topic
+
+
+def refuse_same(source: TopicPlace, target: TopicPlace, verb: str) -> None:
+    """Refuse a target that is the source: a pipeline would read what it writes, without end."""
+    if (source.url, source.short_name) == (target.url, target.short_name):
+        raise InvalidConfigurationError(f"a topic cannot be {verb} into itself; name another topic")
 
 
 def identity(*parts: str) -> str:

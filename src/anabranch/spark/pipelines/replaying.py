@@ -8,7 +8,14 @@ from typing import Any
 from anabranch.errors import InvalidConfigurationError
 from anabranch.spark.pipelines.archiving import COLUMNS, EVERYTHING
 from anabranch.spark.pipelines.lake_log import ABOUT, LakeLog
-from anabranch.spark.pipelines.places import FORMAT, TopicPlace, default_state, identity, place_of
+from anabranch.spark.pipelines.places import (
+    FORMAT,
+    TopicPlace,
+    default_state,
+    identity,
+    place_of,
+    refuse_same,
+)
 from anabranch.spark.pipelines.progress import Summary, run_stream, shown
 from anabranch.spark.pipelines.sessions import make_known
 
@@ -128,9 +135,9 @@ def replay_to_topic(
     """
     given, target = options or ReplayOptions(), place_of(to)
     place = None if topic is None else place_of(topic)
+    if place is not None:
+        refuse_same(place, target, "replayed")
     source = ("", "") if place is None else (place.url, place.short_name)
-    if source == (target.url, target.short_name):
-        raise InvalidConfigurationError("a topic cannot be replayed into itself; name another topic")
     names = (archive, *source, target.url, target.short_name)
     state = given.state or default_state("replay", *names)
     stream = replay_stream(spark, archive, place, {"maxOffsetsPerTrigger": given.rows_per_commit})
