@@ -20,7 +20,7 @@ from anabranch.spark import pipelines
 from anabranch.spark.live import close_sessions
 from anabranch.spark.pipelines.failures import PipelineError
 from anabranch.testing.process import BrokerProcess
-from tests.harness.stored_messages import numbers_by_key
+from tests.harness.stored_messages import messages_by_key, numbers_by_key
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -98,6 +98,24 @@ def test_rows_of_files_and_of_later_files_arrive_once_and_in_order(
     with pytest.raises(PipelineError, match=rf"a\.{kind} changed after its rows were read"):
         run()
     assert received(broker, place.name) == expected(range(140))
+
+
+def test_the_columns_of_directories_and_of_any_name_are_sent(
+    spark: Any, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    source = tmp_path / "events"
+    for day in ("2026-01-01", "2026-01-02"):
+        (source / f"day={day}").mkdir(parents=True)
+        # Spark gives the place of a row under a name that a column of the files may have too.
+        (source / f"day={day}" / "a.csv").write_text("customer,_metadata,a.b\nx,1,2\n")
+    place = pipelines.TopicPlace("by-day", broker.url)
+    options = pipelines.LoadOptions("csv", key="day", state=str(tmp_path / "state"))
+    assert pipelines.load(spark, str(source), place, options, pipelines.silent).rows == 2
+    with anabranch.Client(broker.url) as client:
+        found = messages_by_key(client, "by-day")
+    values = {key: [json.loads(message.data) for message in messages] for key, messages in found.items()}
+    row = {"customer": "x", "_metadata": "1", "a.b": "2"}
+    assert values == {day: [{**row, "day": day}] for day in ("2026-01-01", "2026-01-02")}
 
 
 def test_a_load_whose_state_was_deleted_sends_all_rows_again(

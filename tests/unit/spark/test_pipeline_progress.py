@@ -7,8 +7,8 @@ import pytest
 from anabranch.spark.decide.progress import PipelineProgress
 from anabranch.spark.pipelines import progress
 from anabranch.spark.pipelines.failures import PipelineError
-from anabranch.spark.pipelines.loading import format_of
 from anabranch.spark.pipelines.progress import SLOW_WORKER, STARTS_MAX, patiently, reason_of
+from anabranch.spark.pipelines.source_files import format_of
 
 
 def test_rate_waiting_and_remaining_time_are_shown() -> None:

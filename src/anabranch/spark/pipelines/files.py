@@ -43,6 +43,10 @@ class Files:
     def exists(self, path: str = "") -> bool:
         return bool(self._system.exists(self._path(path)))
 
+    def is_directory(self, path: str = "") -> bool:
+        found = self._path(path)
+        return bool(self._system.exists(found)) and bool(self._system.getFileStatus(found).isDirectory())
+
     def read_text(self, path: str) -> str:
         stream = self._system.open(self._path(path))
         try:

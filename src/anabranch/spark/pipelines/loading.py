@@ -24,15 +24,10 @@ from anabranch.spark.pipelines.files import Files
 from anabranch.spark.pipelines.places import FORMAT, TopicPlace, default_state, place_of
 from anabranch.spark.pipelines.progress import Show, patiently, showing
 from anabranch.spark.pipelines.sessions import make_known
+from anabranch.spark.pipelines.source_files import SourceFiles
 
 JOB = "job.json"
 """The file of the state directory with the name of the load."""
-
-FORMATS = ("parquet", "csv", "json")
-_ENDINGS = {"parquet": "parquet", "csv": "csv", "json": "json", "jsonl": "json", "ndjson": "json"}
-_PACKED = ("gz", "bz2", "zst", "snappy", "lz4")
-_DEFAULTS: Mapping[str, Mapping[str, str]] = {"csv": {"header": "true"}}
-"""Options of Spark's readers; without `inferSchema`, every column of a CSV file stays the text that it is."""
 
 
 @dataclass(frozen=True)
@@ -99,11 +94,12 @@ def load(
     make_known(spark)
     state = given.state or default_state("load", source, place.url, place.short_name)
     files = Files(spark, state)
-    job = _Load(spark, files, place, given, f"load-{_job_of(files)}")
+    loaded = SourceFiles(spark, source, given.format, given.read_options)
+    job = _Load(files, loaded, place, given, f"load-{_job_of(files)}")
     rows = 0
     with showing(show, f"load into {place.short_name}") as display:
         display(PipelineProgress(0, 0.0, step="putting the rows in order"))
-        new = job.plan(_source_files(spark, source, given))
+        new = job.plan(loaded.stamps())
         waiting = [step for step in job.steps() if not job.is_done(step)]
         total = sum(step.rows for step in waiting)
         for step in waiting:
@@ -124,43 +120,19 @@ def _job_of(files: Files) -> str:
     return str(files.read_json(JOB)["job"])
 
 
-def _source_files(spark: Any, source: str, given: LoadOptions) -> dict[str, list[int]]:
-    """Return the size and the time of change of each file of the source."""
-    frame = _read(spark, [source], given)
-    files = Files(spark, source.partition("*")[0] or ".")
-    found = [files.look_up(str(url)) for url in frame.inputFiles()]
-    return {one.path: [one.size_bytes, one.modified_at_ms] for one in found}
-
-
-def _read(spark: Any, paths: Sequence[str], given: LoadOptions) -> Any:
-    kind = given.format or format_of(paths[0])
-    if kind is None:
-        raise InvalidConfigurationError(
-            f"the name {paths[0]} does not tell the format; give one of {', '.join(FORMATS)}"
-        )
-    if kind not in FORMATS:
-        raise InvalidConfigurationError(f"cannot load {kind}; the formats are {', '.join(FORMATS)}")
-    reader = spark.read.format(kind).options(**{**_DEFAULTS.get(kind, {}), **given.read_options})
-    return reader.load(list(paths))
-
-
-def format_of(path: str) -> str | None:
-    """Return the format that the name of a file or pattern tells; None if it does not tell one."""
-    parts = path.rstrip("/").rpartition("/")[2].lower().split(".")
-    if len(parts) > 1 and parts[-1] in _PACKED:
-        parts.pop()
-    return _ENDINGS.get(parts[-1]) if len(parts) > 1 else None
-
-
 @dataclass
 class _Load:
     """One load with its state directory: plans, ordered files and records of steps that are done."""
 
-    spark: Any
     files: Files
+    source: SourceFiles
     place: TopicPlace
     given: LoadOptions
     sink: str
+
+    @property
+    def spark(self) -> Any:
+        return self.source.spark
 
     def plan(self, found: Mapping[str, Sequence[int]]) -> int:
         """Store a plan for files that no plan contains; return the number of those files."""
@@ -194,7 +166,7 @@ class _Load:
 
         directory = f"ordered/{plan:08d}"
         self.files.delete(directory)
-        rows = _messages(_read(self.spark, urls, self.given), self.given)
+        rows = _messages(self.source.rows(urls), self.given)
         writer = rows.write.option("maxRecordsPerFile", self.given.rows_per_commit)
         writer.parquet(self.files.url(directory))
         written = [one.path for one in self.files.files_below(directory)]
@@ -251,7 +223,8 @@ def _messages(frame: Any, given: LoadOptions) -> Any:
     if given.event_time:
         made.append(sql.col(_quoted(given.event_time)).cast("timestamp").alias("eventTime"))
     # A task reads its parts of files one after the other, so its row numbers grow inside each part.
-    place = [sql.col("_metadata.file_path"), sql.col("_metadata.file_block_start")]
+    hidden = frame.metadataColumn("_metadata")
+    place = [hidden.getField("file_path"), hidden.getField("file_block_start")]
     row = sql.monotonically_increasing_id()
     wanted = [_order(part) for part in given.order_by]
     order = {f"_order{at}": column for at, column in enumerate([*wanted, *place, row])}
