@@ -118,6 +118,31 @@ def test_the_columns_of_directories_and_of_any_name_are_sent(
     assert values == {day: [{**row, "day": day}] for day in ("2026-01-01", "2026-01-02")}
 
 
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("a.csv", "key,value\nx,1\ny,2,3\n", r"a\.csv.*Malformed CSV record: y,2,3"),
+        ("a.csv", "key,value\nx,1\ny\n", r"a\.csv.*Malformed CSV record: y"),
+        ("a.json", '{"key": "x", "value": "1"}\nno JSON\n', "Malformed records .* Unrecognized token 'no'"),
+        ("b.json", None, r"Path does not exist: .*b\.json"),
+    ],
+)
+def test_a_row_that_cannot_be_parsed_fails_the_load_unless_it_may_pass(
+    spark: Any, broker: BrokerProcess, tmp_path: Path, case: tuple[str, str | None, str]
+) -> None:
+    name, text, reason = case
+    source = tmp_path / name
+    place = pipelines.TopicPlace("strict", broker.url)
+    options = pipelines.LoadOptions(key="key", value="value", state=str(tmp_path / "state"))
+    if text is not None:
+        source.write_text(text)
+    with pytest.raises(PipelineError, match=reason):
+        pipelines.load(spark, str(source), place, options, pipelines.silent)
+    if text is not None:
+        lenient = replace(options, read_options={"Mode": "PERMISSIVE"})
+        assert pipelines.load(spark, str(source), place, lenient, pipelines.silent).rows == 2
+
+
 def test_a_load_whose_state_was_deleted_sends_all_rows_again(
     spark: Any, broker: BrokerProcess, tmp_path: Path
 ) -> None:

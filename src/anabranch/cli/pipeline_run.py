@@ -14,10 +14,10 @@ from typing import Any
 from anabranch.cli.pipeline_options import PipelineOptions
 from anabranch.cli.role import ClientRole, role_of
 from anabranch.cli.signals import ended_by_signals
-from anabranch.errors import AnabranchError, InvalidConfigurationError
-from anabranch.spark.pipelines.failures import PipelineError
+from anabranch.errors import InvalidConfigurationError
+from anabranch.spark.pipelines.failures import spark_failures
 from anabranch.spark.pipelines.places import TopicPlace
-from anabranch.spark.pipelines.progress import Show, reason_of, shown
+from anabranch.spark.pipelines.progress import Show, shown
 from anabranch.spark.pipelines.sessions import session_for
 
 _TLS = {
@@ -69,15 +69,9 @@ def run(name: str, words: SimpleNamespace) -> int:
         ended_by_signals(),
         session_for(f"anabranch {name}", master=at.master, conf=conf) as spark,
         shown(name) as show,
+        spark_failures(),
     ):
-        try:
-            report = action(PipelineJob(words, spark, show))
-        except AnabranchError:
-            raise
-        except Exception as error:
-            if not _from_spark(error):
-                raise
-            raise PipelineError(reason_of(error)) from error
+        report = action(PipelineJob(words, spark, show))
     _print(report, as_json=at.as_json)
     return int(report.get("exit", 0))
 
@@ -85,13 +79,6 @@ def run(name: str, words: SimpleNamespace) -> int:
 def _action(name: str) -> Callable[[PipelineJob], Report]:
     found: Callable[[PipelineJob], Report] = getattr(import_module(f"anabranch.cli.{_ACTIONS[name]}"), name)
     return found
-
-
-def _from_spark(error: Exception) -> bool:
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
-    return isinstance(error, PySparkException | Py4JError)
 
 
 def _print(report: Report, *, as_json: bool) -> None:

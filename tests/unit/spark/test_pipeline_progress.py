@@ -6,8 +6,8 @@ import pytest
 
 from anabranch.spark.decide.progress import PipelineProgress
 from anabranch.spark.pipelines import progress
-from anabranch.spark.pipelines.failures import PipelineError
-from anabranch.spark.pipelines.progress import SLOW_WORKER, STARTS_MAX, patiently, reason_of
+from anabranch.spark.pipelines.failures import PipelineError, reason_of
+from anabranch.spark.pipelines.progress import SLOW_WORKER, STARTS_MAX, patiently
 from anabranch.spark.pipelines.source_files import format_of
 
 
@@ -23,6 +23,17 @@ def test_the_reason_of_a_failed_job_is_a_sentence() -> None:
     ours = f"x\n {name}: the archive is older\n\nJVM stacktrace:\n\tat x"
     assert reason_of(RuntimeError(ours)) == "the archive is older"
     assert reason_of(RuntimeError("[FAILED] no disk\n\tat a.b\n\tat c.d")) == "[FAILED] no disk"
+
+
+def test_the_reason_that_java_gives_has_the_first_and_the_last_cause() -> None:
+    java = (
+        "An error occurred while calling o7.parquet.\n: org.x.SparkException: [READ] Cannot read a.csv.\n"
+        "\tat a.b\nCaused by: java.lang.RuntimeException: between\n\tat c.d\n"
+        "Caused by: org.x.Malformed$Row: [ROW] Malformed row: 3,4\n\tat e.f\n\t... 3 more"
+    )
+    assert reason_of(RuntimeError(java)) == "[READ] Cannot read a.csv. [ROW] Malformed row: 3,4"
+    alone = "An error occurred while calling o7.load.\n: java.io.IOException: no disk\n\tat a.b"
+    assert reason_of(RuntimeError(alone)) == "no disk"
 
 
 def test_names_tell_the_format() -> None:

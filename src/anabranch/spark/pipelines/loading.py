@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from anabranch.errors import InvalidConfigurationError
 from anabranch.spark.decide.progress import PipelineProgress
-from anabranch.spark.pipelines.failures import PipelineError
+from anabranch.spark.pipelines.failures import PipelineError, spark_failures
 from anabranch.spark.pipelines.files import Files
 from anabranch.spark.pipelines.places import FORMAT, TopicPlace, default_state, place_of
 from anabranch.spark.pipelines.progress import Show, patiently, showing
@@ -81,7 +81,9 @@ def load(
     options: LoadOptions | None = None,
     show: Show | None = None,
 ) -> LoadSummary:
-    """Send the rows of all files that no earlier run sent; raises PipelineError if a sent file changed.
+    """Send the rows of all files that no earlier run sent; raises PipelineError if one cannot be read.
+
+    A file that changed after it was read is such an error, and so is a row that cannot be parsed.
 
     Example:
         loaded = pipelines.TopicPlace("loaded", "pulsar://127.0.0.1:6650")
@@ -97,7 +99,7 @@ def load(
     loaded = SourceFiles(spark, source, given.format, given.read_options)
     job = _Load(files, loaded, place, given, f"load-{_job_of(files)}")
     rows = 0
-    with showing(show, f"load into {place.short_name}") as display:
+    with spark_failures(), showing(show, f"load into {place.short_name}") as display:
         display(PipelineProgress(0, 0.0, step="putting the rows in order"))
         new = job.plan(loaded.stamps())
         waiting = [step for step in job.steps() if not job.is_done(step)]

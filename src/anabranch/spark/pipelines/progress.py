@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -10,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from anabranch.spark.decide.progress import PipelineProgress
-from anabranch.spark.pipelines.failures import PipelineError
+from anabranch.spark.pipelines.failures import PipelineError, reason_of
 
 Show = Callable[[PipelineProgress], None]
 
@@ -136,10 +135,3 @@ def _progress_of(last: Any, rows: int, seconds: float) -> PipelineProgress:
 
     behind = lag_of(last)
     return PipelineProgress(rows, seconds, None if behind is None else behind.messages)
-
-
-def reason_of(error: Exception) -> str:
-    """Return the sentence that explains a failed Spark job, without the traces of Python and Java."""
-    text = str(error)
-    ours = re.findall(r"anabranch\.[\w.]+Error: (.+)", text)
-    return str(ours[-1]) if ours else text.strip().partition("\n\nJVM stacktrace")[0].partition("\n\tat ")[0]

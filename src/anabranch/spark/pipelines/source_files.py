@@ -13,7 +13,9 @@ FORMATS = ("parquet", "csv", "json")
 _ENDINGS = {"parquet": "parquet", "csv": "csv", "json": "json", "jsonl": "json", "ndjson": "json"}
 _PACKED = ("gz", "bz2", "zst", "snappy", "lz4")
 _PATTERN = "*?[{"
-_DEFAULTS: Mapping[str, Mapping[str, str]] = {"csv": {"header": "true"}}
+_STRICT = {"mode": "FAILFAST"}
+"""Spark's default mode passes on a row that it cannot parse, with null or without some of its fields."""
+_DEFAULTS: Mapping[str, Mapping[str, str]] = {"csv": {"header": "true", **_STRICT}, "json": _STRICT}
 """Options of Spark's readers; without `inferSchema`, every column of a CSV file stays the text that it is."""
 
 

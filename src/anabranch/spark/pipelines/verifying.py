@@ -35,6 +35,7 @@ from anabranch.spark.decide.verify_report import (
 )
 from anabranch.spark.live import close_sessions
 from anabranch.spark.pipelines.batch_progress import batch_shown
+from anabranch.spark.pipelines.failures import spark_failures
 from anabranch.spark.pipelines.places import TopicPlace
 from anabranch.spark.pipelines.progress import Show, showing
 from anabranch.spark.pipelines.stored_topics import TopicSnapshot, stored_topic
@@ -73,7 +74,11 @@ def verify(
     messages = stored.frame(spark, _columns(expect), failOnDataLoss=False, badEntries="skip")
     sums = VerifyPass(expect, counted=is_counted(stored.topology)).over(messages).persist()
     try:
-        with showing(show, "verify") as display, batch_shown(spark, display, stored.messages):
+        with (
+            spark_failures(),
+            showing(show, "verify") as display,
+            batch_shown(spark, display, stored.messages),
+        ):
             return _report(stored, expect, messages, sums)
     finally:
         sums.unpersist()

@@ -28,6 +28,7 @@ from anabranch.spark.decide.skew import (
 from anabranch.spark.decide.topology import Slice, Topology
 from anabranch.spark.live import close_sessions
 from anabranch.spark.pipelines.batch_progress import batch_shown
+from anabranch.spark.pipelines.failures import spark_failures
 from anabranch.spark.pipelines.places import TopicPlace
 from anabranch.spark.pipelines.progress import Show, showing
 from anabranch.spark.pipelines.stored_topics import TopicSnapshot, stored_topic
@@ -77,7 +78,11 @@ def skew(
     step_s = options.interval_s or _interval_s(stored)
     sums = _by_key(messages, unit, step_s).persist()
     try:
-        with showing(show, "skew") as display, batch_shown(spark, display, stored.messages):
+        with (
+            spark_failures(),
+            showing(show, "skew") as display,
+            batch_shown(spark, display, stored.messages),
+        ):
             return _report(stored, sums, unit, step_s, options.segments)
     finally:
         sums.unpersist()
