@@ -134,6 +134,30 @@ def _run_code(spark: Any, broker: BrokerProcess, root: Path) -> None:
         assert found["stream"].isStreaming
 
 
+def test_an_option_goes_to_the_end_that_knows_it(
+    spark: Any, broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANABRANCH_URL", broker.url)
+    lake, words = str(tmp_path / "lake"), ["--option", "maxOffsetsPerTrigger=8"]
+    with anabranch.Client(broker.url) as client:
+        producer: anabranch.Producer[bytes] = client.create_producer("few")
+        producer.send_many([b"%d" % n for n in range(40)], [f"key-{n % KEYS}" for n in range(40)])
+        producer.close()
+        assert main(["pipeline", "archive", "few", lake, *words]) == 0
+        # One commit stores the start.
+        assert len(list((tmp_path / "lake/_anabranch/commits").glob("*.json"))) == 6
+        words += ["--option", "compression=zstd", "--state"]
+        assert main(["pipeline", "compact", "few", "--to", "few-latest", *words, str(tmp_path / "one")]) == 0
+        assert (
+            main(["pipeline", "replay", lake, "few", "--to", "few-again", *words, str(tmp_path / "two")]) == 0
+        )
+        assert numbers(messages_by_key(client, "few-again")) == expected(40)
+        latest = {key: found[-1:] for key, found in numbers(messages_by_key(client, "few-latest")).items()}
+    assert latest == {key: found[-1:] for key, found in expected(40).items()}
+    assert len(list((tmp_path / "one/commits").glob("[0-9]*"))) == 6
+    assert main(["pipeline", "replay", lake, "few", "--print", "--option", "startingTimestamp=-1h"]) == 1
+
+
 def test_a_lake_of_another_topic_is_refused(spark: Any, broker: BrokerProcess, tmp_path: Path) -> None:
     lake = tmp_path / "lake" / "_anabranch"
     lake.mkdir(parents=True)

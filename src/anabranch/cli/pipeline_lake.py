@@ -10,6 +10,7 @@ from typing import Any
 from anabranch.cli.pipeline_run import PipelineJob, Report, pairs
 from anabranch.errors import InvalidConfigurationError
 from anabranch.spark import pipelines
+from anabranch.spark.options import sink_part, source_part
 
 MB = 2**20
 
@@ -47,31 +48,36 @@ def load(job: PipelineJob) -> Report:
 
 def compact(job: PipelineJob) -> Report:
     words = job.words
-    place = job.place(words.topic)
     options = pipelines.CompactOptions(words.buckets, follow=words.follow, state=words.state)
     if words.table is not None:
+        place = job.place(words.topic)
         done = pipelines.compact_to_table(job.spark, place, words.table, options, job.show)
         text = f"{done.rows:,} messages read; {words.table} has {done.keys:,} keys"
     else:
-        done = pipelines.compact_to_topic(job.spark, place, job.place(words.to), options, job.show)
+        place, target = job.place(words.topic, source_part), job.place(words.to, sink_part)
+        done = pipelines.compact_to_topic(job.spark, place, target, options, job.show)
         text = f"{done.rows:,} messages read; the latest value of each key is in {words.to}"
     return {**done._asdict(), "text": text}
 
 
 def replay(job: PipelineJob) -> Report:
     words = job.words
-    place = None if words.topic is None else job.place(words.topic)
     if words.prints:
-        return _print_rows(job, place)
+        return _print_rows(job)
     if words.limit is not None:
         raise InvalidConfigurationError("--limit is for --print")
     options = pipelines.ReplayOptions(follow=words.follow, state=words.state)
-    done = pipelines.replay_to_topic(job.spark, words.archive, place, job.place(words.to), options)
+    if words.topic is None:
+        place, target = None, job.place(words.to)
+    else:
+        place, target = job.place(words.topic, source_part), job.place(words.to, sink_part)
+    done = pipelines.replay_to_topic(job.spark, words.archive, place, target, options)
     return {**done._asdict(), "text": f"{done.rows:,} rows sent to {words.to}"}
 
 
-def _print_rows(job: PipelineJob, place: Any) -> Report:
+def _print_rows(job: PipelineJob) -> Report:
     words = job.words
+    place = None if words.topic is None else job.place(words.topic)
     if words.follow is not None:
         raise InvalidConfigurationError("--follow is for --to")
     rows = pipelines.replay(job.spark, words.archive, place).orderBy("segment", "position")

@@ -31,6 +31,9 @@ _TLS = {
 Report = Mapping[str, Any]
 """The summary of a run, as it is printed."""
 
+OptionPart = Callable[[Mapping[str, str]], dict[str, str]]
+"""Which options of a command count for a topic."""
+
 _ACTIONS = {
     "archive": "pipeline_lake",
     "load": "pipeline_lake",
@@ -52,11 +55,11 @@ class PipelineJob:
     spark: Any
     show: Show
 
-    def place(self, topic: str, url: str | None = None) -> TopicPlace:
-        """Return the place of a topic, reached with the role of the command."""
+    def place(self, topic: str, part: OptionPart = dict) -> TopicPlace:
+        """Return the place of a topic, reached with the role of the command and a part of its `--option`s."""
         role = role_of(self.words.at, os.environ)
-        given = pairs(self.words.at.options, "--option")
-        return TopicPlace(topic, url or role.service_url, {**role_to_options(role, os.environ), **given})
+        given = part(pairs(self.words.at.options, "--option"))
+        return TopicPlace(topic, role.service_url, {**role_to_options(role, os.environ), **given})
 
 
 def run(name: str, words: SimpleNamespace) -> int:

@@ -239,10 +239,17 @@ def read_sink_options(given: Mapping[str, str], *, streaming: bool = False) -> S
 
 
 def sink_part(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options of a table or view without those that only reading needs."""
+    """Return options for both ends, such as those of a table, without those that only reading needs."""
     sink = {name.lower() for name in _SINK}
     reading = {name.lower() for name in _SOURCE} - sink
     return {name: text for name, text in options.items() if name.lower() not in reading}
+
+
+def source_part(options: Mapping[str, str]) -> dict[str, str]:
+    """Return options for both ends of a pipeline without those that only writing needs."""
+    source = {name.lower() for name in _SOURCE}
+    writing = {name.lower() for name in _SINK} - source
+    return {name: text for name, text in options.items() if name.lower() not in writing}
 
 
 def _sink_place(options: GivenOptions, topic: str | None) -> tuple[str, str | None]:

@@ -8,7 +8,7 @@ from anabranch.errors import InvalidConfigurationError
 from anabranch.spark.decide.offsets import Cut, Start, TopicCut
 from anabranch.spark.decide.sink_logs import job_sink
 from anabranch.spark.decide.topic_names import short_name
-from anabranch.spark.options import read_sink_options, read_source_options, text_of
+from anabranch.spark.options import read_sink_options, read_source_options, sink_part, source_part, text_of
 
 URL = {"service.url": "pulsar://127.0.0.1:6650"}
 SOURCE = {**URL, "subscribe": "orders"}
@@ -142,3 +142,15 @@ def test_compression_may_be_switched_off_by_name() -> None:
 @pytest.mark.parametrize(("value", "text"), [(True, "true"), (5, "5"), ("x", "x"), ({"v": 1}, '{"v": 1}')])
 def test_values_become_the_text_spark_wants(value: Any, text: str) -> None:
     assert text_of({"name": value, "left": None}) == {"name": text}
+
+
+def test_options_of_both_ends_are_told_apart() -> None:
+    given = {
+        "MAXBYTESPERTRIGGER": "1m",
+        "compression": "zstd",
+        "client.operationTimeout": "9s",
+        "unknown": "1",
+    }
+    both = {"client.operationTimeout": "9s", "unknown": "1"}
+    assert source_part(given) == {"MAXBYTESPERTRIGGER": "1m", **both}
+    assert sink_part(given) == {"compression": "zstd", **both}

@@ -13,7 +13,7 @@ from anabranch.spark.live import close_sessions
 from anabranch.spark.pipelines.cut_batches import EARLIEST, CutJson, batch_cuts, is_done
 from anabranch.spark.pipelines.failures import PipelineError
 from anabranch.spark.pipelines.lake_log import HOME, NOTHING, LakeLog
-from anabranch.spark.pipelines.places import TopicPlace, place_of
+from anabranch.spark.pipelines.places import LIMIT, READING, TopicPlace, place_of, refuse_options
 from anabranch.spark.pipelines.progress import Show, run_stream, showing
 from anabranch.spark.pipelines.stored_topics import stored_topic
 from anabranch.spark.source import read_stream
@@ -73,6 +73,7 @@ def archive(
     """
     given, place = options or ArchiveOptions(), place_of(topic)
     check_format(given.format)
+    refuse_options(place, (*READING, "startingOffsets"), "archive")
     log = LakeLog(spark, dest)
     log.recover()
     about = open_lake(log, "archive", place, given.buckets)
@@ -83,10 +84,10 @@ def archive(
         place.url,
         place.name,
         options={
+            LIMIT: given.rows_per_commit,
             **place.options,
             **EVERYTHING,
             "startingOffsets": log.lake.cut or EARLIEST,
-            "maxOffsetsPerTrigger": given.rows_per_commit,
             "ordering": "none",
         },
     )

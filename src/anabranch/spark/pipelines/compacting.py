@@ -14,16 +14,23 @@ from anabranch.spark.pipelines.cut_batches import EARLIEST, CutJson, batch_cuts,
 from anabranch.spark.pipelines.lake_log import HOME, NOTHING, LakeLog
 from anabranch.spark.pipelines.places import (
     FORMAT,
+    LIMIT,
+    ONCE,
+    READING,
+    WRITING,
     TopicPlace,
     default_state,
     identity,
     place_of,
+    refuse_options,
     refuse_same,
 )
 from anabranch.spark.pipelines.progress import Show, Summary, run_stream, showing
 from anabranch.spark.source import read_stream
 
 BUCKET = "bucket"
+DECIDED = (*READING, "startingOffsets")
+"""Options of the source that cannot be given."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,7 @@ def compact_to_table(
         assert spark.read.parquet("/lake/latest").count() == done.keys
     """
     given, place = options or CompactOptions(), place_of(topic)
+    refuse_options(place, DECIDED, "compact")
     log = LakeLog(spark, dest)
     log.recover()
     about = open_lake(log, "compact", place, given.buckets)
@@ -98,6 +106,8 @@ def compact_to_topic(
     """
     given, place, target = options or CompactOptions(), place_of(topic), place_of(to)
     refuse_same(place, target, "compacted")
+    refuse_options(place, DECIDED, "compact")
+    refuse_options(target, (*WRITING, *ONCE), "compact")
     names = (place.url, place.short_name, target.url, target.short_name)
     state = given.state or default_state("compact", *names)
     sink = f"compact-{identity(state, *names)}"
@@ -120,10 +130,10 @@ def compact_to_topic(
 
 def _stream(spark: Any, place: TopicPlace, given: CompactOptions, cut: CutJson | None) -> Any:
     options = {
+        LIMIT: given.rows_per_commit,
         **place.options,
         **EVERYTHING,
         "startingOffsets": cut or EARLIEST,
-        "maxOffsetsPerTrigger": given.rows_per_commit,
         "ordering": "none",
     }
     return read_stream(spark, place.url, place.name, options=options).filter("key IS NOT NULL")

@@ -21,7 +21,15 @@ from anabranch.errors import InvalidConfigurationError
 from anabranch.spark.decide.progress import PipelineProgress
 from anabranch.spark.pipelines.failures import PipelineError, spark_failures
 from anabranch.spark.pipelines.files import Files
-from anabranch.spark.pipelines.places import FORMAT, TopicPlace, default_state, place_of
+from anabranch.spark.pipelines.places import (
+    FORMAT,
+    ONCE,
+    WRITING,
+    TopicPlace,
+    default_state,
+    place_of,
+    refuse_options,
+)
 from anabranch.spark.pipelines.progress import Show, patiently, showing
 from anabranch.spark.pipelines.sessions import make_known
 from anabranch.spark.pipelines.source_files import SourceFiles
@@ -92,6 +100,7 @@ def load(
         print(done.rows, done.files)
     """
     given, place = options or LoadOptions(), place_of(topic)
+    refuse_options(place, (*WRITING, *ONCE), "load")
     began = time.monotonic()
     make_known(spark)
     state = given.state or default_state("load", source, place.url, place.short_name)

@@ -9,7 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from anabranch.spark.pipelines.places import TopicPlace, default_state, place_of, refuse_same
+from anabranch.spark.pipelines.places import (
+    READING,
+    WRITING,
+    TopicPlace,
+    default_state,
+    place_of,
+    refuse_options,
+    refuse_same,
+)
 from anabranch.spark.pipelines.progress import Show, Summary, run_stream, showing
 from anabranch.spark.source import FORMAT, read_stream
 
@@ -45,6 +53,8 @@ def mirror(
     options = options or MirrorOptions()
     origin, copy = place_of(source), place_of(target)
     refuse_same(origin, copy, "mirrored")
+    refuse_options(origin, READING, "mirror")
+    refuse_options(copy, WRITING, "mirror")
     given = {
         "startingOffsets": options.starting,
         **origin.options,

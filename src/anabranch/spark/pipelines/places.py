@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from anabranch.errors import InvalidConfigurationError
 from anabranch.spark.decide.topic_names import short_name
+from anabranch.spark.option_starts import TOPIC_OPTIONS
 from anabranch.spark.options import text_of
+from anabranch.spark.values.wanted import VALUE_OPTIONS
 
 FORMAT = "anabranch"
 LOCAL_BROKER = "pulsar://127.0.0.1:6650"
+
+LIMIT = "maxOffsetsPerTrigger"
+
+READING = ("service.url", *TOPIC_OPTIONS, *VALUE_OPTIONS)
+"""Options of a source that every pipeline decides itself: the topic, and that values stay bytes."""
+
+WRITING = ("service.url", "topic", "subscribe", "path", "checkpointLocation", "txnId", "batchId")
+ONCE = ("delivery", "sinkId")
+"""Options of a sink that pipelines decide which write exactly once."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +43,10 @@ class TopicPlace:
     def short_name(self) -> str:
         return short_name(self.name)
 
+    def gives(self, option: str) -> bool:
+        """Whether the options have one of this name, in any case."""
+        return option.lower() in map(str.lower, self.options)
+
     def to_read(self, **more: object) -> dict[str, str]:
         """Return the options of a reader of this topic."""
         return text_of({"service.url": self.url, **self.options, "subscribe": self.name, **more})
@@ -50,6 +65,13 @@ def refuse_same(source: TopicPlace, target: TopicPlace, verb: str) -> None:
     """Refuse a target that is the source: a pipeline would read what it writes, without end."""
     if (source.url, source.short_name) == (target.url, target.short_name):
         raise InvalidConfigurationError(f"a topic cannot be {verb} into itself; name another topic")
+
+
+def refuse_options(place: TopicPlace, decided: Iterable[str], pipeline: str) -> None:
+    """Refuse options that a pipeline decides: it would ignore them, or read and write something else."""
+    for name in decided:
+        if place.gives(name):
+            raise InvalidConfigurationError(f"{pipeline} decides the option {name} itself; leave it out")
 
 
 def identity(*parts: str) -> str:

@@ -6,14 +6,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from anabranch.errors import InvalidConfigurationError
+from anabranch.spark.option_starts import START_OPTIONS
 from anabranch.spark.pipelines.archiving import COLUMNS, EVERYTHING
 from anabranch.spark.pipelines.lake_log import ABOUT, LakeLog
 from anabranch.spark.pipelines.places import (
     FORMAT,
+    LIMIT,
+    ONCE,
+    READING,
+    WRITING,
     TopicPlace,
     default_state,
     identity,
     place_of,
+    refuse_options,
     refuse_same,
 )
 from anabranch.spark.pipelines.progress import Summary, run_stream, shown
@@ -69,8 +75,9 @@ def replay(spark: Any, archive: str, topic: TopicPlace | str | None = None) -> A
 
 
 def checked_place(log: LakeLog, topic: TopicPlace | str) -> TopicPlace:
-    """Return the place of a topic; raises InvalidConfigurationError if the archive is of another topic."""
+    """Return the place of a topic, which must be that of the archive, read from the archive's cut on."""
     place, about = place_of(topic), log.about({})
+    refuse_options(place, (*READING, *START_OPTIONS), "replay")
     if about["topic"] != place.short_name:
         raise InvalidConfigurationError(
             f"{log.files.root} is the archive of topic {about['topic']}, not of {place.short_name}"
@@ -137,10 +144,12 @@ def replay_to_topic(
     place = None if topic is None else place_of(topic)
     if place is not None:
         refuse_same(place, target, "replayed")
+    refuse_options(target, (*WRITING, *ONCE), "replay")
     source = ("", "") if place is None else (place.url, place.short_name)
     names = (archive, *source, target.url, target.short_name)
     state = given.state or default_state("replay", *names)
-    stream = replay_stream(spark, archive, place, {"maxOffsetsPerTrigger": given.rows_per_commit})
+    limited = place is not None and place.gives(LIMIT)
+    stream = replay_stream(spark, archive, place, {} if limited else {LIMIT: given.rows_per_commit})
     writer = (
         stream.select("key", "value", "headers", "eventTime")
         .writeStream.format(FORMAT)

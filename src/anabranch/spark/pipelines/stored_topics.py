@@ -13,7 +13,7 @@ from anabranch.errors import InvalidConfigurationError
 from anabranch.spark.decide.offsets import Cut, TopicCut, encode
 from anabranch.spark.decide.topology import Slice, Topology
 from anabranch.spark.options import SourceOptions, read_source_options, text_of
-from anabranch.spark.pipelines.places import TopicPlace, place_of
+from anabranch.spark.pipelines.places import READING, TopicPlace, place_of, refuse_options
 from anabranch.spark.source import AnabranchSource
 from anabranch.spark.topics import StoredEntry, TopicReader
 
@@ -54,7 +54,9 @@ class TopicSnapshot:
 
 def stored_topic(topic: TopicPlace | str, source: type[AnabranchSource] = AnabranchSource) -> TopicSnapshot:
     """Look the topic up; tests pass a source that reads elsewhere."""
-    given = place_of(topic).to_read()
+    place = place_of(topic)
+    refuse_options(place, READING, "the pipeline")
+    given = place.to_read()
     options = read_source_options(given)
     if len(options.topics) != 1:
         raise InvalidConfigurationError(f"name one topic, not {', '.join(options.topics)}")

@@ -34,9 +34,10 @@ from anabranch.spark.decide.verify_report import (
     what_was_proved,
 )
 from anabranch.spark.live import close_sessions
+from anabranch.spark.option_starts import END_OPTIONS, START_OPTIONS
 from anabranch.spark.pipelines.batch_progress import batch_shown
 from anabranch.spark.pipelines.failures import spark_failures
-from anabranch.spark.pipelines.places import TopicPlace
+from anabranch.spark.pipelines.places import TopicPlace, place_of, refuse_options
 from anabranch.spark.pipelines.progress import Show, showing
 from anabranch.spark.pipelines.stored_topics import TopicSnapshot, stored_topic
 from anabranch.spark.pipelines.verify_pass import FAULTS, Expectations, MessageFault, VerifyPass
@@ -69,6 +70,7 @@ def verify(
         assert report.holds, report.findings
     """
     expect = expect or Expectations()
+    refuse_options(place_of(topic), (*START_OPTIONS, *END_OPTIONS), "verify")
     stored = stored_topic(topic, source)
     # The pass finds gaps and bad entries by itself, and must not stop at the first one.
     messages = stored.frame(spark, _columns(expect), failOnDataLoss=False, badEntries="skip")
