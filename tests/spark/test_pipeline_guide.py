@@ -14,7 +14,7 @@ import pytest
 import anabranch
 from anabranch.admin.client import AdminClient
 from anabranch.cli.main import main
-from anabranch.errors import InvalidConfigurationError
+from anabranch.errors import InvalidConfigurationError, TopicNotFoundError
 from anabranch.model.names import TopicName
 from anabranch.spark import pipelines
 from anabranch.testing.process import BrokerProcess
@@ -156,6 +156,21 @@ def test_an_option_goes_to_the_end_that_knows_it(
     assert latest == {key: found[-1:] for key, found in expected(40).items()}
     assert len(list((tmp_path / "one/commits").glob("[0-9]*"))) == 6
     assert main(["pipeline", "replay", lake, "few", "--print", "--option", "startingTimestamp=-1h"]) == 1
+
+
+def test_a_wrong_call_leaves_no_lake_behind(spark: Any, broker: BrokerProcess, tmp_path: Path) -> None:
+    misspelt, lake = pipelines.TopicPlace("ordres", broker.url), str(tmp_path / "lake")
+    with pytest.raises(TopicNotFoundError):
+        pipelines.archive(spark, misspelt, lake)
+    with pytest.raises(TopicNotFoundError):
+        pipelines.compact_to_table(spark, misspelt, lake)
+    with anabranch.Client(broker.url) as client:
+        client.create_producer("right").close()
+    right = pipelines.TopicPlace("right", broker.url)
+    for buckets in (0, -3):
+        with pytest.raises(InvalidConfigurationError, match="at least 1 bucket"):
+            pipelines.archive(spark, right, lake, pipelines.ArchiveOptions(buckets=buckets))
+    assert not (tmp_path / "lake").exists()
 
 
 def test_a_lake_of_another_topic_is_refused(spark: Any, broker: BrokerProcess, tmp_path: Path) -> None:

@@ -27,6 +27,13 @@ def at_most_one(**options: object) -> None:
         raise UsageError(f"give {' or '.join(map(_option, given))}, not both")
 
 
+def at_least_1(**numbers: int | None) -> None:
+    """Raise UsageError if one of these options is given and below 1, by the names of the parameters."""
+    for name, number in numbers.items():
+        if number is not None and number < 1:
+            raise UsageError(f"{_option(name)} is {number}; it takes a number of at least 1")
+
+
 def _given(options: dict[str, object]) -> list[str]:
     return [name for name, value in options.items() if value not in (None, False)]
 

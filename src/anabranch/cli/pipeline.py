@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from anabranch.cli.answers import at_most_one, exactly_one
+from anabranch.cli.answers import at_least_1, at_most_one, exactly_one
 from anabranch.cli.options import Topic, command_group
 from anabranch.cli.pipeline_options import HERE, PIPELINE, PipelineOptions, TargetOptions
 from anabranch.cli.pipeline_words import (
@@ -65,6 +65,7 @@ def archive(
     Files are partitioned by day of publication and by key hash; small files are joined. A manifest says
     which cut of the topic the archive covers. Every further run adds the new messages.
     """
+    at_least_1(buckets=how.buckets, rows_per_commit=how.rows_per_commit, file_mb=how.file_mb)
     return _run("archive", how, at, topic=topic, dest=dest)
 
 
@@ -82,6 +83,7 @@ def load(
     Rows of one key keep the order of --order-by, or that of the files by name and of the rows in them. A
     further run sends the rows of new files.
     """
+    at_least_1(rows_per_commit=how.rows_per_commit)
     return _run("load", how, at, source=source, topic=topic)
 
 
@@ -99,6 +101,7 @@ def replay(
     Writes the messages to another topic, or prints them as JSON lines, in the order of each key.
     """
     exactly_one(to=how.to, print=how.prints)
+    at_least_1(limit=how.limit)
     return _run("replay", how, at, archive=archive, topic=topic)
 
 
@@ -115,6 +118,7 @@ def compact(
     A message without a value removes its key. A further run adds the changes since the last one.
     """
     exactly_one(to=how.to, table=how.table)
+    at_least_1(buckets=how.buckets)
     return _run("compact", how, at, topic=topic)
 
 
@@ -148,6 +152,7 @@ def skew(
     Prints the commands `anabranch topic split --points` and `anabranch topic rebucket --boundaries` that
     would share the weight evenly.
     """
+    at_least_1(segments=how.segments, interval=how.interval)
     return _run("skew", how, at, topic=topic)
 
 

@@ -56,6 +56,13 @@ def test_words_of_another_form_are_refused() -> None:
         ["replay", "/lake"],
         ["compact", "orders", "--to", "a", "--table", "b"],
         ["no-such-pipeline"],
+        ["archive", "orders", "/lake", "--buckets", "0"],
+        ["archive", "orders", "/lake", "--file-mb", "0"],
+        ["load", "a.csv", "orders", "--rows-per-commit=-1"],
+        ["replay", "/lake", "--print", "--limit", "0"],
+        ["compact", "orders", "--table", "/lake", "--buckets=-3"],
+        ["skew", "orders", "--segments", "0"],
+        ["skew", "orders", "--interval", "0"],
     ],
 )
 def test_wrong_words_of_a_pipeline_leave_with_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:

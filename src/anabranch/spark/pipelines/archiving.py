@@ -9,13 +9,12 @@ from typing import Any, NamedTuple
 from anabranch.errors import DataLossError, InvalidConfigurationError
 from anabranch.spark.decide.evidence import is_counted
 from anabranch.spark.decide.lake import LakeCommit, LakeFile, Ranges, plan_joins
-from anabranch.spark.live import close_sessions
 from anabranch.spark.pipelines.cut_batches import EARLIEST, CutJson, batch_cuts, is_done
 from anabranch.spark.pipelines.failures import PipelineError
-from anabranch.spark.pipelines.lake_log import HOME, NOTHING, LakeLog
+from anabranch.spark.pipelines.lake_log import ABOUT, HOME, NOTHING, LakeLog
 from anabranch.spark.pipelines.places import LIMIT, READING, TopicPlace, place_of, refuse_options
 from anabranch.spark.pipelines.progress import Show, run_stream, showing
-from anabranch.spark.pipelines.stored_topics import stored_topic
+from anabranch.spark.pipelines.stored_topics import look_up
 from anabranch.spark.source import read_stream
 
 COLUMNS = ("key", "value", "headers", "eventTime", "timestamp", "segment", "position", "keyHash")
@@ -101,10 +100,7 @@ def archive(
 
 def _is_dense(place: TopicPlace) -> bool:
     """Whether each position of a segment has a message, and the archive must have all of them."""
-    try:
-        stored = stored_topic(place)
-    finally:
-        close_sessions()
+    stored = look_up(place)
     complete = stored.options.bad_entries == "fail" and stored.options.fail_on_data_loss
     return complete and is_counted(stored.topology)
 
@@ -122,6 +118,11 @@ def check_format(name: str) -> None:
 
 def open_lake(log: LakeLog, kind: str, place: TopicPlace, buckets: int | None) -> dict[str, Any]:
     """Return the description of a lake, made now if it is new; refuse one of another kind or topic."""
+    if buckets is not None and buckets < 1:
+        raise InvalidConfigurationError(f"a lake has at least 1 bucket, not {buckets}")
+    if not log.files.exists(ABOUT):
+        # A lake never gets the name of a topic that does not exist.
+        look_up(place)
     made = {"v": 1, "kind": kind, "topic": place.short_name, "buckets": buckets or BUCKETS}
     about = log.about(made)
     for name, text in (("kind", f"a lake of kind {kind}"), ("topic", f"of topic {place.short_name}")):

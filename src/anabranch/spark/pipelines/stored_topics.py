@@ -12,6 +12,7 @@ from typing import Any
 from anabranch.errors import InvalidConfigurationError
 from anabranch.spark.decide.offsets import Cut, TopicCut, encode
 from anabranch.spark.decide.topology import Slice, Topology
+from anabranch.spark.live import close_sessions
 from anabranch.spark.options import SourceOptions, read_source_options, text_of
 from anabranch.spark.pipelines.places import READING, TopicPlace, place_of, refuse_options
 from anabranch.spark.source import AnabranchSource
@@ -50,6 +51,14 @@ class TopicSnapshot:
         """Yield the entries of the parts, read by the driver; the parts should be small."""
         for _, entries in self.reader.read(parts, self.options.poll_timeout_s):
             yield from entries
+
+
+def look_up(topic: TopicPlace | str) -> TopicSnapshot:
+    """Return the topic as it is now, without a way to its messages; raises TopicNotFoundError."""
+    try:
+        return stored_topic(topic)
+    finally:
+        close_sessions()
 
 
 def stored_topic(topic: TopicPlace | str, source: type[AnabranchSource] = AnabranchSource) -> TopicSnapshot:
