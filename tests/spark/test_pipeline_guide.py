@@ -158,6 +158,24 @@ def test_an_option_goes_to_the_end_that_knows_it(
     assert main(["pipeline", "replay", lake, "few", "--print", "--option", "startingTimestamp=-1h"]) == 1
 
 
+def test_a_table_has_the_latest_values_also_when_no_key_is_left(
+    spark: Any, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    place, table = pipelines.TopicPlace("removed", broker.url), str(tmp_path / "table")
+    with anabranch.Client(broker.url) as client:
+        producer: anabranch.Producer[bytes] = client.create_producer("removed")
+        for value, keys in ((b"1", 1), (b"2", 1), (None, 0)):
+            producer.send(value, key="a")
+            assert pipelines.compact_to_table(spark, place, table, show=pipelines.silent).keys == keys
+            found = [(row.key, row.value) for row in pipelines.read_table(spark, table).collect()]
+            assert found == [(b"a", value)] * keys
+        producer.close()
+    with pytest.raises(InvalidConfigurationError, match="is no archive"):
+        pipelines.read_archive(spark, table)
+    with pytest.raises(InvalidConfigurationError, match="is no table"):
+        pipelines.read_table(spark, str(tmp_path))
+
+
 def test_a_wrong_call_leaves_no_lake_behind(spark: Any, broker: BrokerProcess, tmp_path: Path) -> None:
     misspelt, lake = pipelines.TopicPlace("ordres", broker.url), str(tmp_path / "lake")
     with pytest.raises(TopicNotFoundError):

@@ -26,6 +26,7 @@ _MODULES = {
     "make_session": "sessions",
     "mirror": "mirroring",
     "read_archive": "replaying",
+    "read_table": "replaying",
     "replay": "replaying",
     "replay_stream": "replaying",
     "replay_to_topic": "replaying",

@@ -71,7 +71,7 @@ def compact_to_table(
     Example:
         orders = pipelines.TopicPlace("orders", "pulsar://127.0.0.1:6650")
         done = pipelines.compact_to_table(spark, orders, "/lake/latest")
-        assert spark.read.parquet("/lake/latest").count() == done.keys
+        assert pipelines.read_table(spark, "/lake/latest").count() == done.keys
     """
     given, place = options or CompactOptions(), place_of(topic)
     refuse_options(place, DECIDED, "compact")

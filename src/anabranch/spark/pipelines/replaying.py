@@ -40,6 +40,18 @@ def read_archive(spark: Any, archive: str) -> Any:
     return _rows_of(open_archive(spark, archive))
 
 
+def read_table(spark: Any, table: str) -> Any:
+    """Return the latest message of each key in a table of `compact_to_table`: exactly those of its commits.
+
+    A plain reader of Parquet can see a key twice while a commit replaces files, and cannot read a table
+    without keys.
+
+    Example:
+        pipelines.read_table(spark, "/lake/latest").select("key", "value").show()
+    """
+    return _rows_of(_open(spark, table, "compact", "table"))
+
+
 def _rows_of(log: LakeLog) -> Any:
     files = sorted(log.lake.files)
     if not files:
@@ -48,9 +60,14 @@ def _rows_of(log: LakeLog) -> Any:
 
 
 def open_archive(spark: Any, archive: str) -> LakeLog:
-    log = LakeLog(spark, archive)
-    if not log.files.exists(ABOUT) or log.about({})["kind"] != "archive":
-        raise InvalidConfigurationError(f"{archive} is no archive of `anabranch pipeline archive`")
+    return _open(spark, archive, "archive", "archive")
+
+
+def _open(spark: Any, lake: str, kind: str, name: str) -> LakeLog:
+    """Return the log of a lake; raises InvalidConfigurationError if another pipeline made it, or none."""
+    log = LakeLog(spark, lake)
+    if not log.files.exists(ABOUT) or log.about({})["kind"] != kind:
+        raise InvalidConfigurationError(f"{lake} is no {name} of `anabranch pipeline {kind}`")
     return log
 
 
