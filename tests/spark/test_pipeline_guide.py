@@ -17,6 +17,7 @@ from anabranch.cli.main import main
 from anabranch.errors import InvalidConfigurationError, TopicNotFoundError
 from anabranch.model.names import TopicName
 from anabranch.spark import pipelines
+from anabranch.spark.pipelines import progress
 from anabranch.testing.process import BrokerProcess
 from tests.harness.stored_messages import messages_by_key
 
@@ -135,9 +136,14 @@ def _run_code(spark: Any, broker: BrokerProcess, root: Path) -> None:
 
 
 def test_an_option_goes_to_the_end_that_knows_it(
-    spark: Any, broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: Any,
+    broker: BrokerProcess,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("ANABRANCH_URL", broker.url)
+    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.0)
     lake, words = str(tmp_path / "lake"), ["--option", "maxOffsetsPerTrigger=8"]
     with anabranch.Client(broker.url) as client:
         producer: anabranch.Producer[bytes] = client.create_producer("few")
@@ -151,6 +157,9 @@ def test_an_option_goes_to_the_end_that_knows_it(
         assert (
             main(["pipeline", "replay", lake, "few", "--to", "few-again", *words, str(tmp_path / "two")]) == 0
         )
+        # A command has one display; a second one on a terminal is an error of older versions of Rich.
+        shown = set(re.findall(r"^(.+): [\d,]+ rows, ", capsys.readouterr().err, re.MULTILINE))
+        assert shown == {"archive", "compact", "replay"}
         assert numbers(messages_by_key(client, "few-again")) == expected(40)
         latest = {key: found[-1:] for key, found in numbers(messages_by_key(client, "few-latest")).items()}
     assert latest == {key: found[-1:] for key, found in expected(40).items()}

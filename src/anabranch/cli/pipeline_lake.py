@@ -66,7 +66,7 @@ def replay(job: PipelineJob) -> Report:
         return _print_rows(job)
     if words.limit is not None:
         raise InvalidConfigurationError("--limit is for --print")
-    options = pipelines.ReplayOptions(follow=words.follow, state=words.state)
+    options = pipelines.ReplayOptions(follow=words.follow, state=words.state, show=job.show)
     if words.topic is None:
         place, target = None, job.place(words.to)
     else:

@@ -22,7 +22,7 @@ from anabranch.spark.pipelines.places import (
     refuse_options,
     refuse_same,
 )
-from anabranch.spark.pipelines.progress import Summary, run_stream, shown
+from anabranch.spark.pipelines.progress import Show, Summary, run_stream, showing
 from anabranch.spark.pipelines.sessions import make_known
 
 SCHEMA = (
@@ -111,6 +111,8 @@ class ReplayOptions:
     """Go on with new messages at this interval, such as `10 seconds`; None ends at the present end."""
     state: str | None = None
     """The directory of Spark's checkpoint; in `anabranch-state/` if None."""
+    show: Show | None = None
+    """Displays the progress; standard error shows it if None."""
 
 
 def replay_stream(
@@ -173,5 +175,5 @@ def replay_to_topic(
         .options(**target.to_write(delivery="exactly-once", sinkId=f"replay-{identity(state, *names)}"))
         .option("checkpointLocation", state)
     )
-    with shown(f"replay of {archive}") as show:
-        return run_stream(writer, show, follow=given.follow)
+    with showing(given.show, f"replay of {archive}") as display:
+        return run_stream(writer, display, follow=given.follow)
