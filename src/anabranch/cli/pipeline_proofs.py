@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
-from types import SimpleNamespace
+from dataclasses import asdict
 from typing import Any
 
 from anabranch.cli.pipeline_run import PipelineJob, Report
@@ -174,7 +173,7 @@ def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def mirror(job: PipelineJob) -> Report:
     given = job.words
     source = job.place(given.source)
-    target = PipelineJob(_as_target(given), job.spark, job.show).place(given.target)
+    target = job.at_target().place(given.target)
     summary = copy_topic(
         job.spark,
         source,
@@ -189,16 +188,3 @@ def mirror(job: PipelineJob) -> Report:
         "seconds": summary.seconds,
         "text": f"copied {summary.rows:,} messages from {source.short_name} to {target.short_name}",
     }
-
-
-def _as_target(given: SimpleNamespace) -> SimpleNamespace:
-    """Return the words of the command as they count for the target's broker."""
-    here, there = given.at, given.there
-    at = replace(
-        here,
-        url=there.to_url or here.url,
-        client_conf=there.to_client_conf or here.client_conf,
-        token_file=there.to_token_file or here.token_file,
-        options=there.to_options,
-    )
-    return SimpleNamespace(at=at)

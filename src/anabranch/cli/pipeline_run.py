@@ -6,13 +6,13 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
 from anabranch.cli.pipeline_options import PipelineOptions
-from anabranch.cli.role import ClientRole, role_of
+from anabranch.cli.role import ClientRole, role_of, without_credentials
 from anabranch.cli.signals import ended_by_signals
 from anabranch.errors import InvalidConfigurationError
 from anabranch.spark.pipelines.failures import spark_failures
@@ -54,12 +54,34 @@ class PipelineJob:
     """The parameters of the command by their names; `at` has those that all pipelines share."""
     spark: Any
     show: Show
+    environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
     def place(self, topic: str, part: OptionPart = dict) -> TopicPlace:
         """Return the place of a topic, reached with the role of the command and a part of its `--option`s."""
-        role = role_of(self.words.at, os.environ)
+        role = role_of(self.words.at, self.environment)
         given = part(pairs(self.words.at.options, "--option"))
-        return TopicPlace(topic, role.service_url, {**role_to_options(role, os.environ), **given})
+        return TopicPlace(topic, role.service_url, {**role_to_options(role, self.environment), **given})
+
+    def at_target(self) -> PipelineJob:
+        """Return this run as it counts for the broker that a mirror writes to.
+
+        Another broker than the source's gets no credentials but its own, because a broker that receives a
+        token can use the role.
+        """
+        here, there = self.words.at, self.words.there
+        token_file, environment = there.to_token_file or here.token_file, self.environment
+        client_conf = there.to_client_conf or here.client_conf
+        if there.to_url or there.to_client_conf:
+            token_file, client_conf = there.to_token_file, there.to_client_conf
+            environment = without_credentials(environment)
+        at = replace(
+            here,
+            url=there.to_url or here.url,
+            client_conf=client_conf,
+            token_file=token_file,
+            options=there.to_options,
+        )
+        return replace(self, words=SimpleNamespace(at=at), environment=environment)
 
 
 def run(name: str, words: SimpleNamespace) -> int:

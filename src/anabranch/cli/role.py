@@ -35,6 +35,10 @@ _TLS_FLAGS: Final = {
 }
 """By the name in client.conf: the argument of a client."""
 
+_CREDENTIALS: Final = frozenset(
+    ("ANABRANCH_TOKEN", "ANABRANCH_AUTH_PLUGIN", "ANABRANCH_AUTH_PARAMS", "ANABRANCH_CLIENT_CONF")
+)
+
 
 class RoleWords(Protocol):
     """The options of every command that talks to a broker; `url` and `admin_url` are read if they exist."""
@@ -100,6 +104,11 @@ def role_of(options: RoleWords, environment: Mapping[str, str]) -> ClientRole:
         credentials,
         _tls(options.tls_trust_certs or environment.get("ANABRANCH_TLS_TRUST_CERTS"), conf),
     )
+
+
+def without_credentials(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a command that uses the credentials of its options only."""
+    return {name: value for name, value in environment.items() if name not in _CREDENTIALS}
 
 
 def _read_conf(file: str) -> dict[str, str]:

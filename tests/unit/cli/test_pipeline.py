@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from anabranch.cli.main import main
-from anabranch.cli.pipeline_run import pairs, role_to_options
+from anabranch.cli.pipeline_options import PipelineOptions, TargetOptions
+from anabranch.cli.pipeline_run import PipelineJob, pairs, role_to_options
 from anabranch.cli.role import ClientRole, role_of
 from anabranch.errors import InvalidConfigurationError
 from anabranch.spark.pipelines.archiving import check_format
@@ -40,6 +42,46 @@ def test_tls_travels_with_a_tls_url_only() -> None:
     assert role_to_options(role(tls_trust_certs="/ca.pem"), {}) == {}
     found = role_to_options(role(tls_trust_certs="/ca.pem", url="pulsar+ssl://host:6651"), {})
     assert found == {"client.tlsTrustCertsFilePath": "/ca.pem"}
+
+
+def places_of_a_mirror(environment: dict[str, str] | None = None, **words: Any) -> list[tuple[str, object]]:
+    """The address and the options of the source and of the target."""
+    here = PipelineOptions(**{name: word for name, word in words.items() if not name.startswith("to_")})
+    there = TargetOptions(**{name: word for name, word in words.items() if name.startswith("to_")})
+    job = PipelineJob(SimpleNamespace(at=here, there=there), None, lambda _: None, environment or {})
+    return [
+        (place.url, dict(place.options)) for place in (job.place("orders"), job.at_target().place("copy"))
+    ]
+
+
+OTHER = "pulsar://other:6650"
+
+
+def test_another_broker_gets_no_credentials_of_the_source(tmp_path: Path) -> None:
+    (tmp_path / "conf").write_text("authPlugin=token\nauthParams=token:of-the-source\n")
+    conf = str(tmp_path / "conf")
+    hidden: list[tuple[dict[str, str], dict[str, str]]] = [
+        ({"ANABRANCH_TOKEN": "secret"}, {}),
+        ({"ANABRANCH_AUTH_PLUGIN": "token", "ANABRANCH_AUTH_PARAMS": "token:secret"}, {}),
+        ({"ANABRANCH_CLIENT_CONF": conf}, {}),
+        ({}, {"token_file": "/token"}),
+        ({}, {"client_conf": conf}),
+    ]
+    for environment, words in hidden:
+        source, target = places_of_a_mirror(environment, to_url=OTHER, **words)
+        assert source[1] != {}
+        assert target == (OTHER, {})
+
+
+def test_another_broker_gets_the_credentials_that_are_given_for_it() -> None:
+    _, target = places_of_a_mirror({"ANABRANCH_TOKEN": "secret"}, to_url=OTHER, to_token_file="/token")
+    assert target == (OTHER, {"authPluginClassName": "token", "client.auth.secretParams": "file:///token"})
+
+
+def test_a_copy_on_the_same_broker_uses_the_role_of_the_source() -> None:
+    source, target = places_of_a_mirror({"ANABRANCH_TOKEN": "secret"})
+    assert source == target
+    assert target[1] == {"client.auth.token": "secret"}
 
 
 def test_words_of_another_form_are_refused() -> None:
