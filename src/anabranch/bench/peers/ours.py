@@ -7,7 +7,7 @@ import time
 from multiprocessing.synchronize import Event
 from typing import ClassVar, Unpack
 
-from anabranch import AsyncClient
+from anabranch import AsyncClient, Batching
 from anabranch.bench.peers.contender import (
     BATCH,
     KEYS,
@@ -23,6 +23,9 @@ from anabranch.bench.peers.contender import (
 from anabranch.transport.tls_arguments import TlsArguments
 
 SUBSCRIPTION = "bench"
+
+AT_ONCE = Batching(max_delay=0)
+"""Paced sends of all clients do without lingering."""
 
 
 async def publish_each(url: str, topic: str, count: int, **tls: Unpack[TlsArguments]) -> float:
@@ -141,7 +144,7 @@ class OursAsync(Contender):
 
     async def _send_paced(self, topic: str, rate: int, seconds: float) -> None:
         async with AsyncClient(self.address) as client:
-            producer = await client.create_producer(topic)
+            producer = await client.create_producer(topic, batching=AT_ONCE)
             sent = 0
             for pause_s, count in due(rate, seconds):
                 if pause_s:

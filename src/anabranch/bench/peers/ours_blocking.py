@@ -19,6 +19,7 @@ from anabranch.bench.peers.contender import (
     due,
     stamped,
 )
+from anabranch.bench.peers.ours import AT_ONCE
 
 SUBSCRIPTION = "bench-blocking"
 
@@ -101,7 +102,7 @@ class OursBlocking(Contender):
 
     def send_paced(self, topic: str, rate: int, seconds: float) -> None:
         with Client(self.address) as client:
-            producer = client.create_producer(topic)
+            producer = client.create_producer(topic, batching=AT_ONCE)
             sent = 0
             for pause_s, count in due(rate, seconds):
                 if pause_s:
