@@ -3,6 +3,7 @@
 #include "sending.h"
 
 PyObject *gate_type, *counter_type, *open_place_type, *send_place_type;
+PyObject *text_batch, *text_index, *text_watch, *text_popleft;
 
 static PyMemberDef gate_members[] = {{"full", T_BOOL, offsetof(RoomGate, full), 0, NULL}, {NULL}};
 
@@ -153,6 +154,82 @@ add_rows(PyObject *self, PyObject *args)
     return PyLong_FromSsize_t(i);
 }
 
+/* Tell the outcome of a message its place. Returns 1 if a caller waits for the outcome, -1 for an error. */
+static int
+tell_place(PyObject *outcome, PyObject *batch, Py_ssize_t index)
+{
+    PyObject *number = PyLong_FromSsize_t(index);
+    if (number == NULL)
+        return -1;
+    /* In this order: a caller in another thread that begins to wait looks at the batch. */
+    int failed = PyObject_SetAttr(outcome, text_index, number) < 0 || PyObject_SetAttr(outcome, text_batch, batch) < 0;
+    Py_DECREF(number);
+    PyObject *watch = failed ? NULL : PyObject_GetAttr(outcome, text_watch);
+    if (watch == NULL)
+        return -1;
+    int watched = watch != Py_None;
+    Py_DECREF(watch);
+    return watched;
+}
+
+/* Add the first of the items. Returns 0, and adds nothing, if it is unusual, or opens or fills a batch; 2 if a caller
+   waits for its outcome already; -1 for an error. */
+static int
+add_item(PyObject *by_key, Counter *counter, PyObject *item)
+{
+    if (!PyTuple_CheckExact(item) || PyTuple_Size(item) != 3)
+        return 0;
+    PyObject *value = PyTuple_GetItem(item, 1), *key = PyTuple_GetItem(item, 2);
+    Row row;
+    long long left;
+    OpenPlace *place = place_for(by_key, value, key, &row, &left);
+    if (place == NULL)
+        return 0;
+    Py_ssize_t index = ((PackedRows *)place->rows)->count;
+    PyObject *batch = Py_NewRef(place->batch);
+    int added = add_to(place, counter, value, key, &row, left);
+    int watched = added > 0 ? tell_place(PyTuple_GetItem(item, 0), batch, index) : 0;
+    Py_DECREF(batch);
+    return watched < 0 ? -1 : added + watched;
+}
+
+PyDoc_STRVAR(add_items_doc,
+"add_items(by_key, items, counter)\n--\n\n"
+"Take items of (outcome, value, key) from the left of a deque, add them, and tell the outcomes their places.\n\n"
+"Returns an outcome for which a caller waits, when it was told; None before an item that was not taken: it is\n"
+"unusual, or opens or fills a batch.");
+
+static PyObject *
+add_items(PyObject *self, PyObject *args)
+{
+    PyObject *by_key, *items, *counter;
+    if (!PyArg_ParseTuple(args, "O!OO!:add_items", &PyDict_Type, &by_key, &items, (PyTypeObject *)counter_type,
+                          &counter))
+        return NULL;
+    Py_ssize_t count = PySequence_Size(items);
+    if (count < 0)
+        return NULL;
+    for (; count > 0; count--) {
+        PyObject *item = PySequence_GetItem(items, 0);
+        if (item == NULL)
+            return NULL;
+        int added = add_item(by_key, (Counter *)counter, item);
+        PyObject *taken = added > 0 ? PyObject_CallMethodObjArgs(items, text_popleft, NULL) : NULL;
+        PyObject *outcome = added > 1 ? Py_NewRef(PyTuple_GetItem(item, 0)) : NULL;
+        Py_DECREF(item);
+        Py_XDECREF(taken);
+        if (added < 0 || (added > 0 && taken == NULL)) {
+            Py_XDECREF(outcome);
+            return NULL;
+        }
+        if (outcome != NULL)
+            return outcome;
+        if (!added)
+            break;
+    }
+    Py_RETURN_NONE;
+}
+
 PyDoc_STRVAR(largest_plain_doc,
 "largest_plain(values, keys)\n--\n\n"
 "The size of the largest value; None if a value is not bytes, or if a key is neither None nor ASCII text.");
@@ -242,6 +319,7 @@ PyType_Spec send_place_spec = {
 
 PyMethodDef adding_methods[] = {
     {"add_rows", add_rows, METH_VARARGS, add_rows_doc},
+    {"add_items", add_items, METH_VARARGS, add_items_doc},
     {"largest_plain", largest_plain, METH_VARARGS, largest_plain_doc},
     {NULL},
 };

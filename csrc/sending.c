@@ -28,6 +28,10 @@ PyInit__sending(void)
     if (made == NULL)
         return NULL;
     if ((text_key = PyUnicode_InternFromString("key")) == NULL
+        || (text_batch = PyUnicode_InternFromString("_batch")) == NULL
+        || (text_index = PyUnicode_InternFromString("_index")) == NULL
+        || (text_watch = PyUnicode_InternFromString("_watch")) == NULL
+        || (text_popleft = PyUnicode_InternFromString("popleft")) == NULL
         || add_type(made, &packed_rows_spec, "PackedRows", &packed_rows_type) < 0
         || add_type(made, &gate_spec, "RoomGate", &gate_type) < 0
         || add_type(made, &counter_spec, "Counter", &counter_type) < 0

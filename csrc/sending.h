@@ -87,6 +87,7 @@ typedef struct {
 
 extern PyType_Spec gate_spec, counter_spec, open_place_spec, send_place_spec;
 extern PyObject *gate_type, *counter_type, *open_place_type, *send_place_type;
+extern PyObject *text_batch, *text_index, *text_watch, *text_popleft;
 extern PyMethodDef adding_methods[];
 
 /* The open batch of a key's route that takes a message of this value without becoming full; NULL if there is none. */

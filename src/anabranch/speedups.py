@@ -21,6 +21,8 @@ if os.environ.get("ANABRANCH_SPEEDUPS", "on") != "off":
 
 add_rows: Callable[[dict[Any, Any], list[bytes], list[Any] | None, int, Counter], int] | None
 """Routes, values, keys, the number of the first message to add, and the last sequence id."""
+add_items: Callable[[dict[Any, Any], Any, Counter], Any] | None
+"""Routes, a deque of plain items, and the last sequence id; an outcome for which a caller waits, or None."""
 largest_plain: Callable[[list[Any], list[Any] | None], int | None] | None
 """The size of the largest of plain values; None if a value or key is not plain."""
 find_messages: Callable[[bytes, list[int], list[int], Any], bool] | None
@@ -29,6 +31,7 @@ split_messages: Callable[[bytes, int, int], tuple[list[int], list[bytes | None]]
 """A payload, the start of its first message and their number into offsets and values."""
 
 add_rows = getattr(_sending, "add_rows", None)
+add_items = getattr(_sending, "add_items", None)
 largest_plain = getattr(_sending, "largest_plain", None)
 find_messages = getattr(_reading, "find_messages", None)
 split_messages = getattr(_reading, "split_messages", None)

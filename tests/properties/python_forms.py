@@ -18,6 +18,7 @@ def python_forms() -> Iterator[None]:
         patch("anabranch.client.produce.preparing.largest_plain", None),
         patch("anabranch.protocol.entries.split_messages", None),
         patch("anabranch.client.produce.adding.add_rows", None),
+        patch("anabranch.client.produce.adding.add_items", None),
         patch("anabranch.spark.spans.find_messages", None),
     ):
         yield

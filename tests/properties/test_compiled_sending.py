@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
@@ -13,11 +14,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from anabranch import speedups
+from anabranch.client.blocking.outcomes import SendOutcome
 from anabranch.client.decide.batcher import OpenBucket, SegmentBatcher, message_size
 from anabranch.client.decide.outgoing import STORED, Outgoing
 from anabranch.client.options import Batching
 from anabranch.client.produce.adding import MessageAdding, PlainRows
-from anabranch.client.produce.futures import BulkFuture, SendFuture
+from anabranch.client.produce.futures import BulkFuture, SendFuture, complete
 from anabranch.client.produce.memory import Memory
 from anabranch.client.produce.preparing import Preparing, largest_size
 from anabranch.client.produce.producer import AsyncProducer
@@ -118,6 +120,7 @@ class Owner:
         self.number = number
         self.batcher = SegmentBatcher(equal_bucket_splits(buckets), limits, self)
         self.closed: list[list[Any]] = []
+        self.taken: list[Outgoing] = []
 
     def begin(self, bucket: OpenBucket) -> Outgoing:
         return self.batcher.begin(bucket, 0.0)
@@ -131,6 +134,7 @@ class Owner:
                 STORED,
             )
         self.closed.append([(list(batch.rows), batch.trackers) for batch in taken])
+        self.taken += taken
 
 
 class Routes:
@@ -223,6 +227,49 @@ def test_messages_are_enqueued_in_the_same_places(
     with python_forms():
         expected = asyncio.run(sent(compiled=False))
     assert asyncio.run(sent(compiled=True)) == expected
+
+
+class FromOtherThreads(Enqueuing):
+    """A producer whose messages come from the threads of callers."""
+
+    def all_placed(self, runs: list[list[tuple[bytes, Any, bool]]]) -> list[Any]:
+        """Take each run; return the id or error of each message, the settled ones, and what was sent."""
+        outcomes, settled = [], []
+        for run in runs:
+            items: deque[Any] = deque()
+            for value, key, awaited in run:
+                outcome: SendOutcome[Any] = SendOutcome(lambda outcome: None)
+                if awaited:
+                    outcome.add_done_callback(lambda done: settled.append(done.result()))
+                items.append((outcome, value, key))
+                outcomes.append(outcome)
+            while items:
+                self._add_placed(items)
+        sent = []
+        for owner in self.routes.owners:
+            owner.close_batches()
+            for batch in owner.taken:
+                complete(batch)
+                sent.append(list(batch.rows))
+        return [[outcome.result(0) for outcome in outcomes], settled, sent]
+
+
+@given(
+    runs=st.lists(
+        st.lists(st.tuples(st.binary(max_size=20), KEYS, st.sampled_from([False] * 4 + [True])), max_size=30),
+        max_size=3,
+    ),
+    limits=st.builds(Batching, max_messages=st.integers(1, 12), max_bytes=st.integers(1, 300)),
+)
+def test_messages_of_other_threads_get_the_same_places(
+    runs: list[list[tuple[bytes, Any, bool]]], limits: Batching
+) -> None:
+    async def placed() -> list[Any]:
+        return FromOtherThreads(limits, asyncio.get_running_loop(), compiled=False).all_placed(runs)
+
+    with python_forms():
+        expected = asyncio.run(placed())
+    assert asyncio.run(placed()) == expected
 
 
 PLAIN_VALUES = st.lists(st.binary(max_size=5) | st.just(bytearray(b"v")), max_size=5)

@@ -20,7 +20,7 @@ from anabranch.client.produce.routes import SegmentRoutes
 from anabranch.errors import MessageTooBigError
 from anabranch.model.hashing import stand_in_hash
 from anabranch.protocol.compression import UNCOMPRESSED_BYTES_MAX
-from anabranch.speedups import Counter, add_rows
+from anabranch.speedups import Counter, add_items, add_rows
 
 T = TypeVar("T")
 
@@ -74,6 +74,8 @@ class MessageAdding:
         routes = self._routes
         by_key = routes.by_key
         while items and len(items[0]) == 3:
+            if self._add_quickly(items):
+                continue
             item: PlainItem = items.popleft()
             outcome, value, key = item
             bucket, slot, overhead = by_key.get(key) or routes.route(key)
@@ -96,6 +98,15 @@ class MessageAdding:
                 return
             if rolled:
                 return
+
+    def _add_quickly(self, items: deque[Any]) -> bool:
+        """Let the compiled form take items; False if it left the first one to this producer."""
+        if add_items is None:
+            return False
+        left = len(items)
+        while (watched := add_items(self._routes.by_key, items, self._counter)) is not None:
+            follow(watched._batch, watched._index, watched)
+        return len(items) < left
 
     def _make_room(
         self, value: bytes, key: str | bytes | None, bucket: OpenBucket
