@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,9 @@ RATES: Final = (5_000, 20_000)
 
 Measure = Callable[[Contender, int], Sequence[float]]
 """Figures of one contender in one round."""
+
+_RUN = f"{time.time_ns():x}"
+"""Tells the topics of this run from those of others."""
 
 
 @dataclass(frozen=True)
@@ -186,8 +190,8 @@ def _installed(client: type[Contender]) -> bool:
 
 
 def _named(contender: Contender, topic: str) -> str:
-    """A topic of this contender alone."""
-    return f"bench-{contender.name.split(',')[-1].strip()}-{topic}"
+    """A topic of this contender and run: a Kafka that goes on keeps the messages of earlier runs."""
+    return f"bench-{_RUN}-{contender.name.split(',')[-1].strip()}-{topic}"
 
 
 def _is_ours(name: str) -> bool:
