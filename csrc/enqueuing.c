@@ -19,16 +19,24 @@ typedef struct {
     int state;
 } Enqueuing;
 
+/* The coroutine of the Python form; `args` or `names` may be NULL because of an error. */
 static PyObject *
-call_slow(Enqueuer *enqueuer, PyObject *value, PyObject *key)
+call_python(Enqueuer *enqueuer, PyObject *args, PyObject *names)
 {
+    if (args == NULL || names == NULL)
+        return NULL;
     if (enqueuer->slow == NULL) {
         PyErr_SetString(PyExc_RuntimeError, "the producer does not exist any more");
         return NULL;
     }
-    PyObject *args = PyTuple_Pack(1, value), *names = Py_BuildValue("{OO}", text_key, key), *made = NULL;
-    if (args != NULL && names != NULL)
-        made = PyObject_Call(enqueuer->slow, args, names);
+    return PyObject_Call(enqueuer->slow, args, names);
+}
+
+static PyObject *
+call_slow(Enqueuer *enqueuer, PyObject *value, PyObject *key)
+{
+    PyObject *args = PyTuple_Pack(1, value), *names = Py_BuildValue("{OO}", text_key, key);
+    PyObject *made = call_python(enqueuer, args, names);
     Py_XDECREF(args);
     Py_XDECREF(names);
     return made;
@@ -249,10 +257,7 @@ call_with_all(Enqueuer *enqueuer, PyObject *const *args, Py_ssize_t count, PyObj
     for (Py_ssize_t i = 0; names != NULL && i < PyTuple_Size(names); i++)
         if (PyDict_SetItem(named, PyTuple_GetItem(names, i), args[count + i]) < 0)
             goto done;
-    if (enqueuer->slow != NULL)
-        made = PyObject_Call(enqueuer->slow, values, named);
-    else
-        PyErr_SetString(PyExc_RuntimeError, "the producer does not exist any more");
+    made = call_python(enqueuer, values, named);
 done:
     Py_XDECREF(values);
     Py_XDECREF(named);

@@ -1,4 +1,4 @@
-"""The compiled functions and types of `_sending.c` and `_reading.c`, or their Python forms.
+"""The compiled functions and types that are built from `csrc/`, or their Python forms.
 
 The Python form of each function stands beside its caller; the function is None where the package was built
 without a compiler. `ANABRANCH_SPEEDUPS=off` chooses the Python forms.

@@ -15,9 +15,9 @@ AHEAD_S = 0.05
 
 
 def next_look_ahead(asked: int, taken: int, used_s: float) -> int:
-    """How many messages to ask for now: the last time `asked`, of which the application took `taken`.
+    """How many messages a consumer asks for now.
 
-    It needed `used_s` for them.
+    Last time it asked for `asked` and found `taken`, for which the application needed `used_s`.
     """
     fitting = int(taken * AHEAD_S / used_s) if used_s > 0 else TAKEN_MAX
     return max(1, min(fitting, 2 * asked, TAKEN_MAX))
