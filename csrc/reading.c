@@ -1,72 +1,9 @@
-/* The compiled forms of the steps that a consumer takes for each message.
+/* The messages of a payload, and the module of the compiled steps of a consumer; `reading.h` says what they do. */
 
-   Every function here has a Python form beside its caller, which is the reference: it takes over whenever a
-   function returns None or stops early, and where the package was built without a compiler. The functions keep
-   no state. They use the stable interface of CPython 3.11, so one build serves every later version. */
-
-#define PY_SSIZE_T_CLEAN
-#define Py_LIMITED_API 0x030b0000
-#include <Python.h>
-#include <stdint.h>
-#include <string.h>
-
-#define KEY_TAG 0x12
-#define SIZE_TAG 0x18
-#define EVENT_TIME_TAG 0x28
-#define SEQUENCE_TAG 0x40
+#include "headers.h"
+#include "reading.h"
 
 /* The messages of a batch into values, or into offsets. */
-
-#define MESSAGE_BYTES_MIN 8
-
-typedef struct {
-    const unsigned char *start, *key;
-    Py_ssize_t key_size;  /* -1 without a key. */
-    int64_t value_size, event_time;
-} Header;
-
-/* Read a number of at most eight bytes; returns the byte behind it, or NULL. */
-static const unsigned char *
-read_varint(const unsigned char *at, const unsigned char *stop, int64_t *number)
-{
-    *number = 0;
-    for (int shift = 0; shift < 56 && at < stop; shift += 7) {
-        *number |= (int64_t)(*at & 0x7f) << shift;
-        if (*at++ < 0x80)
-            return at;
-    }
-    return NULL;
-}
-
-/* Read the header of the message at `at`, if it has the usual shape: an optional key of less than 128 bytes, the
-   size of the value, an optional event time, and a sequence id. Returns the start of the value, which lies before
-   `end` with all of its bytes, or NULL. */
-static const unsigned char *
-read_header(const unsigned char *at, const unsigned char *end, Header *header)
-{
-    if (end - at < MESSAGE_BYTES_MIN || at[0] || at[1] || at[2] || at[3] > end - at - 4)
-        return NULL;
-    const unsigned char *stop = at + 4 + at[3];
-    int64_t sequence;
-    header->start = at += 4;
-    header->key = at;
-    header->key_size = -1;
-    header->event_time = 0;
-    if (stop - at >= 2 && *at == KEY_TAG) {
-        if (at[1] >= 0x80 || at[1] > stop - at - 2)
-            return NULL;
-        header->key = at + 2;
-        header->key_size = at[1];
-        at += 2 + at[1];
-    }
-    if (at >= stop || *at++ != SIZE_TAG || (at = read_varint(at, stop, &header->value_size)) == NULL)
-        return NULL;
-    if (at < stop && *at == EVENT_TIME_TAG && (at = read_varint(at + 1, stop, &header->event_time)) == NULL)
-        return NULL;
-    if (at >= stop || *at++ != SEQUENCE_TAG || read_varint(at, stop, &sequence) != stop)
-        return NULL;
-    return header->value_size > end - stop ? NULL : stop;
-}
 
 PyDoc_STRVAR(split_messages_doc,
 "split_messages(payload, start, count)\n--\n\n"
@@ -108,6 +45,32 @@ done:
     Py_XDECREF(starts);
     Py_XDECREF(values);
     return result;
+}
+
+PyDoc_STRVAR(holds_messages_doc,
+"holds_messages(payload, start, count)\n--\n\n"
+"Whether `split_messages` returns the messages of a payload; makes no objects for them.");
+
+static PyObject *
+holds_messages(PyObject *self, PyObject *args)
+{
+    PyObject *payload;
+    Py_ssize_t start, count;
+    if (!PyArg_ParseTuple(args, "Snn:holds_messages", &payload, &start, &count))
+        return NULL;
+    const unsigned char *data = (const unsigned char *)PyBytes_AsString(payload);
+    Py_ssize_t size = PyBytes_Size(payload);
+    if (start < 0 || start > size || count < 1 || count > (size - start) / MESSAGE_BYTES_MIN)
+        Py_RETURN_FALSE;
+    const unsigned char *at = data + start, *end = data + size;
+    for (; count > 0; count--) {
+        Header header;
+        const unsigned char *value = read_header(at, end, &header);
+        if (value == NULL || header.event_time)
+            Py_RETURN_FALSE;
+        at = value + header.value_size;
+    }
+    return PyBool_FromLong(at == end);
 }
 
 PyDoc_STRVAR(find_messages_doc,
@@ -170,7 +133,10 @@ find_messages(PyObject *self, PyObject *args)
 
 static PyMethodDef methods[] = {
     {"find_messages", find_messages, METH_VARARGS, find_messages_doc},
+    {"holds_messages", holds_messages, METH_VARARGS, holds_messages_doc},
+    {"make_messages", make_messages, METH_VARARGS, make_messages_doc},
     {"split_messages", split_messages, METH_VARARGS, split_messages_doc},
+    {"uncollected", uncollected, METH_O, uncollected_doc},
     {NULL},
 };
 
@@ -185,5 +151,16 @@ static struct PyModuleDef module = {
 PyMODINIT_FUNC
 PyInit__reading(void)
 {
-    return PyModule_Create(&module);
+    PyObject *made = PyModule_Create(&module);
+    if (made == NULL)
+        return NULL;
+    if ((text_content = PyUnicode_InternFromString("content")) == NULL
+        || (text_columns = PyUnicode_InternFromString("columns")) == NULL
+        || (text_values = PyUnicode_InternFromString("values")) == NULL
+        || (received_place_type = PyType_FromSpec(&received_place_spec)) == NULL
+        || PyModule_AddObjectRef(made, "ReceivedPlace", received_place_type) < 0) {
+        Py_DECREF(made);
+        return NULL;
+    }
+    return made;
 }

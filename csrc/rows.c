@@ -1,5 +1,6 @@
 /* The rows of an open batch, which are kept as bytes of its entry. */
 
+#include "headers.h"
 #include "sending.h"
 
 /* Limits of the field `message_sizes`, as in protocol/message_sizes.py. */
@@ -7,38 +8,12 @@
 #define SIZES_MESSAGES_MIN 4
 #define SIZES_HEADER_MAX 134
 
-#define KEY_TAG 0x12
-#define SIZE_TAG 0x18
-#define SEQUENCE_TAG 0x40
-
 #define SLOT_MAX 0xffff
 #define PACKED_BYTES_MAX ((Py_ssize_t)1 << 30)
 #define FIRST_BYTES 4096
 #define FIRST_ROWS 32
 
 PyObject *packed_rows_type;
-
-static Py_ssize_t
-varint_length(uint64_t number)
-{
-    Py_ssize_t length = 1;
-    while (number >= 0x80) {
-        number >>= 7;
-        length++;
-    }
-    return length;
-}
-
-static unsigned char *
-write_varint(unsigned char *at, uint64_t number)
-{
-    while (number >= 0x80) {
-        *at++ = (unsigned char)(number | 0x80);
-        number >>= 7;
-    }
-    *at++ = (unsigned char)number;
-    return at;
-}
 
 int
 read_row(Row *row, PyObject *value, PyObject *key)

@@ -19,8 +19,10 @@ BUILT = ROOT / "build/sanitized"
 TESTS = (
     "tests/properties/test_compiled_sending.py",
     "tests/properties/test_compiled_reading.py",
+    "tests/properties/test_compiled_columns.py",
     "tests/properties/test_batcher.py",
     "tests/unit/client/produce/test_enqueuing.py",
+    "tests/unit/ledger/test_quick_appends.py",
 )
 SANITIZERS = ("asan", "ubsan")
 FLAGS = (
@@ -66,7 +68,9 @@ def run_tests() -> int:
     for name in modules():
         spec = importlib.util.spec_from_file_location(f"anabranch.{name}", BUILT / f"{name}.abi3.so")
         assert spec is not None
-        sys.modules[f"anabranch.{name}"] = importlib.util.module_from_spec(spec)
+        assert spec.loader is not None
+        sys.modules[f"anabranch.{name}"] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
     return pytest.main(["-q", "-x", "-p", "no:cacheprovider", *TESTS])
 
 

@@ -10,14 +10,22 @@ import os
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
 
 _sending: Any = None
 _reading: Any = None
+_syncing: Any = None
+_columns: Any = None
 if os.environ.get("ANABRANCH_SPEEDUPS", "on") != "off":
     # A package in an archive has no compiled functions either.
     with suppress(ImportError):
         _sending, _reading = import_module("anabranch._sending"), import_module("anabranch._reading")
+        _columns = import_module("anabranch._columns")
+    # Other systems than Linux lack event descriptors.
+    with suppress(ImportError):
+        _syncing = import_module("anabranch._syncing")
 
 add_rows: Callable[[dict[Any, Any], list[bytes], list[Any] | None, int, Counter], int] | None
 """Routes, values, keys, the number of the first message to add, and the last sequence id."""
@@ -27,14 +35,51 @@ largest_plain: Callable[[list[Any], list[Any] | None], int | None] | None
 """The size of the largest of plain values; None if a value or key is not plain."""
 find_messages: Callable[[bytes, list[int], list[int], Any], bool] | None
 """Joined payloads, the number of messages in each, the end of each, and six columns to fill."""
+holds_messages: Callable[[bytes, int, int], bool] | None
+"""Whether `split_messages` would find the messages."""
+make_messages: Callable[[type[Any], Any, int | list[int], int], list[Any]] | None
+"""A type of messages, their entry, their indexes or their number, and the number of the last one."""
+uncollected: Callable[[type[Any]], type[Any]] | None
+"""The class of messages, as one whose objects the garbage collector ignores."""
 split_messages: Callable[[bytes, int, int], tuple[list[int], list[bytes | None]] | None] | None
 """A payload, the start of its first message and their number into offsets and values."""
+copy_messages: Callable[..., tuple[int, int, int] | None] | None
+"""Payloads, the number of messages in each, and columns to fill: keys with offsets and flags, and values."""
+join_messages: Callable[..., bool] | None
+"""The order of rows, keys, values, event times, first sequence id, and bytes and offsets to fill."""
+hash_rows: Callable[[Any, Any, Any], bool] | None
+"""The bytes of keys, the offsets before and after each, and a column of hashes to fill."""
 
 add_rows = getattr(_sending, "add_rows", None)
 add_items = getattr(_sending, "add_items", None)
 largest_plain = getattr(_sending, "largest_plain", None)
 find_messages = getattr(_reading, "find_messages", None)
+holds_messages = getattr(_reading, "holds_messages", None)
+uncollected = getattr(_reading, "uncollected", None)
+make_messages = getattr(_reading, "make_messages", None)
 split_messages = getattr(_reading, "split_messages", None)
+copy_messages = getattr(_columns, "copy_messages", None)
+join_messages = getattr(_columns, "join_messages", None)
+hash_rows = getattr(_columns, "hash_rows", None)
+
+
+class SyncThreadType(Protocol):
+    """A thread that appends bytes to a file and syncs it, one append at a time; it never holds the GIL."""
+
+    def give(self, file: int, data: bytes) -> None:
+        """Append the bytes to the file of a descriptor and sync it; RuntimeError while another one lasts."""
+
+    def take(self) -> tuple[int, int] | None:
+        """The bytes that the append wrote and the number of its error, or 0; None while it is under way."""
+
+    def fileno(self) -> int:
+        """The descriptor that becomes readable when an append has ended."""
+
+    def close(self) -> None:
+        """Take no more appends, and wait for the one under way."""
+
+
+SyncThread: Callable[[], SyncThreadType] | None = getattr(_syncing, "SyncThread", None)
 
 PackedRows: Any = getattr(_sending, "PackedRows", list)
 """A list of the rows of an open batch, which the compiled form keeps as bytes of the entry."""
@@ -86,6 +131,15 @@ if TYPE_CHECKING or _sending is None:
             """The routes by key, gate, counter, type of futures, loop, and `enqueue` for unusual messages."""
             raise NotImplementedError
 
+    class ReceivedPlace(msgspec.Struct, eq=False, gc=False):
+        """The place of a message in a received entry; messages are made in great numbers."""
+
+        _entry: Any
+        _index: int
+        _number: int
+        _retries: int = 0
+
 else:
     RoomGate, Counter, OpenPlace = _sending.RoomGate, _sending.Counter, _sending.OpenPlace
     SendPlace, Enqueuer = _sending.SendPlace, _sending.Enqueuer
+    ReceivedPlace = _reading.ReceivedPlace

@@ -119,17 +119,36 @@ def test_a_full_disk_stops_publishing_and_nothing_else(
 
 
 SLOW_SYNC = """
-import os, time
+import os, threading, time
+from anabranch import speedups
 
 synced = os.fdatasync
+compiled = speedups.SyncThread
 
-def fdatasync(fd):
+def await_gate(fd):
     while os.path.exists({gate!r}) and "/stores/1/" in os.readlink(f"/proc/self/fd/{{fd}}"):
         time.sleep(0.05)
+
+def fdatasync(fd):
+    await_gate(fd)
     synced(fd)
 
+class SlowThread:
+    def __init__(self):
+        self.thread = compiled()
+        self.take, self.fileno, self.close = self.thread.take, self.thread.fileno, self.thread.close
+
+    def give(self, fd, data):
+        def slowly():
+            await_gate(fd)
+            self.thread.give(fd, data)
+        threading.Thread(target=slowly).start()
+
 os.fdatasync = fdatasync
+if compiled is not None:
+    speedups.SyncThread = SlowThread
 """
+"""Slows the syncs of one store, of both forms of the thread that makes them."""
 
 
 def keys_by_store(admin: AdminClient) -> dict[int, str]:
@@ -139,13 +158,15 @@ def keys_by_store(admin: AdminClient) -> dict[int, str]:
     return {about["store"]: keys[about["hashRange"].startswith("8")] for about in segments.values()}
 
 
+@pytest.mark.parametrize("speedups", ["on", "off"])
 def test_a_disk_that_takes_seconds_for_a_sync_delays_its_own_store_only(
-    make_broker: MakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_broker: MakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, speedups: str
 ) -> None:
     gate, patches = tmp_path / "gate", tmp_path / "patches"
     patches.mkdir()
     (patches / "sitecustomize.py").write_text(SLOW_SYNC.format(gate=str(gate)))
     monkeypatch.setenv("PYTHONPATH", str(patches))
+    monkeypatch.setenv("ANABRANCH_SPEEDUPS", speedups)
     broker = make_broker(workers=2, lease_s=1.5).start()
     workers = [broker.worker(0), broker.worker(1)]
     with Client(broker.url) as client, AdminClient(broker.http_url) as admin:

@@ -17,8 +17,13 @@ def python_forms() -> Iterator[None]:
         patch("anabranch.client.decide.outgoing.PackedRows", list),
         patch("anabranch.client.produce.preparing.largest_plain", None),
         patch("anabranch.protocol.entries.split_messages", None),
+        patch("anabranch.protocol.entries.holds_messages", None),
+        patch("anabranch.client.message.make_messages", None),
         patch("anabranch.client.produce.adding.add_rows", None),
         patch("anabranch.client.produce.adding.add_items", None),
         patch("anabranch.spark.spans.find_messages", None),
+        patch("anabranch.spark.pieces.copy_messages", None),
+        patch("anabranch.spark.message_columns.join_messages", None),
+        patch("anabranch.spark.columns.hash_rows", None),
     ):
         yield

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from struct import pack
 from typing import Any
 
@@ -11,15 +13,17 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from anabranch import speedups
-from anabranch.errors import AnabranchError
+from anabranch.client.message import Message, again, messages_of
+from anabranch.errors import AnabranchError, CorruptDataError
+from anabranch.model.ids import MessageId
 from anabranch.protocol.columns import Columns
-from anabranch.protocol.entries import decode_columns
+from anabranch.protocol.entries import decode_columns, open_entry
 from anabranch.protocol.frames import build_entry
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.protocol.varints import encode_varint
 from anabranch.spark.entries import Payload
 from anabranch.spark.spans import Spans, find_spans
-from tests.properties.python_forms import FIRST, python_forms
+from tests.properties.python_forms import python_forms
+from tests.properties.raw_batches import BATCHES, LIES
 
 pytestmark = pytest.mark.skipif(
     speedups.add_rows is None, reason="the package was built without a compiler, or runs from an archive"
@@ -46,35 +50,6 @@ def contents(found: Columns | type[AnabranchError]) -> object:
     return found.values, found.keys, found.sequence_ids, times, list(found.batch_indexes), found.batch_size
 
 
-LIES = st.sampled_from([0] * 12 + [-1, 1, 100])
-TIMES = st.sampled_from([0, 5, 2**40, 2**42 - 1, 2**42, 2**62])
-
-
-@st.composite
-def messages(draw: st.DrawFn, usual: bool) -> bytes:
-    """One message of a batch; others than usual ones have headers of other shapes, and wrong sizes."""
-    lies = st.just(0) if usual else LIES
-    odd = st.just(False) if usual else st.sampled_from([False] * 4 + [True])
-    value = bytes(draw(st.sampled_from([0, 1, 5, 127, 128, 300])))
-    key = bytes(draw(st.sampled_from([0, 1, 3, 120] if usual else [0, 3, 127, 128])))
-    fields = []
-    if draw(st.booleans()):
-        fields.append(b"\x12" + encode_varint(max(0, len(key) + draw(lies))) + key)
-    fields.append(b"\x18" + encode_varint(max(0, len(value) + draw(lies))))
-    if draw(st.sampled_from([False] * 3 + [True])):
-        fields.append(b"\x28" + encode_varint(draw(TIMES)))
-    if not draw(odd):
-        number = encode_varint(draw(FIRST | st.just(2**63))) + b"\x80" * draw(lies)
-        fields.append((b"\x38" if draw(odd) else b"\x40") + number)
-    if draw(odd):
-        fields.insert(draw(st.integers(0, len(fields))), b"\x30\x00")
-    header = b"".join(fields)
-    return pack(">I", len(header) + draw(lies)) + header + value
-
-
-BATCHES = st.booleans().flatmap(lambda usual: st.lists(messages(usual), min_size=1, max_size=5))
-
-
 @settings(max_examples=1000, suppress_health_check=[HealthCheck.too_slow])
 @given(batch=BATCHES, cut=LIES, count=LIES)
 @example(batch=[pack(">I", 15) + b"\x18\x00\x40" + b"\x81" * 11 + b"\x01"], cut=0, count=0)
@@ -91,6 +66,8 @@ def test_a_batch_is_read_alike(batch: list[bytes], cut: int, count: int) -> None
     with python_forms():
         expected = contents(read(entry))
     assert contents(read(entry)) == expected
+    held = open_entry(entry, 2**20).surely_holds(metadata.num_messages_in_batch)
+    assert held == (COMPILED.split_messages(payload, 0, metadata.num_messages_in_batch) is not None)
 
 
 def spans_of(payloads: list[Payload]) -> object:
@@ -150,8 +127,85 @@ def test_counts_and_ends_that_do_not_fit_find_nothing(count: int, end: int) -> N
 @given(st.binary(max_size=60), st.integers(-1, 70), st.integers(-1, 12))
 def test_any_bytes_can_be_split(payload: bytes, start: int, count: int) -> None:
     found = COMPILED.split_messages(payload, start, count)
+    assert COMPILED.holds_messages(payload, start, count) == (found is not None)
     if found is not None:
         starts, values = found
         assert len(starts) == len(values) == count
         assert starts[0] == start
         assert payload.endswith(values[-1])
+
+
+class ToyEntry:
+    """An entry with values; it is decoded when its messages are first used, or cannot be decoded."""
+
+    position, batch_size, redelivery_count, segment_id = (1, 2), 3, 0, 4
+
+    def __init__(self, values: list[bytes | None] | None) -> None:
+        self.source: Any = self
+        self.values = values
+        self.content: ToyEntry | None = None
+
+    def columns(self) -> ToyEntry:
+        if self.values is None:
+            raise CorruptDataError("damaged")
+        self.content = self
+        return self
+
+    def vector(self, number: int) -> tuple[Any, ...]:
+        return ((number, None),)
+
+
+def parts(messages: list[Message[Any]]) -> list[tuple[MessageId, int]]:
+    """The index, the number and the retries of each message, as an application sees them."""
+    return [(message.id, message.redelivery_count) for message in messages]
+
+
+@given(st.integers(0, 20).map(range) | st.lists(st.integers(0, 2**40)), st.integers(20, 2**62))
+def test_messages_are_made_alike(indexes: range | list[int], last: int) -> None:
+    entry: Any = ToyEntry([])
+    with python_forms():
+        expected = parts(messages_of(entry, indexes, last))
+    made = messages_of(entry, indexes, last)
+    assert parts(made) == expected
+    assert [found for _, found in parts([again(again(message)) for message in made])] == [2] * len(made)
+
+
+@given(st.lists(st.none() | st.binary(max_size=3)), st.integers(-3, 5))
+def test_the_data_of_a_message_is_that_of_its_place(values: list[bytes | None], index: int) -> None:
+    entry: Any = ToyEntry(values)
+    message: Message[bytes] = Message(entry, index, 1)
+    for _ in range(2):
+        try:
+            expected: bytes | type[Exception] = values[index] or b""
+        except IndexError:
+            expected = IndexError
+        if isinstance(expected, bytes):
+            assert message.data == expected
+        else:
+            with pytest.raises(expected):
+                message.data  # noqa: B018 - reading it is the point
+
+
+def test_the_data_of_a_damaged_entry_raises() -> None:
+    entry: Any = ToyEntry(None)
+    with pytest.raises(CorruptDataError):
+        Message(entry, 0, 1).data  # noqa: B018 - reading it is the point
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(object, None, 1, 1), (Message, None, -1, 1), (Message, None, "1", 1), (Message, None, ["1"], 1)],
+)
+def test_messages_of_wrong_types_are_refused(arguments: Any) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        COMPILED.make_messages(*arguments)
+
+
+def test_the_collector_does_not_visit_messages() -> None:
+    entry: Any = ToyEntry([b"a"])
+    before = sys.getrefcount(entry)
+    messages = messages_of(entry, range(100), 100)
+    assert not any(map(gc.is_tracked, messages))
+    assert sys.getrefcount(entry) == before + 100
+    del messages
+    assert sys.getrefcount(entry) == before

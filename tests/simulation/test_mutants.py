@@ -243,7 +243,7 @@ def give_a_bucket_away_while_its_entries_are_held(patch: pytest.MonkeyPatch) -> 
 def confirm_acknowledgements_before_they_are_durable(patch: pytest.MonkeyPatch) -> None:
     favour(patch, workers=1, kills=4, ack_receipts=True)
 
-    async def flush(self: cursors.DurableCursor) -> None:
+    async def flush(self: cursors.DurableCursor, *, patient: bool = False) -> None:
         return None
 
     patch.setattr(cursors.DurableCursor, "flush", flush)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Generic, TypeVar, cast
-
-import msgspec
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from anabranch.client.received import Received
 from anabranch.clock import moment
@@ -14,11 +13,12 @@ from anabranch.errors import AnabranchError
 from anabranch.model.ids import MessageId
 from anabranch.protocol.encryption import EncryptionContext
 from anabranch.schemas.schema_errors import SchemaError
+from anabranch.speedups import ReceivedPlace, make_messages, uncollected
 
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Message(msgspec.Struct, Generic[T_co], eq=False, gc=False):
+class Message(ReceivedPlace, Generic[T_co]):
     """One message; its parts are decoded when they are first used.
 
     Example:
@@ -29,10 +29,12 @@ class Message(msgspec.Struct, Generic[T_co], eq=False, gc=False):
             print(message.key, message.data, message.properties, message.publish_time)
     """
 
-    _entry: Received
-    _index: int
-    _number: int
-    _retries: int = 0
+    if TYPE_CHECKING:
+        _entry: Received
+
+    if not TYPE_CHECKING and make_messages is not None:
+        # The Python form of the place is a struct, whose classes have no slots of their own.
+        __slots__ = ()
 
     @property
     def value(self) -> T_co | None:
@@ -56,11 +58,13 @@ class Message(msgspec.Struct, Generic[T_co], eq=False, gc=False):
             raise SchemaError(f"{self} is a tombstone: it has no value", self.topic, self.id)
         return cast(T_co, value)
 
-    @property
-    def data(self) -> bytes:
-        """The value's bytes; empty for a null value."""
-        entry = self._entry
-        return (entry.content or entry.columns()).values[self._index] or b""
+    if TYPE_CHECKING or make_messages is None:
+
+        @property
+        def data(self) -> bytes:
+            """The value's bytes; empty for a null value."""
+            entry = self._entry
+            return (entry.content or entry.columns()).values[self._index] or b""
 
     @property
     def key(self) -> str | None:
@@ -137,6 +141,21 @@ class Message(msgspec.Struct, Generic[T_co], eq=False, gc=False):
         entry = self._entry
         ledger, position = entry.position
         return f"<Message {entry.source.segment_id}/{ledger}:{position}:{self._index} of {self.topic}>"
+
+
+if not TYPE_CHECKING and uncollected is not None:
+    Message = uncollected(Message)
+
+
+def messages_of(entry: Received, indexes: range | list[int], last: int) -> list[Message[Any]]:
+    """Messages of an entry, last message first; `last` is its number, and the others follow in their order.
+
+    A range of indexes begins with 0.
+    """
+    count = len(indexes)
+    if make_messages is not None:
+        return make_messages(Message, entry, indexes if isinstance(indexes, list) else count, last)
+    return list(map(Message, repeat(entry, count), reversed(indexes), range(last, last - count, -1)))
 
 
 def again(message: Message[T_co]) -> Message[T_co]:

@@ -19,7 +19,7 @@ from anabranch.protocol.commands import Delivery
 from anabranch.protocol.compacted import spread_rows
 from anabranch.protocol.compression import UNCOMPRESSED_BYTES_MAX
 from anabranch.protocol.encryption import EncryptionContext, encrypted_columns
-from anabranch.protocol.entries import EncryptedEntryError, decode_columns
+from anabranch.protocol.entries import EncryptedEntryError, OpenEntry, open_entry
 from anabranch.protocol.gaps import is_gap
 from anabranch.protocol.outer import read_outer
 
@@ -51,8 +51,12 @@ class Received:
 
     decode: Callable[[bytes], Any]
     """Decodes values; `WriterSchemas` replaces it if the schema of the writer decides."""
+    _problem: AnabranchError | None
+    _open: OpenEntry | None
+    """The entry after its check, until its messages are decoded."""
 
     __slots__ = (
+        "_open",
         "_problem",
         "batch_size",
         "before",
@@ -114,7 +118,7 @@ class Received:
         """Indexes of acknowledged messages; `SegmentBuffer` has still to change the bits of the entry."""
         self.noted_by: object = None
         """The consumer that has acknowledged the noted messages; None without notes."""
-        self._problem: AnabranchError | None = None
+        self._problem = self._open = None
         self._read_metadata()
         self.wanted = (1 << self.count) - 1
         """Bits of the messages to hand out; other messages were acknowledged or handed out before."""
@@ -148,7 +152,7 @@ class Received:
 
     def replace_data(self, entry: bytes) -> None:
         """Take the decrypted entry."""
-        self.data, self.parts, self._problem = entry, (), None
+        self.data, self.parts, self._problem, self._open = entry, (), None, None
 
     def refuse(self, problem: AnabranchError) -> None:
         """Treat the content as one that cannot be decoded."""
@@ -184,7 +188,7 @@ class Received:
         The messages of such an entry are handed out, and each raises UnsupportedFeatureError when it is used.
         """
         try:
-            self.columns()
+            self._check()
         except UnsupportedFeatureError:
             return None
         except AnabranchError as error:
@@ -193,14 +197,32 @@ class Received:
             return error
         return None
 
+    def _check(self) -> None:
+        """Raise if the entry is damaged, as `columns` does.
+
+        Messages of a sound entry are decoded on first use, by the thread of the application if it has one:
+        messages that wait for a blocking consumer take little memory then.
+        """
+        if self._problem is None and self.content is None:
+            try:
+                self._open = open_entry(self.data, UNCOMPRESSED_BYTES_MAX)
+            except AnabranchError as error:
+                self._problem = error
+                raise
+            if self._open.surely_holds(self.count):
+                return
+        self.columns()
+
     def columns(self) -> Columns:
         """The content, decoded once; raises if the entry is damaged."""
         if self._problem is not None:
             raise self._problem
         if self.content is None:
             try:
-                content = decode_columns(self.data, UNCOMPRESSED_BYTES_MAX)
+                # Several threads may decode an entry at the same time, with equal results.
+                content = (self._open or open_entry(self.data, UNCOMPRESSED_BYTES_MAX)).columns()
                 self.content = content if content.count == self.count else spread_rows(content, self.count)
+                self._open = None
             except AnabranchError as error:
                 self._problem = error
                 raise

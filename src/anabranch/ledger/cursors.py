@@ -57,8 +57,11 @@ class Cursor:
         """Replace the properties that applications gave to the subscription."""
         self.properties = dict(properties)
 
-    async def flush(self) -> None:
-        """Return when every change made before the call is as durable as this cursor makes it."""
+    async def flush(self, *, patient: bool = False) -> None:
+        """Return when every change made before the call is as durable as this cursor makes it.
+
+        A patient call may wait some milliseconds longer, to share the sync of an append.
+        """
 
 
 class CursorJournal(Protocol):
@@ -71,8 +74,8 @@ class CursorJournal(Protocol):
     def steps_waiting(self, cursor: DurableCursor) -> None:
         """Take the steps of this cursor with the next commit; called for the first step after each commit."""
 
-    async def flush(self) -> None:
-        """Return when every step waiting before the call is durable."""
+    async def flush(self, *, patient: bool = False) -> None:
+        """Return when every step waiting before the call is durable; `patient` as for a cursor."""
 
 
 class DurableCursor(Cursor):
@@ -136,8 +139,8 @@ class DurableCursor(Cursor):
         super().set_properties(properties)
         self._add(Labelled(dict(properties)))
 
-    async def flush(self) -> None:
-        await self._journal.flush()
+    async def flush(self, *, patient: bool = False) -> None:
+        await self._journal.flush(patient=patient)
 
     def take_steps(self) -> list[Step]:
         """The steps since the last call, oldest first; empty once the cursor is deleted."""

@@ -6,8 +6,12 @@ its last.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
+
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+"""Numbers of the errors of a full disk."""
 
 Write = tuple[str, Sequence[bytes]]
 """A file name and the buffers to put at its end."""

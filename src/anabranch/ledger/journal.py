@@ -12,13 +12,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from anabranch.errors import AlreadyClosedError, PersistenceError, ServerError
+from anabranch.errors import AlreadyClosedError, PersistenceError
+from anabranch.ledger.commit_queue import CommitQueue
 from anabranch.ledger.cursors import DurableCursor
 from anabranch.ledger.disk import Disk, DiskFullError
 from anabranch.ledger.format.commits import (
     Change,
     Contents,
-    CursorChanged,
     CursorCreated,
     CursorDeleted,
     encode_commit,
@@ -34,29 +34,7 @@ _NO_ROOM_S = 0.5
 """Pause between two attempts to write changes when nothing is left of the reserve."""
 
 _STEPS_DELAY_S = 0.01
-"""How long acknowledgements wait to share the sync of an append; no caller waits for them."""
-
-
-async def _nothing_to_prepare() -> None:
-    """A journal that shares no numbers with its store prepares nothing."""
-
-
-class _Queue:
-    """Everything that the next commit will contain."""
-
-    __slots__ = ("applied", "batches", "began_s", "changes", "cursors", "waiters")
-
-    def __init__(self) -> None:
-        self.began_s = 0.0
-        """When the first batch was queued."""
-        self.batches: list[Batch] = []
-        self.changes: list[Change] = []
-        self.applied: list[Callable[[], None]] = []
-        self.cursors: list[DurableCursor] = []
-        self.waiters: list[asyncio.Future[None]] = []
-
-    def __bool__(self) -> bool:
-        return bool(self.batches or self.changes or self.cursors or self.waiters)
+"""How long acknowledgements wait to share the sync of an append."""
 
 
 class Journal:
@@ -69,10 +47,12 @@ class Journal:
         self.syncs = SyncWatch()
         self._salt = 0
         self._owner = 0
-        self._queue = _Queue()
-        self._committing: _Queue | None = None
+        self._queue = CommitQueue()
+        self._committing: CommitQueue | None = None
         self._wake = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
+        self._appended_s = float("-inf")
+        """When the last commit with entries was applied."""
         self._stopping = False
         self.number = 0
         self.next_commit = 0
@@ -81,8 +61,9 @@ class Journal:
         self.failure: PersistenceError | None = None
         self.failed: Callable[[PersistenceError], None] = lambda error: None
         """Called once, with the error after which the journal refuses every change."""
-        self.prepare: Callable[[], Awaitable[None]] = _nothing_to_prepare
-        """Awaited before each commit, once the file of that commit exists; raises OSError."""
+        self.prepare: Callable[[], Awaitable[None] | None] = lambda: None
+        """Called before each commit, once the file of that commit exists; what it returns is awaited, and may
+        raise OSError."""
 
     @property
     def committing(self) -> bool:
@@ -129,10 +110,12 @@ class Journal:
         if self._timer is None and not self._wake.is_set():
             self._timer = asyncio.get_running_loop().call_later(_STEPS_DELAY_S, self._wake.set)
 
-    async def flush(self) -> None:
+    async def flush(self, *, patient: bool = False) -> None:
         """Return when everything queued before the call is durable; PersistenceError if the commit fails.
 
-        Entries that found no room on the disk are rejected by their callbacks, and not by this call.
+        Entries that found no room on the disk are rejected by their callbacks, and not by this call. While
+        appends follow each other closely, a patient call waits for the sync of the next append: a sync of its
+        own would hold that append up.
         """
         self.check()
         queue = self._queue if self._queue else self._committing
@@ -140,8 +123,14 @@ class Journal:
             return
         waiter = asyncio.get_running_loop().create_future()
         queue.waiters.append(waiter)
-        self._wake.set()
+        if not (patient and self._append_is_near()):
+            self._wake.set()
         await waiter
+
+    def _append_is_near(self) -> bool:
+        """Whether an append is likely to come before the timer of waiting steps ends."""
+        since_s = asyncio.get_running_loop().time() - self._appended_s
+        return self._timer is not None and since_s < _STEPS_DELAY_S
 
     def check(self) -> None:
         """Raise if the journal failed or is closed."""
@@ -161,9 +150,9 @@ class Journal:
             return
         self.failure = PersistenceError(f"journal {journal_file(self.number)} failed: {cause}")
         self.failure.__cause__ = cause
-        queue, self._queue = self._queue, _Queue()
-        _reject_batches(queue, self.failure)
-        _reject_waiters(queue, self.failure)
+        queue, self._queue = self._queue, CommitQueue()
+        queue.reject_batches(self.failure)
+        queue.reject_waiters(self.failure)
         self._wake.set()
         self.failed(self.failure)
 
@@ -185,18 +174,13 @@ class Journal:
             self._clear_timer()
 
     async def _commit(self) -> None:
-        current, self._queue = self._queue, _Queue()
+        current, self._queue = self._queue, CommitQueue()
         self._committing = current
         self._clear_timer()
         if not self._stopping:
             self._wake.clear()
         try:
-            for batch in current.batches:
-                batch.owner.batch_taken()
-            for cursor in current.cursors:
-                if steps := cursor.take_steps():
-                    current.changes.append(CursorChanged(cursor.log, cursor.name, steps))
-            closed = [batch.close() for batch in current.batches]
+            closed = current.close()
             if closed or current.changes:
                 try:
                     await self._write(current, closed)
@@ -206,15 +190,15 @@ class Journal:
         except (Exception, asyncio.CancelledError) as error:
             self.fail(error)
             assert self.failure is not None
-            _reject_batches(current, self.failure)
-            _reject_waiters(current, self.failure)
+            current.reject_batches(self.failure)
+            current.reject_waiters(self.failure)
             if isinstance(error, OSError):
                 return
             raise
         self._committing = None
         self._apply(current, closed)
 
-    async def _write(self, current: _Queue, closed: list[Closed]) -> None:
+    async def _write(self, current: CommitQueue, closed: list[Closed]) -> None:
         payload: list[bytes] = []
         for _, rows, records in closed:
             payload.append(rows)
@@ -222,19 +206,25 @@ class Journal:
         if not self.size_bytes:
             # With an empty first commit a file that was lost or emptied differs from one that never began.
             await self._append(Contents([], []), [])
-        await self.prepare()
+        if (preparing := self.prepare()) is not None:
+            await preparing
         await self._append(Contents(current.changes, [batch.group for batch in closed]), payload)
 
     async def _append(self, contents: Contents, payload: list[bytes]) -> None:
         buffers = encode_commit(self._owner, self.next_commit, self.size_bytes, contents, payload)
-        write = self._disk.append([(journal_file(self.number), buffers)], sync=True)
-        self._timings.sync.observe(await self.syncs.measure(write))
+        loop = asyncio.get_running_loop()
+        self.syncs.began(loop.time())
+        try:
+            await self._disk.append([(journal_file(self.number), buffers)], sync=True)
+        finally:
+            taken_s = self.syncs.ended(loop.time())
+        self._timings.sync.observe(taken_s)
         self.next_commit += 1
         written = sum(map(len, buffers))
         self.size_bytes += written
         self.space.used(written)
 
-    async def _write_changes(self, current: _Queue, error: DiskFullError) -> None:
+    async def _write_changes(self, current: CommitQueue, error: DiskFullError) -> None:
         """Reject the entries of a commit that found no room, and write its changes with the reserve.
 
         Without a reserve the changes wait for room, because cursors and logs have applied them already; the
@@ -242,7 +232,7 @@ class Journal:
         """
         full = self.space.ran_out(error)
         for queue in (current, self._queue):
-            _reject_batches(queue, full)
+            queue.reject_batches(full)
         while current.changes:
             try:
                 await self._write(current, [])
@@ -252,26 +242,17 @@ class Journal:
                 if self._stopping:
                     raise
                 for queue in (current, self._queue):
-                    _reject_waiters(queue, full)
+                    queue.reject_waiters(full)
                 await asyncio.sleep(_NO_ROOM_S)
             else:
                 return
 
-    def _apply(self, current: _Queue, closed: list[Closed]) -> None:
-        moved: dict[int, Batch] = {}
-        for batch, stored in zip(current.batches, closed, strict=True):
-            batch.owner.committed(batch, stored)
-            moved[batch.log] = batch
+    def _apply(self, current: CommitQueue, closed: list[Closed]) -> None:
+        current.apply(closed)
         if closed:
+            self._appended_s = now_s = asyncio.get_running_loop().time()
             entries = sum(stored.group.entries for stored in closed)
-            self._timings.publish.observe(asyncio.get_running_loop().time() - current.began_s, entries)
-        for applied in current.applied:
-            applied()
-        for batch in moved.values():
-            batch.owner.notify()
-        for waiter in current.waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+            self._timings.publish.observe(now_s - current.began_s, entries)
 
     def _begin_file(self, number: int) -> None:
         self.number = number
@@ -282,16 +263,3 @@ class Journal:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-def _reject_batches(queue: _Queue, error: ServerError) -> None:
-    batches, queue.batches = queue.batches, []
-    for batch in batches:
-        batch.owner.rejected(batch, error)
-
-
-def _reject_waiters(queue: _Queue, error: ServerError) -> None:
-    waiters, queue.waiters = queue.waiters, []
-    for waiter in waiters:
-        if not waiter.done():
-            waiter.set_exception(type(error)(str(error)))

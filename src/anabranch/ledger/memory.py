@@ -101,7 +101,7 @@ class MemoryStorage:
     def steps_waiting(self, cursor: DurableCursor) -> None:
         self.queue(lambda: cursor.take_steps().clear())
 
-    async def flush(self) -> None:
+    async def flush(self, *, patient: bool = False) -> None:
         if self._queue:
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)

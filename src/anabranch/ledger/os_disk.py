@@ -6,18 +6,17 @@ This module knows files and what makes them durable; knows nothing of logs, jour
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from anabranch import locks
 from anabranch.descriptors import patiently
-from anabranch.ledger.disk import DiskFullError, DiskSpace, Write
+from anabranch.ledger.disk import NO_ROOM, DiskFullError, DiskSpace, Write
 from anabranch.ledger.os_files import (
     open_end,
     read_part,
@@ -31,13 +30,14 @@ from anabranch.ledger.os_files import (
     write_all,
     write_draft,
 )
+from anabranch.ledger.quick_appends import QuickAppends
 from anabranch.ledger.work_thread import WorkThread
+from anabranch.speedups import SyncThread
 
 T = TypeVar("T")
 
 LOCK_FILE = "LOCK"
 RESERVE_FILE = "reserve"
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class OsDisk:
@@ -49,6 +49,7 @@ class OsDisk:
         self._closed = False
         # Commits use one file at a time, so the journal file before it is closed when the next one starts.
         self._commits = _DiskThread("commit", self._root, 1)
+        self._quick = None if SyncThread is None else QuickAppends(SyncThread())
         self._changes = _DiskThread("change", self._root, open_files_max)
         self._reads = ThreadPoolExecutor(2, "anabranch-disk-read")
 
@@ -62,9 +63,21 @@ class OsDisk:
         path = _path(self._root, file)
         return await asyncio.get_running_loop().run_in_executor(self._reads, read_part, path, offset, length)
 
-    async def append(self, writes: Sequence[Write], *, sync: bool = False) -> None:
+    def append(self, writes: Sequence[Write], *, sync: bool = False) -> Coroutine[Any, Any, None]:
+        # Every commit waits for each coroutine between the journal and its thread, so there are few of them.
+        quick = self._quick
+        if sync and quick is not None and len(writes) == 1:
+            file, buffers = writes[0]
+            if file != quick.file:
+                return self._begin(quick, file, buffers)
+            if quick.takes(buffers):
+                return quick.append(buffers)
         thread = self._commits if sync else self._changes
-        await thread.run(lambda: thread.append(writes, sync))
+        return thread.run(lambda: thread.append(writes, sync))
+
+    async def _begin(self, quick: QuickAppends, file: str, buffers: Sequence[bytes]) -> None:
+        """Append to a new file in the usual way, which makes its name durable, and follow the file then."""
+        quick.follow(file, await self._commits.run(lambda: self._commits.begin(file, buffers)))
 
     async def sync(self, files: Sequence[str]) -> None:
         await self._changes.run(lambda: self._changes.sync(files))
@@ -78,6 +91,8 @@ class OsDisk:
 
     async def delete(self, files: Sequence[str]) -> None:
         await self._changes.run(lambda: self._changes.delete(files))
+        if self._quick is not None and self._quick.file in files:
+            self._quick.leave()
         if any(map(self._commits.has_open, files)):
             # The disk has no more room until the last descriptor of a deleted file is closed.
             await self._commits.run(lambda: self._commits.forget(files))
@@ -93,6 +108,8 @@ class OsDisk:
         if self._closed:
             return
         self._closed = True
+        if self._quick is not None:
+            self._quick.close()
         await self._commits.close()
         await self._changes.close()
         self._reads.shutdown()
@@ -113,8 +130,8 @@ class _DiskThread:
         self._named: set[str] = set()
         self._synced_bytes = 0
 
-    async def run(self, work: Callable[[], T]) -> T:
-        return await self._thread.run(work)
+    def run(self, work: Callable[[], T]) -> Coroutine[Any, Any, T]:
+        return self._thread.run(work)
 
     async def close(self) -> None:
         await self.run(self._forget_all)
@@ -128,6 +145,11 @@ class _DiskThread:
             if self._synced_bytes >= _FORGET_BYTES:
                 self._synced_bytes = 0
                 self._forget_pages([file for file, _ in writes])
+
+    def begin(self, file: str, buffers: Sequence[bytes]) -> int:
+        """Append to a file and sync it; returns a descriptor of the file for the caller."""
+        self.append([(file, buffers)], True)
+        return os.dup(self._fd(file))
 
     def _write(self, writes: Sequence[Write]) -> int:
         """Put the buffers at the ends of the files; without room for all of them no file keeps any."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
 
 _log = logging.getLogger(__name__)
 
@@ -27,16 +26,15 @@ class SyncWatch:
         taken_s = asyncio.get_running_loop().time() - self._began_s
         return f"the disk has not finished a sync for {taken_s:.1f} s" if taken_s >= SLOW_S else None
 
-    async def measure(self, sync: Awaitable[None]) -> float:
-        """Wait for a sync and return its seconds; warn of a slow one, once a minute at most."""
-        loop = asyncio.get_running_loop()
-        self._began_s = began_s = loop.time()
-        try:
-            await sync
-        finally:
-            self._began_s = None
-        now_s = loop.time()
-        if now_s - began_s >= SLOW_S and now_s >= self._warned_s + WARN_AGAIN_S:
+    def began(self, now_s: float) -> None:
+        self._began_s = now_s
+
+    def ended(self, now_s: float) -> float:
+        """Return the seconds of the sync that began last; warn of a slow one, once a minute at most."""
+        assert self._began_s is not None
+        taken_s = now_s - self._began_s
+        self._began_s = None
+        if taken_s >= SLOW_S and now_s >= self._warned_s + WARN_AGAIN_S:
             self._warned_s = now_s
-            _log.warning("the disk took %.1f s for a sync; publishing waits for it", now_s - began_s)
-        return now_s - began_s
+            _log.warning("the disk took %.1f s for a sync; publishing waits for it", taken_s)
+        return taken_s

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from anabranch.ledger.disk import Disk
 from anabranch.ledger.format.catalog import Bounds
 from anabranch.ledger.store_files import StoreFiles
@@ -20,13 +22,15 @@ class UsedNumbers:
     def start_at(self, bounds: Bounds) -> None:
         self._bounds = bounds
 
-    async def prepare(self, journal: int, next_ledger: int) -> None:
-        """Allow a commit to this journal file, which exists, with ledgers below `next_ledger`."""
+    def prepare(self, journal: int, next_ledger: int) -> Awaitable[None] | None:
+        """Allow a commit to this journal file, which exists, with ledgers below `next_ledger`.
+
+        Returns what the commit has to wait for, which for most commits is nothing.
+        """
         bounds = self._bounds
         if next_ledger > bounds.next_ledger:
-            await self._save(journal, next_ledger + LEDGERS_RESERVED)
-        elif journal > bounds.journal:
-            await self._save(journal, bounds.next_ledger)
+            return self._save(journal, next_ledger + LEDGERS_RESERVED)
+        return self._save(journal, bounds.next_ledger) if journal > bounds.journal else None
 
     async def close(self, next_ledger: int) -> None:
         """Give ledger ids from `next_ledger` on back; the catalog says that they are unused."""

@@ -100,18 +100,21 @@ class CommandCutter(FrameCutter):
         commands: list[Command] = []
         position = 0
         if self._rest:
-            frames: list[Frame] = []
-            position = self._complete(data, frames)
-            commands += map(decode, frames)
-            if self._rest:
+            whole, position = self._complete(data)
+            if not whole:
                 return commands
+            self._read_from(whole, 0, commands)
+        self._read_from(data, position, commands)
+        return commands
+
+    def _read_from(self, data: bytes, position: int, commands: list[Command]) -> None:
+        """Read all frames from `position` on, and keep an incomplete one."""
         try:
             position = self._read_whole(data, position, commands)
         except DecodeError as error:
             raise _unreadable(error) from error
         if position < len(data):
             commands += map(decode, self.feed(data, position))
-        return commands
 
     def _read_whole(self, data: bytes, position: int, commands: list[Command]) -> int:
         """Read whole frames from `position` on; returns the position of the first incomplete one."""
@@ -159,7 +162,7 @@ class CommandCutter(FrameCutter):
                 message = _parse_message(fields)
                 if not message.IsInitialized():
                     raise _incomplete(message)
-                commands.append(_delivery(message, fields, data[split:after]))
+                commands.append(_delivery(message, fields, data, split, after))
             else:
                 commands.append(self._decode_other(data, position + 8, split, after))
             position = after
@@ -191,7 +194,9 @@ def decode(frame: Frame) -> Command:
         if isinstance(sub_message, pb.CommandSendReceipt):
             return _receipt(sub_message, command)
         if isinstance(sub_message, pb.CommandMessage):
-            return _delivery(sub_message, command, body)
+            if body is None:
+                raise RemoteProtocolError("the peer sent a MESSAGE without an entry")
+            return _delivery(sub_message, command, body, 0, len(body))
     except DecodeError as error:
         raise _unreadable(error) from error
     check_text(sub_message)
@@ -247,19 +252,18 @@ def _receipt(receipt: pb.CommandSendReceipt, command: bytes) -> SendReceipt:
     )
 
 
-def _delivery(message: pb.CommandMessage, command: bytes, body: bytes | None) -> Delivery:
-    if body is None:
-        raise RemoteProtocolError("the peer sent a MESSAGE without an entry")
+def _delivery(message: pb.CommandMessage, command: bytes, data: bytes, start: int, end: int) -> Delivery:
+    """A delivery whose entry, behind the metadata of the broker, lies between two offsets of `data`."""
     timestamp: int | None = None
     index: int | None = None
-    if body[:2] == ENTRY_METADATA_MAGIC:
-        end = 6 + (_one_size(body, 2)[0] if len(body) >= 6 else 0)
-        if end > len(body):
+    if data[start : min(start + 2, end)] == ENTRY_METADATA_MAGIC:
+        begin = start + 6
+        start = begin + (_one_size(data, start + 2)[0] if begin <= end else 0)
+        if start > end:
             raise RemoteProtocolError("the peer sent a MESSAGE that ends inside the broker's metadata")
-        stamp = _parse_entry_metadata(body[6:end])
+        stamp = _parse_entry_metadata(data[begin:start])
         timestamp = stamp.broker_timestamp or (0 if stamp.HasField("broker_timestamp") else None)
         index = stamp.index or (0 if stamp.HasField("index") else None)
-        body = body[end:]
     place = message.message_id
     return _new(
         Delivery,
@@ -273,6 +277,6 @@ def _delivery(message: pb.CommandMessage, command: bytes, body: bytes | None) ->
             message.consumer_epoch if 0x28 in command and message.HasField("consumer_epoch") else None,
             timestamp,
             index,
-            body,
+            data[start:end],
         ),
     )

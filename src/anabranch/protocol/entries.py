@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from base64 import b64decode
 from struct import error as struct_error
-from typing import Final
+from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -31,7 +31,7 @@ from anabranch.protocol.compression import decompress
 from anabranch.protocol.frames import checksum_ok, metadata_span
 from anabranch.protocol.message_sizes import find_messages
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.speedups import split_messages
+from anabranch.speedups import holds_messages, split_messages
 
 _SIZE_TAG: Final = 0x18
 _SEQUENCE_TAG: Final = 0x40
@@ -41,8 +41,38 @@ class EncryptedEntryError(UnsupportedFeatureError):
     """The entry is encrypted, and its reader was given no key."""
 
 
+class OpenEntry(NamedTuple):
+    """An entry whose checksum and metadata are sound, with its payload uncompressed."""
+
+    metadata: pb.MessageMetadata
+    data: bytes
+    """Bytes that end with the payload."""
+    position: int
+    """The offset of the payload."""
+
+    def surely_holds(self, count: int) -> bool:
+        """Whether the payload is a batch of `count` messages for sure; False if only `columns` can tell."""
+        return (
+            holds_messages is not None
+            and self.metadata.num_messages_in_batch == count
+            and self.metadata.HasField("num_messages_in_batch")
+            and holds_messages(self.data, self.position, count)
+        )
+
+    def columns(self) -> Columns:
+        """The messages, column by column; raises CorruptDataError for a damaged batch."""
+        if self.metadata.HasField("num_messages_in_batch"):
+            return _split_columns(*self) or _indexed_columns(*self) or _batch_columns(*self)
+        return columns_of_single(self.metadata, self.data[self.position :])
+
+
 def decode_columns(entry: bytes, limit: int) -> Columns:
-    """The messages of an entry, column by column.
+    """The messages of an entry, column by column; raises the errors of `open_entry`."""
+    return open_entry(entry, limit).columns()
+
+
+def open_entry(entry: bytes, limit: int) -> OpenEntry:
+    """Check an entry and uncompress its payload.
 
     Raises ChecksumError, CompressionError when the payload would exceed `limit` bytes or its own declared
     size, EncryptedEntryError, UnsupportedFeatureError for a chunk, and CorruptDataError for other damage.
@@ -52,17 +82,10 @@ def decode_columns(entry: bytes, limit: int) -> Columns:
         raise EncryptedEntryError("the entry is encrypted; give the consumer encryption=Decrypt(...)")
     if metadata.num_chunks_from_msg > 1:
         raise UnsupportedFeatureError("the entry is one chunk of a larger message")
-    data, position = entry, end
     if metadata.compression:
         data = decompress(metadata.compression, entry[end:], metadata.uncompressed_size, limit)
-        position = 0
-    if metadata.HasField("num_messages_in_batch"):
-        return (
-            _split_columns(metadata, data, position)
-            or _indexed_columns(metadata, data, position)
-            or _batch_columns(metadata, data, position)
-        )
-    return columns_of_single(metadata, data[position:])
+        return OpenEntry(metadata, data, 0)
+    return OpenEntry(metadata, entry, end)
 
 
 def checked_metadata(entry: bytes) -> tuple[pb.MessageMetadata, int]:

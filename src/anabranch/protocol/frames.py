@@ -13,6 +13,7 @@ from google_crc32c import extend as _extend_crc32c
 from google_crc32c import value as _crc32c
 
 from anabranch.errors import RemoteProtocolError
+from anabranch.protocol.checksums import crc32c_behind
 
 MESSAGE_BYTES_MAX: Final = 5 * 2**20
 """Largest message, unless CONNECTED gives another limit."""
@@ -78,9 +79,11 @@ class FrameCutter:
         """Frames completed by `data`; raises RemoteProtocolError when the stream cannot be cut."""
         frames: list[Frame] = []
         if self._rest:
-            position = self._complete(data, frames)
-            if self._rest:
+            whole, position = self._complete(data)
+            if not whole:
                 return frames
+            split = 8 + _one_size(whole, 4)[0]
+            frames.append((whole[8:split], whole[split:] if split < len(whole) else None))
         end = len(data)
         limit = self.frame_bytes_max
         while end - position >= 8:
@@ -101,25 +104,26 @@ class FrameCutter:
         self._rest += memoryview(data)[position:]
         self._wanted = self._frame_bytes()
 
-    def _complete(self, data: bytes, frames: list[Frame]) -> int:
-        """Complete the frame begun earlier from `data`; returns how many bytes of `data` it used."""
+    def _complete(self, data: bytes) -> tuple[bytes, int]:
+        """Complete the frame begun earlier from `data`; returns it and how many bytes of `data` it used.
+
+        The frame is empty if bytes are still missing; then all of `data` is kept.
+        """
         rest = self._rest
         used = 0
         while True:
-            wanted = self._wanted
-            take = min(wanted - len(rest), len(data) - used)
-            rest += memoryview(data)[used : used + take]
-            used += take
-            if len(rest) < wanted:
-                return used
+            missing = self._wanted - len(rest)
+            if missing > len(data) - used:
+                rest += memoryview(data)[used:]
+                return b"", len(data)
+            end = used + missing
+            if len(rest) >= 8:
+                whole = b"".join((rest, memoryview(data)[used:end]))
+                rest.clear()
+                return whole, end
+            rest += memoryview(data)[used:end]
+            used = end
             self._wanted = self._frame_bytes()
-            if self._wanted == wanted:
-                break
-        whole = bytes(rest)
-        rest.clear()
-        split = 8 + _one_size(whole, 4)[0]
-        frames.append((whole[8:split], whole[split:] if split < len(whole) else None))
-        return used
 
     def _frame_bytes(self) -> int:
         """Size of the frame begun, or of its two size fields while those are not complete."""
@@ -162,7 +166,7 @@ def deliverable_bytes(max_message_bytes: int) -> int:
 def checksum_ok(entry: bytes) -> bool:
     """Whether the entry matches its checksum; True when it has none."""
     if entry[:2] == CHECKSUM_MAGIC and len(entry) >= 6:
-        return bool(_crc32c(entry[6:]) == _one_size(entry, 2)[0])
+        return bool(crc32c_behind(6, entry) == _one_size(entry, 2)[0])
     start = _skip_entry_metadata(entry)
     return checksum_ok(entry[start:]) if start else entry[:2] != CHECKSUM_MAGIC
 

@@ -19,17 +19,17 @@ def steps(message_s: float, count: int) -> list[int]:
 
 
 def test_a_quick_application_takes_more_and_more_up_to_the_limit() -> None:
-    assert steps(1e-6, 12) == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, TAKEN_MAX, TAKEN_MAX]
+    assert steps(1e-6, 12) == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, TAKEN_MAX]
     assert next_look_ahead(5, 5, 0.0) == 10
 
 
 def test_messages_that_were_not_there_do_not_slow_a_quick_application_down() -> None:
-    assert next_look_ahead(1000, 10, 10e-6) == TAKEN_MAX
+    assert next_look_ahead(TAKEN_MAX // 2, 10, 10e-6) == TAKEN_MAX
 
 
 def test_a_slow_application_takes_one_at_a_time() -> None:
     assert steps(1.0, 3) == [1, 1, 1, 1]
-    assert next_look_ahead(TAKEN_MAX, TAKEN_MAX, 60.0) == 1
+    assert next_look_ahead(TAKEN_MAX, TAKEN_MAX, AHEAD_S * TAKEN_MAX) == 1
 
 
 @pytest.mark.parametrize("message_s", [0.0001, 0.001, 0.004])

@@ -26,7 +26,7 @@ class ListedJournal:
     def steps_waiting(self, cursor: DurableCursor) -> None:
         self.waiting.append(cursor)
 
-    async def flush(self) -> None:
+    async def flush(self, *, patient: bool = False) -> None:
         return None
 
 

@@ -307,3 +307,52 @@ async def test_a_second_deletion_of_a_log_waits_until_the_first_is_durable() -> 
     disk.gate.set()
     await asyncio.gather(first, second)
     await stores.close(0)
+
+
+async def test_acknowledgements_share_the_sync_of_frequent_appends() -> None:
+    disk = DictDisk()
+    async with opened(disk) as storage:
+        log = await storage.create(NAME)
+        cursor = log.cursors.open("s", 0)
+        await put(log, b"first")
+        cursor.acknowledge([0])
+        before = disk.count("commit")
+        waiting = asyncio.ensure_future(cursor.flush(patient=True))
+        await asyncio.sleep(0.004)
+        assert disk.count("commit") == before, "the next append is likely to come soon"
+        await put(log, b"second")
+        assert waiting.done()
+        assert disk.count("commit") == before + 1
+
+
+async def test_acknowledgements_do_not_wait_for_an_append_that_does_not_come() -> None:
+    disk = DictDisk()
+    async with opened(disk) as storage:
+        log = await storage.create(NAME)
+        cursor = log.cursors.open("s", 0)
+        await put(log, b"first")
+        loop = asyncio.get_running_loop()
+        cursor.acknowledge([0])
+        began_s = loop.time()
+        await cursor.flush(patient=True)
+        assert loop.time() - began_s == pytest.approx(0.01)
+        await asyncio.sleep(1)
+        cursor.acknowledge([1])
+        began_s = loop.time()
+        await cursor.flush(patient=True)
+        assert loop.time() == began_s, "no append came for a while"
+
+
+async def test_an_impatient_caller_ends_the_wait_of_patient_ones() -> None:
+    async with opened(DictDisk()) as storage:
+        log = await storage.create(NAME)
+        cursor = log.cursors.open("s", 0)
+        await put(log, b"first")
+        cursor.acknowledge([0])
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        waiting = asyncio.ensure_future(cursor.flush(patient=True))
+        await asyncio.sleep(0)
+        await cursor.flush()
+        assert waiting.done()
+        assert loop.time() == began_s

@@ -19,8 +19,12 @@ from anabranch.ledger.os_disk import OsDisk
 pytestmark = pytest.mark.real_time
 
 
-@pytest.fixture
-async def disk(tmp_path: Path) -> AsyncIterator[OsDisk]:
+@pytest.fixture(params=["compiled", "python"])
+async def disk(
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[OsDisk]:
+    if request.param == "python":
+        monkeypatch.setattr(os_disk, "SyncThread", None)
     made = OsDisk(tmp_path / "data")
     await made.lock()
     yield made
@@ -34,6 +38,23 @@ async def test_appended_buffers_are_read_back(disk: OsDisk) -> None:
     assert await disk.read("a/b/x", 3, 3) == b"two"
     assert await disk.read("a/b/x", 50, 3) == b""
     assert await disk.sizes() == {"a/b/x": 10, "y": 5, "LOCK": len(str(os.getpid())) + 1}
+
+
+async def test_synced_appends_of_all_sizes_follow_each_other(disk: OsDisk) -> None:
+    parts = [bytes([n]) * size for n, size in enumerate([1, 300, 100_000, 5, 64 * 1024, 2, 2**20, 9])]
+    for file in ("journal/1", "journal/2", "journal/1"):
+        for part in parts:
+            await disk.append([(file, [part[:1], part[1:]])], sync=True)
+    assert await disk.read("journal/1", 0, 10**8) == b"".join(parts + parts)
+    assert await disk.read("journal/2", 0, 10**8) == b"".join(parts)
+
+
+async def test_a_file_that_is_deleted_and_made_again_takes_appends(disk: OsDisk) -> None:
+    for text in (b"first", b"second"):
+        for _ in range(3):
+            await disk.append([("x", [text])], sync=True)
+        assert await disk.read("x", 0, 100) == 3 * text
+        await disk.delete(["x"])
 
 
 async def test_more_buffers_than_the_kernel_takes_at_once_are_all_written(disk: OsDisk) -> None:

@@ -240,7 +240,7 @@ class DurableAnswers:
                 batch, self._waiting = self._waiting, []
                 failure: AnabranchError | None = None
                 try:
-                    await self._cursor.flush()
+                    await self._cursor.flush(patient=True)
                 except AnabranchError as error:
                     failure = error
                 for link, response in batch:

@@ -16,6 +16,7 @@ from mmh3 import hash as _murmur
 
 from anabranch.errors import ChecksumError, NotAllowedError, RemoteProtocolError
 from anabranch.model.ranges import FULL, LAST_SLOT, HashRange
+from anabranch.protocol.checksums import SLICED_BYTES_MAX, crc32c_behind
 from anabranch.protocol.claims import (
     MESSAGE_BYTES_MIN,
     TIME_MS_MAX,
@@ -74,7 +75,7 @@ def fault_of(send: Send, rules: EntryRules) -> ChecksumError | NotAllowedError |
         end += CHECKED_METADATA_START
         if magic != _CHECKSUM_NUMBER or end > size:
             raw, end = _unusual_metadata(entry)
-        elif _crc32c(entry[6:]) == checksum:
+        elif (_crc32c(entry[6:]) if size <= SLICED_BYTES_MAX else crc32c_behind(6, entry)) == checksum:
             raw = entry[CHECKED_METADATA_START:end]
         else:
             return ChecksumError("the checksum does not match the entry")

@@ -118,5 +118,5 @@ class _NoJournal:
     def steps_waiting(self, cursor: DurableCursor) -> None:
         """No cursor exists."""
 
-    async def flush(self) -> None:
+    async def flush(self, *, patient: bool = False) -> None:
         """Nothing waits."""

@@ -151,9 +151,9 @@ class SpillingCursor(Cursor):
         self.acks.acknowledge(passed)
         return passed
 
-    async def flush(self) -> None:
+    async def flush(self, *, patient: bool = False) -> None:
         # The side logs share the journal of the log.
-        await self.main.flush()
+        await self.main.flush(patient=patient)
 
     def expect_side(self, name: str, first: int) -> None:
         """Name a side log in the note before it is created, because unnamed side logs are deleted."""

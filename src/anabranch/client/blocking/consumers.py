@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Generic, Self, TypeVar
 
 from anabranch.client.blocking.portal import Handle, Portal
+from anabranch.client.blocking.taken import TakenMessages
 from anabranch.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
 from anabranch.client.consume.inbox import Inbox
 from anabranch.client.decide.look_ahead import next_look_ahead
@@ -30,8 +30,9 @@ class Consumer(Handle, Generic[C, V]):
     def __init__(self, portal: Portal, twin: C) -> None:
         super().__init__(portal)
         self._twin = twin
-        self._taken: deque[Message[V]] = deque()
+        self._taken: TakenMessages[V] = TakenMessages()
         """Messages that later calls find without crossing threads."""
+        self._next_single = self._taken.singles.popleft
         self._lock = threading.Lock()
         self._ahead, self._found, self._taken_at = 1, 1, time.monotonic()
 
@@ -78,7 +79,7 @@ class Consumer(Handle, Generic[C, V]):
         try:
             if self._twin._stopped:
                 self._await_resume("__next__", None)
-            return self._taken.popleft()
+            return self._next_single()
         except IndexError:
             pass
         except AlreadyClosedError:
@@ -114,7 +115,7 @@ class Consumer(Handle, Generic[C, V]):
     def _take(self, what: str, limit: int) -> None:
         now = time.monotonic()
         most = max(limit, next_look_ahead(self._ahead, self._found, now - self._taken_at))
-        self._taken.extend(self._call(what, lambda: self._twin._poll(most)))
+        self._taken.put(self._call(what, lambda: self._twin._poll(most)))
         if self._taken:
             self._ahead, self._found, self._taken_at = most, len(self._taken), now
 
@@ -130,11 +131,7 @@ class Consumer(Handle, Generic[C, V]):
         with self._lock:
             if not self._taken:
                 self._take(what, limit)
-            if len(self._taken) > limit:
-                return [self._taken.popleft() for _ in range(limit)]
-            found = list(self._taken)
-            self._taken.clear()
-            return found
+            return self._taken.pop(limit)
 
     def _await_resume(self, what: str, timeout: Seconds | None) -> None:
         if self._twin.paused:
@@ -163,7 +160,7 @@ class CheckpointConsumer(Consumer[AsyncCheckpointConsumer[V], V]):
     def checkpoint(self) -> Checkpoint:
         """The position after the last message handed out; reading from it continues with the next message."""
         with self._lock:
-            waiting = list(self._taken)
+            waiting = self._taken.waiting()
 
         async def look() -> Checkpoint:
             return self._twin._checkpoint_before(waiting)

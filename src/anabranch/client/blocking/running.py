@@ -51,7 +51,7 @@ class RunningConsumer(Consumer[R, V]):
         # Earlier calls may have taken messages that they did not return. A thread that holds the lock waits
         # for the loop's thread, which therefore must not wait for the lock.
         with self._lock:
-            taken = list(self._taken)
+            taken = self._taken.waiting()
             self._taken.clear()
 
         async def serve() -> RunStatistics:

@@ -66,8 +66,12 @@ class AckSender:
             done()
             return
         # Any request would do: a connection's commands are answered in their order.
+        self._ask_for_last_message(self._connection).add_done_callback(lambda _: done())
+
+    def _ask_for_last_message(self, connection: BrokerConnection) -> asyncio.Future[Any]:
+        """Ask for the last message of the segment, and return the answer to come."""
         asking = pb.CommandGetLastMessageId(consumer_id=self._consumer_id, request_id=self._pool.next_id())
-        self._connection.post(asking).add_done_callback(lambda _: done())
+        return connection.post(asking)
 
     async def acks_confirmed(self) -> None:
         """Send waiting acknowledgements and return when all are confirmed, or the consumer has ended."""

@@ -23,8 +23,8 @@ class CumulativeAcks:
         self._unconfirmed: list[tuple[int, ConsumerBusyError]] = []
         """For segments that went to another consumer: the first number without a confirmation, and why."""
 
-    def acknowledge(self, source: SegmentConsumer, number: int) -> None:
-        """Note acknowledgements for all messages of one segment up to a number.
+    def acknowledge(self, source: SegmentConsumer, number: int, *, whole: bool = False) -> None:
+        """Note acknowledgements for all messages of one segment up to a number; with `whole` entry by entry.
 
         A skipped entry waits for no message of other segments: the broker may have taken that one back, and
         the application may wait for what follows the entry.
@@ -34,6 +34,8 @@ class CumulativeAcks:
             entry = outstanding[0]
             done = number - entry.first_number + 1
             if done < entry.wanted.bit_count() and not entry.passed_over:
+                if whole:
+                    return
                 bits = bits_at(entry.wanted_indexes()[:done])
             else:
                 bits = entry.wanted

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import groupby, repeat
+from itertools import groupby
 from typing import Generic, Self, TypeVar
 
 from anabranch.client.consume.attachment import CheckpointOptions, SubscriptionOptions
@@ -19,7 +19,7 @@ from anabranch.client.consume.pausing import PausableConsumer
 from anabranch.client.consume.segment_consumer import SegmentConsumer
 from anabranch.client.consume.writer_schemas import WriterSchemas
 from anabranch.client.decide.refused_roles import is_refused_role
-from anabranch.client.message import Message
+from anabranch.client.message import Message, messages_of
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.options import Seconds, optional_seconds, positive
 from anabranch.client.received import Received
@@ -188,10 +188,8 @@ class Inbox(PausableConsumer, Generic[T]):
     def _start_run(self, entry: Received) -> None:
         entry.first_number = self._number + 1
         indexes, self._entry = entry.wanted_indexes(), entry
-        count = len(indexes)
-        self._number += count
-        numbers = range(self._number, self._number - count, -1)
-        self._run = list(map(Message, repeat(entry, count), reversed(indexes), numbers))
+        self._number += len(indexes)
+        self._run = messages_of(entry, indexes, self._number)
         if self._interceptors is not None:
             self._interceptors.received(reversed(self._run))
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from anabranch.client.consume.ack_sender import AckSender
 from anabranch.client.consume.attachment import Attachment, SegmentAddress
 from anabranch.client.decide.acknowledgements import Acknowledgements, LedgerEntry
-from anabranch.client.decide.chunks import EXPIRY_S, ChunkAssembly
+from anabranch.client.decide.chunks import LOOK_S, ChunkAssembly
 from anabranch.client.decide.ordering import bits_after
 from anabranch.client.decide.permits import Intake, Permits
 from anabranch.client.net.reconnector import Reconnector
@@ -69,6 +70,8 @@ class SegmentBuffer(AckSender):
         self.chunks = ChunkAssembly()
         self.chunked: dict[LedgerEntry, tuple[LedgerEntry, ...]] = {}
         """By the last chunk of each message that the consumer holds: the places of all its chunks."""
+        self.newest: LedgerEntry = (-1, -1)
+        """The place of the last delivery."""
         self._expiry: asyncio.TimerHandle | None = None
         self.active = True
         """Whether the broker sends messages; with Failover it may send them to another consumer."""
@@ -135,6 +138,7 @@ class SegmentBuffer(AckSender):
     def _received(self, delivery: Delivery) -> Received | None:
         """The entry; None for a chunk, except for the last one: it is the place of the whole message."""
         chunk = Received(self, delivery)
+        self.newest = chunk.position
         if not chunk.chunked or not self.attachment.durable or self.intake is _RELEASED:
             return chunk
         whole = self.chunks.add(chunk.position, chunk.data, self.home._loop.time())
@@ -142,7 +146,7 @@ class SegmentBuffer(AckSender):
             self.permits.use(1)
             self.give_back(1)
             if self.chunks and self._expiry is None:
-                self._expiry = self.home._loop.call_later(EXPIRY_S, self._expire_chunks)
+                self._expiry = self.home._loop.call_later(LOOK_S, self._expire_chunks)
         self._drop_orphans()
         if whole is None:
             return None
@@ -155,8 +159,28 @@ class SegmentBuffer(AckSender):
         self._expiry = None
         self.chunks.expire(self.home._loop.time())
         if self.chunks:
-            self._expiry = self.home._loop.call_later(EXPIRY_S, self._expire_chunks)
+            self._expiry = self.home._loop.call_later(LOOK_S, self._expire_chunks)
+            self._look_for_end()
         self._drop_orphans()
+
+    def _look_for_end(self) -> None:
+        """Ask the broker whether the segment ends with the last delivery; no chunk follows its end.
+
+        Only where entries come in the order of the segment: a broker may hold chunks of a stuck key back.
+        """
+        in_order = self.attachment.kind not in (pb.CommandSubscribe.Shared, pb.CommandSubscribe.Key_Shared)
+        if in_order and self._connection is not None and self._connection.is_ours:
+            asked = self._ask_for_last_message(self._connection)
+            asked.add_done_callback(partial(self._end_found, self.newest))
+
+    def _end_found(self, newest: LedgerEntry, answer: asyncio.Future[Any]) -> None:
+        if answer.cancelled() or answer.exception() is not None or newest != self.newest:
+            return
+        reply = answer.result()
+        last = reply.last_message_id
+        if reply.sealed and (last.ledgerId, last.entryId) == newest:
+            self.chunks.give_up_all()
+            self._drop_orphans()
 
     def _drop_orphans(self) -> None:
         """Acknowledge chunks of messages that will never be complete.

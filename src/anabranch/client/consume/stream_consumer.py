@@ -221,6 +221,8 @@ class AsyncStreamConsumer(MovableConsumer[T]):
 
     def _accept(self, entry: Received) -> bool:
         source: SegmentConsumer = entry.source  # type: ignore[assignment]
+        # Entries whose acknowledgement waits for its group would keep their decoded messages.
+        self._acks.acknowledge(source, self._acked, whole=True)
         source.outstanding.append(entry)
         return True
 

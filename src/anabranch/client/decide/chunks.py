@@ -14,6 +14,9 @@ from anabranch.errors import AnabranchError
 from anabranch.protocol.chunks import chunk_in, join_chunks
 from anabranch.protocol.encryption import encryption_of
 
+LOOK_S = 1.0
+"""How often a consumer with an incomplete message looks whether the rest of it can still come."""
+
 EXPIRY_S = 60.0
 """An incomplete message is given up when no chunk of it has come for so long."""
 
@@ -92,6 +95,11 @@ class ChunkAssembly:
         for producer, pending in list(self._pending.items()):
             if pending.at <= now - EXPIRY_S:
                 self._give_up(producer)
+
+    def give_up_all(self) -> None:
+        """Give up all incomplete messages, because no chunk will follow."""
+        for producer in list(self._pending):
+            self._give_up(producer)
 
     def _complete(self, producer: str) -> WholeMessage | None:
         pending = self._pending.pop(producer)

@@ -7,7 +7,7 @@ processing does not run yet.
 
 from __future__ import annotations
 
-TAKEN_MAX = 2000
+TAKEN_MAX = 4000
 """Most messages that are taken at once, unless the caller asks for more."""
 
 AHEAD_S = 0.05

@@ -41,7 +41,7 @@ class Flushes(Cursor):
         self._cursor = cursor
         self._events = events
 
-    async def flush(self) -> None:
+    async def flush(self, *, patient: bool = False) -> None:
         await self._cursor.flush()
         self._events.append("durable")
 
@@ -165,7 +165,7 @@ async def test_a_cursor_that_moves_while_it_becomes_durable_has_drained_nothing(
     case.events.clear()
     flush = case.cursor.flush
 
-    async def slow() -> None:
+    async def slow(*, patient: bool = False) -> None:
         await flush()
         case.drain.cursor_moved()
 
@@ -219,7 +219,7 @@ async def test_pending_entries_that_cannot_be_read_are_read_again_without_anothe
 async def test_an_end_that_is_not_durable_yet_is_made_durable_without_another_event(case: Case) -> None:
     flush, failures = case.cursor.flush, 3
 
-    async def full() -> None:
+    async def full(*, patient: bool = False) -> None:
         nonlocal failures
         failures -= 1
         if failures >= 0:
@@ -241,7 +241,7 @@ async def test_a_store_that_went_to_another_broker_is_no_error_here(
 
     case.drain.check(at_end=True, by_buckets=True)
     await asyncio.sleep(0.01)
-    case.cursor.flush = gone  # type: ignore[method-assign]
+    case.cursor.flush = gone  # type: ignore[method-assign, assignment]
     case.acknowledge(0)
     case.acknowledge(1)
     await asyncio.sleep(10.0)

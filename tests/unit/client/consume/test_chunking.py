@@ -16,6 +16,7 @@ from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.singles import build_single
 from tests.harness.admin import Admin
 from tests.harness.cluster import TOPIC, Brokers
+from tests.harness.segments import WHOLE
 from tests.harness.wire import WireClient
 
 LIMIT = 2**16
@@ -151,8 +152,8 @@ async def test_without_chunking_a_large_message_is_refused(brokers: Brokers) -> 
 class Chunks:
     """Stores chunks of messages one by one, as several producers would."""
 
-    def __init__(self, wire: WireClient) -> None:
-        self._wire = wire
+    def __init__(self, wire: WireClient, topic: str = CLASSIC) -> None:
+        self._wire, self._topic = wire, topic
         self._ids: dict[str, int] = {}
 
     async def store(self, producer: str, sequence: int, number: int, count: int) -> None:
@@ -160,7 +161,7 @@ class Chunks:
         if producer not in self._ids:
             self._ids[producer] = id_ = len(self._ids) + 1
             await self._wire.request(
-                pb.CommandProducer(topic=CLASSIC, producer_id=id_, request_id=id_, producer_name=producer)
+                pb.CommandProducer(topic=self._topic, producer_id=id_, request_id=id_, producer_name=producer)
             )
         data = b"%06d" % sequence
         metadata, _ = checked_metadata(build_single(data, "k", sequence, producer, 1))
@@ -214,6 +215,21 @@ async def test_chunks_that_never_become_a_message_are_passed_over(brokers: Broke
         await consumer.close()
         stats = await Admin(brokers).ask("GET", "/admin/v2/persistent/public/default/classic/stats")
         assert stats.json["subscriptions"]["s"]["msgBacklog"] == 0
+
+
+@pytest.mark.parametrize("kind", ["stream", "keyed"])
+async def test_a_message_that_a_split_cut_off_does_not_hold_up_the_children(
+    brokers: Brokers, kind: str
+) -> None:
+    async with brokers.client() as client:
+        consumer = await subscribe(client, kind)
+        producer = await client.create_producer(TOPIC)
+        chunks = Chunks(await brokers.connect(), WHOLE)
+        await chunks.store("dead", 1, 0, 2)
+        await (await brokers.controller()).split(0)
+        await producer.send(b"%06d" % 7, key="k")
+        message = await consumer.receive(timeout=5)
+        assert message.data == b"000007"
 
 
 async def test_consumers_of_one_queue_lose_no_message_whose_chunks_they_share(brokers: Brokers) -> None:

@@ -130,3 +130,37 @@ async def test_an_acknowledgement_of_a_segment_given_up_is_reported_as_not_confi
             await flushing
         await consumer.flush_acks()
         brokers.open_links()
+
+
+async def test_acknowledged_entries_are_not_kept_until_their_group_is_sent(brokers: Brokers) -> None:
+    await brokers.publish(1, 10)
+    async with brokers.client() as client:
+        consumer = await client.subscribe_stream(
+            TOPIC, "s", initial_position="earliest", ack_group_time=100.0
+        )
+        while (message := await consumer.receive(timeout=1)).value != b"9":
+            await consumer.acknowledge_cumulative(message)
+            await asyncio.sleep(0.1)
+        (source,) = sources_of(consumer).values()
+        assert len(source.outstanding) == 1
+        # Acknowledgements that no command has carried yet hold on the next connection.
+        brokers.reset_links()
+        await brokers.publish(1, 1, first=10)
+        assert [message.value for message in await consumer.receive_many(10, timeout=5)] == [b"10"]
+
+
+async def test_an_entry_is_kept_until_its_last_message_is_acknowledged(brokers: Brokers) -> None:
+    async with brokers.client() as client:
+        producer = await client.create_producer(TOPIC)
+        for first in (0, 3):
+            await producer.send_many([b"%d" % n for n in range(first, first + 3)], keys=["k"] * 3)
+        consumer = await client.subscribe_stream(
+            TOPIC, "s", initial_position="earliest", ack_group_time=100.0
+        )
+        messages = [await consumer.receive(timeout=1) for _ in range(3)]
+        assert len({message.id.entry for message in messages}) == 1
+        await consumer.acknowledge_cumulative(messages[1])
+        await consumer.receive(timeout=1)
+        await consumer.close()
+        again = await client.subscribe_stream(TOPIC, "s")
+        assert [message.value for message in await drain(again)] == [b"2", b"3", b"4", b"5"]

@@ -46,7 +46,7 @@ async def test_a_refused_acknowledgement_is_sent_again(
                 raise PersistenceError("not on disk")
             await flush()
 
-        monkeypatch.setattr(type(cursor), "flush", lambda _: failing())
+        monkeypatch.setattr(type(cursor), "flush", lambda _, **__: failing())
         await consumer.acknowledge_cumulative(messages[-1])
         await consumer.flush_acks()
         assert refused == 3
