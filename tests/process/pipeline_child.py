@@ -28,6 +28,10 @@ def main(url: str, root: Path) -> None:
     def state(name: str) -> str:
         return str(root / "state" / name)
 
+    def load(source: str, topic: str, state: str, **more: Any) -> object:
+        options = pipelines.LoadOptions(key="key", value="value", rows_per_commit=ROWS, state=state, **more)
+        return pipelines.load(spark, str(root / source), place(topic), options)
+
     spark = pipelines.make_session(
         "kills",
         master="local[2]",
@@ -38,14 +42,8 @@ def main(url: str, root: Path) -> None:
         "archive": lambda: pipelines.archive(
             spark, place("orders"), lake, pipelines.ArchiveOptions(2, ROWS, join_from=3)
         ),
-        "load": lambda: pipelines.load(
-            spark,
-            str(root / "events.csv"),
-            place("loaded"),
-            pipelines.LoadOptions(
-                key="key", value="value", order_by=["value:int"], rows_per_commit=ROWS, state=state("load")
-            ),
-        ),
+        "load": lambda: load("events.csv", "loaded", state("load"), order_by=["value:int"]),
+        "iceberg": lambda: load("iceberg/events", "from-iceberg", state("iceberg"), format="iceberg"),
         "table": lambda: pipelines.compact_to_table(
             spark, place("orders"), table, pipelines.CompactOptions(2, ROWS)
         ),

@@ -18,6 +18,7 @@ import anabranch
 from anabranch.admin.client import AdminClient
 from anabranch.model.names import TopicName
 from anabranch.testing.process import BrokerProcess
+from tests.harness.iceberg_tables import make_table, rows
 from tests.harness.spark_drivers import DriverProcess
 from tests.harness.stored_messages import numbers_by_key
 
@@ -33,6 +34,7 @@ GROUPS = (
     {
         "lake/_anabranch/commits/*.json": 2,
         "state/load/done/*.json": 1,
+        "state/iceberg/done/*.json": 1,
         "table/_anabranch/commits/*.json": 2,
         "state/topic/commits/[0-9]*": 2,
     },
@@ -102,6 +104,9 @@ def report(path: Path) -> Any:
 def test_every_pipeline_resumes_after_a_kill(broker: BrokerProcess, tmp_path: Path) -> None:
     lines = [f"key-{n % KEYS},{n}" for n in reversed(range(COUNT))]
     (tmp_path / "events.csv").write_text("\n".join(["key,value", *lines]))
+    table = make_table(tmp_path / "iceberg")
+    for third in range(3):
+        table.append(rows(range(COUNT)[third * COUNT // 3 : (third + 1) * COUNT // 3], KEYS))
     with anabranch.Client(broker.url) as client, AdminClient(broker.http_url) as admin:
         admin.create_topic(ORDERS, 1)
         publish(client, 0, COUNT // 2)
@@ -119,6 +124,7 @@ def test_every_pipeline_resumes_after_a_kill(broker: BrokerProcess, tmp_path: Pa
         assert stored(tmp_path / "lake") == expected()
         assert stored(tmp_path / "table") == newest()
         assert numbers_by_key(client, "loaded") == expected()
+        assert numbers_by_key(client, "from-iceberg") == expected()
         assert numbers_by_key(client, "again") == expected()
         latest = numbers_by_key(client, "latest")
         assert {key: numbers[-1:] for key, numbers in latest.items()} == newest()

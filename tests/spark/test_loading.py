@@ -158,16 +158,20 @@ def test_a_load_whose_state_was_deleted_sends_all_rows_again(
     assert received(broker, "reloaded") == expected([*range(50), *range(60)])
 
 
-def test_a_compaction_whose_state_was_deleted_sends_all_keys_again(
+def test_a_source_without_files_is_named(spark: Any, broker: BrokerProcess, tmp_path: Path) -> None:
+    (tmp_path / "none").mkdir()
+    place = pipelines.TopicPlace("none", broker.url)
+    options = pipelines.LoadOptions("csv", state=str(tmp_path / "state"))
+    with pytest.raises(PipelineError, match="none has no csv file with columns"):
+        pipelines.load(spark, str(tmp_path / "none"), place, options, pipelines.silent)
+
+
+def test_a_value_that_does_not_fit_is_named_without_places_of_our_code(
     spark: Any, broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    place, target = pipelines.TopicPlace("orders", broker.url), pipelines.TopicPlace("latest", broker.url)
-    options = pipelines.CompactOptions(state=str(tmp_path / "state"))
-    for numbers in (range(KEYS), range(KEYS, 2 * KEYS)):
-        with anabranch.Client(broker.url) as client:
-            producer: anabranch.Producer[bytes] = client.create_producer("orders")
-            producer.send_many([b"%d" % n for n in numbers], [f"key-{n % KEYS}" for n in numbers])
-            producer.close()
-        pipelines.compact_to_topic(spark, place, target, options, pipelines.silent)
-        shutil.rmtree(tmp_path / "state")
-    assert received(broker, "latest") == expected(range(2 * KEYS))
+    (tmp_path / "a.csv").write_text("key,at\nx,yesterday\n")
+    place = pipelines.TopicPlace("none", broker.url)
+    options = pipelines.LoadOptions(event_time="at", state=str(tmp_path / "state"))
+    with pytest.raises(PipelineError, match=r"The value 'yesterday' .* cannot be cast") as failed:
+        pipelines.load(spark, str(tmp_path / "a.csv"), place, options, pipelines.silent)
+    assert "loading.py" not in str(failed.value)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import anabranch
@@ -18,7 +19,9 @@ from anabranch.errors import InvalidConfigurationError, TopicNotFoundError
 from anabranch.model.names import TopicName
 from anabranch.spark import pipelines
 from anabranch.spark.pipelines import progress
+from anabranch.spark.pipelines.stored_topics import check_source
 from anabranch.testing.process import BrokerProcess
+from tests.harness.iceberg_tables import make_table
 from tests.harness.stored_messages import messages_by_key
 
 pytestmark = pytest.mark.timeout(900)
@@ -78,21 +81,24 @@ def test_the_guide_does_what_it_says(
     events = tmp_path / "events.csv"
     rows = [f"key-{n % KEYS},{n}" for n in reversed(range(COUNT))]
     events.write_text("\n".join(["customer,number", *rows]))
+    keys, counted = [f"key-{n % KEYS}" for n in reversed(range(COUNT))], list(reversed(range(COUNT)))
+    events_table = pa.table({"customer": keys, "number": counted})
+    make_table(tmp_path / "iceberg", events_table.schema).append(events_table)
     with anabranch.Client(broker.url) as client, AdminClient(broker.http_url) as admin:
         admin.create_topic(ORDERS, 1)
         publish(client, 0, COUNT // 2)
         printed = _run_commands(client, admin, tmp_path, capsys)
         # Rows of each command: the removed key has a message too, and a second one behind the first command.
         half = COUNT // 2 + 1
-        assert printed == [half, COUNT, 3, 2 * half, half, 2 * half, 2 * half]
+        assert printed == [half, COUNT, 3, 2 * half, half, 2 * half, 2 * half, COUNT]
         again, restored = messages_by_key(client, "again"), messages_by_key(client, "restored")
         assert numbers(again) == expected(COUNT)
         assert [message.properties for message in again["key-1"]][:2] == [{"n": "1"}, {"n": "8"}]
         assert numbers(restored) == expected(COUNT // 2)
-        loaded = messages_by_key(client, "loaded")
-        assert {key: [json.loads(m.data)["number"] for m in ms] for key, ms in loaded.items()} == {
-            key: list(map(str, found)) for key, found in expected(COUNT).items()
-        }
+        for topic in ("loaded", "from-iceberg"):
+            loaded = messages_by_key(client, topic)
+            sent = {key: [int(json.loads(m.data)["number"]) for m in ms] for key, ms in loaded.items()}
+            assert sent == expected(COUNT)
         latest = {key: found[-1:] for key, found in expected(COUNT).items()}
         assert numbers(messages_by_key(client, "latest")) == latest
         table = spark.read.parquet(str(tmp_path / "latest")).collect()
@@ -133,6 +139,24 @@ def _run_code(spark: Any, broker: BrokerProcess, root: Path) -> None:
         assert (found["done"].rows, found["done"].total_rows) == (COUNT // 2 + 1, COUNT + 2)
         assert found["everything"].count() == COUNT + 2
         assert found["stream"].isStreaming
+
+
+def test_a_load_takes_options_of_its_reader_and_of_its_sink_and_no_others(
+    spark: Any,
+    broker: BrokerProcess,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("ANABRANCH_URL", broker.url)
+    (tmp_path / "few.csv").write_text("a;b\n1;2\n")
+    words = ["pipeline", "load", str(tmp_path / "few.csv"), "few-loaded", "--key", "a", "--value", "b"]
+    words += ["--state", str(tmp_path / "state"), "--option", "sep=;", "--option"]
+    assert main([*words, "maxOffsetsPerTrigger=8"]) == 1
+    assert "option maxOffsetsPerTrigger is for reading topics" in capsys.readouterr().err
+    assert main([*words, "compression=zstd"]) == 0
+    with anabranch.Client(broker.url) as client:
+        assert [message.data for message in messages_by_key(client, "few-loaded")["1"]] == [b"2"]
 
 
 def test_an_option_goes_to_the_end_that_knows_it(
@@ -198,6 +222,26 @@ def test_a_wrong_call_leaves_no_lake_behind(spark: Any, broker: BrokerProcess, t
         with pytest.raises(InvalidConfigurationError, match="at least 1 bucket"):
             pipelines.archive(spark, right, lake, pipelines.ArchiveOptions(buckets=buckets))
     assert not (tmp_path / "lake").exists()
+
+
+def test_a_source_that_does_not_exist_is_named_before_a_query_starts(
+    spark: Any, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    misspelt, target = (pipelines.TopicPlace(name, broker.url) for name in ("ordres", "elsewhere"))
+    state = str(tmp_path / "state")
+    with pytest.raises(TopicNotFoundError):
+        pipelines.compact_to_topic(spark, misspelt, target, pipelines.CompactOptions(state=state))
+    with pytest.raises(TopicNotFoundError):
+        pipelines.mirror(spark, misspelt, target, pipelines.MirrorOptions(state=state))
+    lake = tmp_path / "lake" / "_anabranch"
+    lake.mkdir(parents=True)
+    (lake / "lake.json").write_text(json.dumps({"v": 1, "kind": "archive", "topic": "ordres", "buckets": 8}))
+    with pytest.raises(TopicNotFoundError):
+        pipelines.replay_to_topic(
+            spark, str(lake.parent), misspelt, target, pipelines.ReplayOptions(state=state)
+        )
+    check_source(pipelines.TopicPlace("ordres", broker.url, {"waitForTopic": True}))
+    assert not (tmp_path / "state").exists()
 
 
 def test_a_lake_of_another_topic_is_refused(spark: Any, broker: BrokerProcess, tmp_path: Path) -> None:

@@ -125,6 +125,9 @@ def test_the_skew_command_prints_tables_and_saves_a_picture(
     assert png.read_bytes().startswith(b"\x89PNG")
     with pytest.raises(InvalidConfigurationError, match=r"png or .svg"):
         save_plot(report, "orders.gif")
+    # The topic does not exist: a picture that cannot be written is refused before the topic is weighed.
+    with pytest.raises(InvalidConfigurationError, match="there is no directory"):
+        command(spark, broker, "skew", "no-topic", "--plot", str(tmp_path / "none/orders.png"))
 
 
 def test_the_verify_command_exits_with_1_and_a_table_if_it_finds_a_fault(

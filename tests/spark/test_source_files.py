@@ -34,6 +34,6 @@ def test_directories_give_columns_whatever_names_the_files(spark: Any, by_day: P
 
 
 def test_a_file_or_a_given_base_path_gives_the_columns_that_it_has(spark: Any, by_day: Path) -> None:
-    assert rows_of(SourceFiles(spark, f"{by_day}/day=1/a.csv", None, {})) == [{"n": "0"}]
-    based = SourceFiles(spark, f"{by_day}/day=1/a.csv", None, {"basepath": str(by_day)})
+    assert rows_of(SourceFiles(spark, f"{by_day}/day=1/a.csv", "csv", {})) == [{"n": "0"}]
+    based = SourceFiles(spark, f"{by_day}/day=1/a.csv", "csv", {"basepath": str(by_day)})
     assert rows_of(based) == [{"n": "0", "day": 1}]

@@ -118,6 +118,7 @@ def compact(
     A message without a value removes its key. A further run adds the changes since the last one.
     """
     exactly_one(to=how.to, table=how.table)
+    at_most_one(to=how.to, buckets=how.buckets)
     at_least_1(buckets=how.buckets)
     return _run("compact", how, at, topic=topic)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import json
 from datetime import UTC
+from types import SimpleNamespace
 from typing import Any
 
 from anabranch.cli.pipeline_run import PipelineJob, Report, pairs
 from anabranch.errors import InvalidConfigurationError
 from anabranch.spark import pipelines
 from anabranch.spark.options import sink_part, source_part
+from anabranch.spark.pipelines.load_sources import checked_format, divide_options
 
 MB = 2**20
 
@@ -32,9 +34,10 @@ def archive(job: PipelineJob) -> Report:
 
 def load(job: PipelineJob) -> Report:
     words = job.words
+    sink, reader = load_options(words)
     options = pipelines.LoadOptions(
         format=words.format,
-        read_options=pairs(words.read_option, "--read-option"),
+        read_options=reader,
         key=words.key,
         value=words.value,
         event_time=words.event_time,
@@ -42,8 +45,17 @@ def load(job: PipelineJob) -> Report:
         rows_per_commit=words.rows_per_commit,
         state=words.state,
     )
-    done = pipelines.load(job.spark, words.source, job.place(words.topic), options, job.show)
+    place = job.place(words.topic, lambda _: sink)
+    done = pipelines.load(job.spark, words.source, place, options, job.show)
     return {**done._asdict(), "text": f"{done.rows:,} rows sent to {words.topic}; new files: {done.files}"}
+
+
+def load_options(words: SimpleNamespace) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the options of a load for its sink and for its reader; raises InvalidConfigurationError."""
+    kind = checked_format(words.source, words.format)
+    sink, shared = divide_options(kind, pairs(words.at.options, "--option"))
+    reader = pairs(words.read_option, "--read-option")
+    return sink, {**shared, **reader}
 
 
 def compact(job: PipelineJob) -> Report:

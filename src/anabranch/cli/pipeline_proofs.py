@@ -11,7 +11,7 @@ from anabranch.spark.decide.skew import HeavyKey, SegmentWeight, SkewReport
 from anabranch.spark.decide.verify_report import VerifyFinding
 from anabranch.spark.pipelines.mirroring import MirrorOptions
 from anabranch.spark.pipelines.mirroring import mirror as copy_topic
-from anabranch.spark.pipelines.skew_plot import save_plot, shown_key, text_plot
+from anabranch.spark.pipelines.skew_plot import check_plot, save_plot, shown_key, text_plot
 from anabranch.spark.pipelines.verify_pass import Expectations
 from anabranch.spark.pipelines.verifying import verify as check_topic
 from anabranch.spark.pipelines.weighing import SkewOptions
@@ -77,6 +77,8 @@ def _number(number: int | None) -> str:
 
 def skew(job: PipelineJob) -> Report:
     given = job.words
+    if given.plot is not None:
+        check_plot(given.plot)
     report = weigh_topic(
         job.spark,
         job.place(given.topic),

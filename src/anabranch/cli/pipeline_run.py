@@ -92,9 +92,9 @@ def run(name: str, words: SimpleNamespace) -> int:
     action = _action(name)
     with (
         ended_by_signals(),
+        spark_failures(),
         session_for(f"anabranch {name}", master=at.master, conf=conf) as spark,
         shown(name) as show,
-        spark_failures(),
     ):
         report = action(PipelineJob(words, spark, show))
     _print(report, as_json=at.as_json)

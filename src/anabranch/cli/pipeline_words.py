@@ -36,14 +36,14 @@ class LoadWords:
     """The columns and the format of the files."""
 
     format: Annotated[
-        Literal["parquet", "csv", "json"] | None,
-        Parameter(help="format of the files (that of the file name)"),
+        Literal["parquet", "csv", "json", "iceberg"] | None,
+        Parameter(help="format of the files (that of the file name); iceberg needs `anabranch[iceberg]`"),
     ] = None
     read_option: Annotated[
         tuple[str, ...],
         Parameter(
             metavar="NAME=VALUE",
-            help="an option of Spark's reader, such as header=false; may be repeated",
+            help="an option of the reader of this format, such as header=false; may be repeated",
         ),
     ] = ()
     key: Annotated[
@@ -107,7 +107,7 @@ class CompactWords:
         Parameter(metavar="DEST", help="keep a table of Parquet files here"),
     ] = None
     buckets: Annotated[
-        int | None, Parameter(metavar="N", help="partitions by key hash of a new table (8)")
+        int | None, Parameter(metavar="N", help="with --table: partitions by key hash of a new table (8)")
     ] = None
     follow: Follow = None
     state: Annotated[

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from anabranch.model.hashing import key_hash
+from anabranch.speedups import hash_rows
 
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint32]
@@ -116,7 +117,9 @@ def hash_spans(data: Bytes, starts: Numbers, lengths: Numbers) -> Words:
 def hash_column(column: Any) -> Words:
     """Return the raw key hash of each row of a binary or string column; 0 for a null row."""
     data, offsets = binary_parts(column)
-    hashes = hash_spans(data, offsets[:-1], np.diff(offsets))
+    hashes = np.empty(len(column), np.uint32)
+    if hash_rows is None or not hash_rows(data, offsets, hashes):
+        hashes = hash_spans(data, offsets[:-1], np.diff(offsets))
     if column.null_count:
         hashes[np.asarray(column.is_null())] = 0
     return hashes

@@ -19,6 +19,9 @@ from anabranch.spark.columns import Numbers
 from anabranch.spark.message_columns import MessageColumns
 from anabranch.spark.topics import OutgoingRows
 
+_COMPARED_MAX = 8
+"""Up to so many borders, comparing all rows with each is faster than a search for each row."""
+
 
 class RowEncoder:
     """The rows of one Arrow batch; the client asks for them when it knows the layout."""
@@ -102,17 +105,28 @@ class _Buckets:
             owners = (hashes & 0x7FFFFFFF) % len(self._starts)
         else:
             places = slots if self._by_low_half else hashes >> 16
-            owners = np.searchsorted(self._starts, places, side="right") - 1
+            owners = _interval(places, self._starts[1:])
         buckets: Numbers = self._first_bucket[owners]
         for owner, splits in enumerate(self._splits):
             if splits:
                 mine = owners == owner if len(self._splits) > 1 else slice(None)
-                buckets[mine] += np.searchsorted(np.array(splits), slots[mine], side="right")
+                buckets[mine] += _interval(slots[mine], splits)
         if rows.keys.null_count:
             without = np.asarray(rows.keys.is_null())
             buckets[without] = self._keyless
             slots[without] = self._keyless_slot
         return buckets, slots
+
+
+def _interval(numbers: Numbers, starts: Sequence[int] | Numbers) -> Numbers:
+    """Return for each number how many of the ascending starts are not above it."""
+    if len(starts) > _COMPARED_MAX:
+        found: Numbers = np.searchsorted(np.asarray(starts), numbers, side="right")
+        return found
+    counts = np.zeros(len(numbers), np.int64)
+    for start in starts:
+        counts += numbers >= start
+    return counts
 
 
 def _windows(sizes: Numbers, entry_bytes: int, bytes_max: int) -> Numbers:

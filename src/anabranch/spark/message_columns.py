@@ -15,9 +15,13 @@ import pyarrow.compute as pc
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.spark.columns import Bytes, Flags, Numbers, binary_parts
 from anabranch.spark.topics import Headers, OutgoingRows
+from anabranch.speedups import join_messages
 
 _HEADER_BYTES_MAX = 40
 """Most bytes of a header besides key and properties."""
+
+JOINED_HEADER_BYTES = 48
+"""Room for the header of a message that the compiled form asks for, besides the key."""
 
 
 class MessageColumns:
@@ -71,6 +75,23 @@ class MessageColumns:
 
         Without a first sequence id the messages have none of their own; their entry numbers them.
         """
+        return self._joined_compiled(order, first_sequence_id) or self._joined(order, first_sequence_id)
+
+    def _joined_compiled(self, order: Numbers, first_sequence_id: int | None) -> tuple[Bytes, Numbers] | None:
+        """Return the same if the compiled form is there, and no message has an unusual header."""
+        unusual = (self._no_key, self._encoded, self._no_value, self._headers)
+        if join_messages is None or any(column is not None for column in unusual):
+            return None
+        values, keys = binary_parts(self._values), None if self._keys is None else binary_parts(self._keys)
+        sizes = [offsets[-1] - offsets[0] for _, offsets in (values, *([] if keys is None else [keys]))]
+        messages = np.empty(int(sum(sizes)) + JOINED_HEADER_BYTES * len(order), np.uint8)
+        starts = np.empty(len(order) + 1, np.int64)
+        times = self._event_times
+        if join_messages(order, keys, values, times, first_sequence_id, messages, starts):
+            return messages, starts
+        return None
+
+    def _joined(self, order: Numbers, first_sequence_id: int | None) -> tuple[Bytes, Numbers]:
         rows = pa.array(order)
         values = self._values.take(rows)
         keys = None if self._keys is None else self._keys.take(rows)
@@ -177,6 +198,9 @@ def _lengths(column: Any) -> Numbers:
 
 
 def _is_text(column: Any) -> bool:
+    data, offsets = binary_parts(column)
+    if not (data[offsets[0] : offsets[-1]] & 0x80).any():
+        return True
     try:
         column.cast(pa.string())
     except pa.ArrowInvalid:

@@ -38,7 +38,7 @@ class GivenOptions:
         names = {name.lower(): name for name in known}
         not_yet = {name.lower(): name for name in later}
         for name in sorted(self._given):
-            if name in names or name in _OF_SPARK or name.startswith(_PREFIXES):
+            if name in names or name in _OF_SPARK or name.startswith(PREFIXES):
                 continue
             if name in not_yet:
                 raise InvalidConfigurationError(f"option {not_yet[name]} of the {what} is not supported yet")
@@ -82,7 +82,7 @@ class GivenOptions:
             setting = re.sub(r"[^a-z]", "", name.removeprefix("pulsar.").removeprefix("client."))
             if setting in CREDENTIAL_NAMES:
                 credentials[setting] = text
-            elif name.startswith(_PREFIXES):
+            elif name.startswith(PREFIXES):
                 if setting not in _CLIENT:
                     raise InvalidConfigurationError(
                         f"option {name} is not supported; the client takes {', '.join(_CLIENT_NAMES)}"
@@ -147,7 +147,7 @@ _OF_SPARK = (
 )
 """Options that Spark itself adds to those of the user, or reads beside a sink, for its own use."""
 
-_PREFIXES = ("client.", "pulsar.client.")
+PREFIXES = ("client.", "pulsar.client.")
 """Prefixes of the options that go to the client; the second one is that of Pulsar's own connector."""
 
 _CLIENT_OPTIONS: tuple[tuple[str, str, Callable[[str], Any]], ...] = (

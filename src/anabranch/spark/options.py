@@ -26,6 +26,7 @@ from anabranch.spark.option_starts import (
 )
 from anabranch.spark.option_values import (
     ASYNC_PROGRESS,
+    PREFIXES,
     GivenOptions,
     Settings,
     byte_size,
@@ -250,6 +251,16 @@ def source_part(options: Mapping[str, str]) -> dict[str, str]:
     source = {name.lower() for name in _SOURCE}
     writing = {name.lower() for name in _SINK} - source
     return {name: text for name, text in options.items() if name.lower() not in writing}
+
+
+def is_sink_option(name: str) -> bool:
+    """Whether the sink knows an option, in any case."""
+    return name.lower().startswith(PREFIXES) or name.lower() in map(str.lower, (*_SINK, *_SINK_LATER))
+
+
+def is_source_option(name: str) -> bool:
+    """Whether the source knows an option, in any case."""
+    return name.lower().startswith(PREFIXES) or name.lower() in map(str.lower, (*_SOURCE, *_SOURCE_LATER))
 
 
 def _sink_place(options: GivenOptions, topic: str | None) -> tuple[str, str | None]:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from anabranch.errors import AnabranchError, CorruptDataError
-from anabranch.model.ranges import FULL, HashRange
+from anabranch.model.ranges import HashRange
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.spark.columns import Flags, Numbers, Words, binary_column, number_column, repeated_text
+from anabranch.spark.columns import Flags, Numbers, binary_column, number_column, repeated_text
 from anabranch.spark.decide.topology import Slice
 from anabranch.spark.entries import Payload
-from anabranch.spark.owners import decoded_key, in_ranges, key_hashes
+from anabranch.spark.owners import decoded_key, key_hashes
+from anabranch.spark.pieces import Copied, EntryPiece, copied
 from anabranch.spark.spans import Spans, find_spans
 
 if TYPE_CHECKING:
@@ -29,45 +30,6 @@ ReportBad = Callable[[Slice, int, AnabranchError], None]
 
 BATCH_ROWS = 10_000
 BATCH_BYTES = 4 * 2**20
-
-
-class _Piece(NamedTuple):
-    """The rows of one entry that belong to a slice."""
-
-    payload: Payload
-    first: int
-    """Position of the first message of the entry."""
-    part: Slice
-    keep: tuple[HashRange, ...] | None
-
-    @property
-    def skip(self) -> int:
-        """Number of messages of the entry before the slice."""
-        return max(0, self.part.lo - self.first)
-
-    @property
-    def take(self) -> int:
-        """Number of messages of the entry in the slice."""
-        return min(self.part.hi - self.first, self.payload.count) - self.skip
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether no key hash has to be known."""
-        wanted, stamped = self.part.bucket_hashes, self.payload.bucket_hashes
-        inside = (
-            stamped is not None and wanted is not None and stamped.start in wanted and stamped.end in wanted
-        )
-        return self.keep is None and (wanted is None or inside)
-
-    def owns(self, hashes: Words) -> Flags:
-        """Return which messages belong to the slice and the ranges, by their key hashes."""
-        owned = np.ones(len(hashes), np.bool_)
-        if self.keep is not None:
-            owned &= in_ranges(hashes >> np.uint32(16), self.part.range, self.keep)
-        if self.part.bucket_hashes is not None:
-            stamped = self.payload.bucket_hashes or FULL
-            owned &= in_ranges(hashes & np.uint32(0xFFFF), stamped, (self.part.bucket_hashes,))
-        return owned
 
 
 def arrow_schema(schema: Any) -> Any:
@@ -91,8 +53,12 @@ class RowBuilder:
         self._schema = arrow_schema(schema)
         self._report_bad = report_bad
         self._values = values
+        by_spans: dict[str, Callable[[Any], Any]] = {**_BUILDERS_BY_SPANS}
+        by_spans["headers"] = lambda rows: _headers(rows, self._schema.field("headers").type)
+        self._builders = {**_BUILDERS, **by_spans}
+        self._copies = not by_spans.keys() & set(self._schema.names)
         self.topic = topic
-        self._pieces: list[_Piece] = []
+        self._pieces: list[EntryPiece] = []
         self._rows = 0
         self._bytes = 0
 
@@ -105,7 +71,7 @@ class RowBuilder:
 
         With `keep`, only keys in these parts of the segment's range become rows.
         """
-        piece = _Piece(payload, first, part, keep)
+        piece = EntryPiece(payload, first, part, keep)
         if piece.take > 0:
             self._pieces.append(piece)
             self._rows += piece.take
@@ -117,24 +83,24 @@ class RowBuilder:
         self._rows = self._bytes = 0
         if not pieces:
             return None
+        if self._copies and (columns := copied(pieces)) is not None:
+            return self._batch(_CopiedRows(self.topic, pieces, columns))
         try:
             spans = find_spans([piece.payload for piece in pieces])
         except CorruptDataError:
             pieces = [piece for piece in pieces if self._is_sound(piece)]
             spans = find_spans([piece.payload for piece in pieces])
-        rows = _Rows(self.topic, pieces, spans)
-        if rows.count == 0:
-            return None
-        decoded = {} if self._values is None else self._values.of(_values(rows), *rows.versions(), rows.place)
+        rows = _FoundRows(self.topic, pieces, spans)
+        return None if rows.count == 0 else self._batch(rows)
+
+    def _batch(self, rows: _EntryRows) -> Any:
+        decoded = {} if self._values is None else self._values.of(rows.values(), *rows.versions(), rows.place)
         columns = [
-            decoded[column.name]
-            if column.name in decoded
-            else (_BUILDERS[column.name](rows) if column.name != "headers" else _headers(rows, column.type))
-            for column in self._schema
+            decoded[name] if name in decoded else self._builders[name](rows) for name in self._schema.names
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
-    def _is_sound(self, piece: _Piece) -> bool:
+    def _is_sound(self, piece: EntryPiece) -> bool:
         """Whether an entry can be decoded; reports it otherwise."""
         try:
             find_spans([piece.payload])
@@ -146,40 +112,36 @@ class RowBuilder:
         return True
 
 
-class _Rows:
-    """The messages that become rows of one batch, and the spans of their parts."""
+class _EntryRows:
+    """The messages that become rows of one batch, all of them unless a subclass picks some."""
 
-    def __init__(self, topic: str, pieces: list[_Piece], spans: Spans) -> None:
+    def __init__(self, topic: str, pieces: list[EntryPiece]) -> None:
         self.topic = topic
-        self.spans = spans
         self._pieces = pieces
         self._counts = np.array([piece.payload.count for piece in pieces], np.int64)
-        self._firsts = np.cumsum(self._counts) - self._counts
-        wanted = ~spans.compacted
-        if any(piece.skip or piece.take < piece.payload.count for piece in pieces):
-            skip = self._of_entry([piece.skip for piece in pieces])
-            within = self._within_entry()
-            wanted &= (within >= skip) & (within < skip + self._of_entry([p.take for p in pieces]))
-        if not all(piece.is_whole for piece in pieces):
-            # One call for all rows: a call per entry would be slow when each entry holds one row.
-            hashes = key_hashes(spans)
-            for piece, first in zip(pieces, self._firsts.tolist(), strict=True):
-                if not piece.is_whole:
-                    rows = slice(first, first + piece.payload.count)
-                    wanted[rows] &= piece.owns(hashes[rows])
-        self.all = bool(wanted.all())
-        self._picked = wanted if self.all else np.flatnonzero(wanted)
-        self.count = len(self._picked)
+        self._picked: Any = None
+        """The numbers of the messages that become rows; None for all."""
+
+    def keys(self) -> Any:
+        raise NotImplementedError
+
+    def values(self) -> Any:
+        raise NotImplementedError
 
     def _within_entry(self) -> Numbers:
         """Return the index of each message in its entry."""
-        return np.arange(int(self._counts.sum()), dtype=np.int64) - np.repeat(self._firsts, self._counts)
+        firsts = np.cumsum(self._counts) - self._counts
+        return np.arange(int(self._counts.sum()), dtype=np.int64) - np.repeat(firsts, self._counts)
 
     def _of_entry(self, values: list[int]) -> Numbers:
         return np.repeat(np.array(values, np.int64), self._counts)
 
     def pick(self, column: Any) -> Any:
-        return column if self.all else column[self._picked]
+        return column if self._picked is None else column[self._picked]
+
+    @property
+    def count(self) -> int:
+        return int(self._counts.sum()) if self._picked is None else len(self._picked)
 
     def segments(self) -> Any:
         return self.pick(self._of_entry([piece.part.segment for piece in self._pieces]))
@@ -204,6 +166,64 @@ class _Rows:
         """Describe a row for an error text."""
         return f"position {self.positions()[row]} of segment {self.segments()[row]} of topic {self.topic}"
 
+    def publish_times_ms(self) -> Any:
+        return self.pick(self._of_entry([piece.payload.publish_time_ms for piece in self._pieces]))
+
+
+class _CopiedRows(_EntryRows):
+    """Messages whose keys and values are columns already."""
+
+    def __init__(self, topic: str, pieces: list[EntryPiece], columns: Copied) -> None:
+        super().__init__(topic, pieces)
+        self._columns = columns
+
+    def keys(self) -> Any:
+        return self._columns.keys
+
+    def values(self) -> Any:
+        return self._columns.values
+
+
+class _FoundRows(_EntryRows):
+    """Messages whose parts have spans in the joined payloads; those of other tasks are left out."""
+
+    def __init__(self, topic: str, pieces: list[EntryPiece], spans: Spans) -> None:
+        super().__init__(topic, pieces)
+        self.spans = spans
+        wanted = ~spans.compacted
+        if any(piece.is_cut for piece in pieces):
+            skip = self._of_entry([piece.skip for piece in pieces])
+            within = self._within_entry()
+            wanted &= (within >= skip) & (within < skip + self._of_entry([p.take for p in pieces]))
+        if not all(piece.is_whole for piece in pieces):
+            # One call for all rows: a call per entry would be slow when each entry holds one row.
+            hashes = key_hashes(spans)
+            for piece, end in zip(pieces, np.cumsum(self._counts).tolist(), strict=True):
+                if not piece.is_whole:
+                    rows = slice(end - piece.payload.count, end)
+                    wanted[rows] &= piece.owns(hashes[rows])
+        if not wanted.all():
+            self._picked = np.flatnonzero(wanted)
+
+    def keys(self) -> Any:
+        spans = self.spans
+        column = binary_column(
+            spans.raw, self.pick(spans.key_starts), self.pick(spans.key_ends), self.pick(spans.no_key)
+        )
+        encoded = self.pick(spans.encoded_key)
+        if not encoded.any():
+            return column
+        keys = column.to_pylist()
+        for row in np.flatnonzero(encoded).tolist():
+            keys[row] = None if keys[row] is None else decoded_key(keys[row])
+        return pa.array(keys, pa.binary())
+
+    def values(self) -> Any:
+        spans = self.spans
+        return binary_column(
+            spans.raw, self.pick(spans.header_ends), self.pick(spans.value_ends), self.pick(spans.no_value)
+        )
+
     def sequences(self) -> Numbers:
         own = self.spans.sequence_ids()
         counted = self._of_entry([piece.payload.consecutive for piece in self._pieces]) | (own < 0)
@@ -211,52 +231,28 @@ class _Rows:
         found: Numbers = np.where(counted, firsts + self._within_entry(), own)
         return found
 
-    def publish_times_ms(self) -> Any:
-        return self.pick(self._of_entry([piece.payload.publish_time_ms for piece in self._pieces]))
-
-
-def _keys(rows: _Rows) -> Any:
-    spans = rows.spans
-    column = binary_column(
-        spans.raw, rows.pick(spans.key_starts), rows.pick(spans.key_ends), rows.pick(spans.no_key)
-    )
-    encoded = rows.pick(spans.encoded_key)
-    if not encoded.any():
-        return column
-    keys = column.to_pylist()
-    for row in np.flatnonzero(encoded).tolist():
-        keys[row] = None if keys[row] is None else decoded_key(keys[row])
-    return pa.array(keys, pa.binary())
-
-
-def _values(rows: _Rows) -> Any:
-    spans = rows.spans
-    return binary_column(
-        spans.raw, rows.pick(spans.header_ends), rows.pick(spans.value_ends), rows.pick(spans.no_value)
-    )
-
 
 def _time_column(times_ms: Numbers, missing: Flags | None) -> Any:
     times_us = np.minimum(times_ms, _TIME_MS_MAX) * 1000
     return number_column(times_us, pa.timestamp("us", "UTC"), missing)
 
 
-def _event_times(rows: _Rows) -> Any:
+def _event_times(rows: _FoundRows) -> Any:
     times = rows.pick(rows.spans.event_times_ms)
     return _time_column(times, times == 0)
 
 
-def _hashes(rows: _Rows) -> Any:
+def _hashes(rows: _FoundRows) -> Any:
     hashes = rows.pick(key_hashes(rows.spans))
     return number_column(hashes, pa.int32(), rows.pick(rows.spans.no_key))
 
 
-def _sequences(rows: _Rows) -> Any:
+def _sequences(rows: _FoundRows) -> Any:
     sequences = rows.pick(rows.sequences())
     return number_column(sequences, pa.int64(), sequences < 0)
 
 
-def _headers(rows: _Rows, kind: Any) -> Any:
+def _headers(rows: _FoundRows, kind: Any) -> Any:
     """Return the headers column, built row by row: properties are rare."""
     spans = rows.spans
     starts, ends = rows.pick(spans.header_starts), rows.pick(spans.header_ends)
@@ -276,15 +272,18 @@ def _text(text: str | bytes) -> str:
     return text if isinstance(text, str) else text.decode(errors="replace")
 
 
-_BUILDERS: Mapping[str, Callable[[_Rows], Any]] = {
-    "key": _keys,
-    "value": _values,
+_BUILDERS: Mapping[str, Callable[[_EntryRows], Any]] = {
+    "key": lambda rows: rows.keys(),
+    "value": lambda rows: rows.values(),
     "topic": lambda rows: repeated_text(rows.topic, rows.count),
     "segment": lambda rows: number_column(rows.segments(), pa.int64()),
     "position": lambda rows: number_column(rows.positions(), pa.int64()),
     "timestamp": lambda rows: _time_column(rows.publish_times_ms(), None),
+    "producer": lambda rows: rows.producers(),
+}
+_BUILDERS_BY_SPANS: Mapping[str, Callable[[_FoundRows], Any]] = {
     "eventTime": _event_times,
     "keyHash": _hashes,
-    "producer": lambda rows: rows.producers(),
     "sequence": _sequences,
 }
+"""The columns that need more of a header than its key."""

@@ -103,6 +103,7 @@ def test_words_of_another_form_are_refused() -> None:
         ["load", "a.csv", "orders", "--rows-per-commit=-1"],
         ["replay", "/lake", "--print", "--limit", "0"],
         ["compact", "orders", "--table", "/lake", "--buckets=-3"],
+        ["compact", "orders", "--to", "latest", "--buckets", "3"],
         ["skew", "orders", "--segments", "0"],
         ["skew", "orders", "--interval", "0"],
     ],

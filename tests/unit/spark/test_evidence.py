@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from anabranch.errors import InvalidConfigurationError
 from anabranch.model.layout import Layout
 from anabranch.model.ranges import HashRange
 from anabranch.spark.decide.evidence import (
@@ -19,7 +21,8 @@ from anabranch.spark.decide.evidence import (
     removed,
 )
 from anabranch.spark.decide.topology import SegmentSpan, Topology
-from anabranch.spark.decide.verify_report import Counts, VerifyReport, what_was_not
+from anabranch.spark.decide.verify_report import Counts, VerifyReport, what_was_not, what_was_proved
+from anabranch.spark.pipelines.verify_pass import Expectations
 
 
 def topology(layout: Layout, **extents: tuple[int, int]) -> Topology:
@@ -158,3 +161,25 @@ def test_the_limits_of_the_proof_are_told() -> None:
     assert told[0] == "a note"
     assert len(told) == 5
     assert any("3 sequence ids that 1 producer skipped" in text for text in told)
+
+
+def test_a_sequence_that_no_message_has_is_not_proved() -> None:
+    how = {"counted": True, "dense_producers": False, "numbered": True}
+    none, some = Counts(messages=5, without_number=5), Counts(messages=5, without_number=2)
+    assert not any("the application's own sequence" in text for text in what_was_proved(none, **how))
+    assert "no message has it; check its header or path" in what_was_not(none, [], **how)[-1]
+    assert any("the application's own sequence" in text for text in what_was_proved(some, **how))
+    assert what_was_not(some, [], **how) == ("2 messages without the application's sequence",)
+
+
+@pytest.mark.parametrize(
+    ("expect", "reason"),
+    [
+        ({"sequence_path": "number"}, "'number' is no JSON path; one begins with"),
+        ({"clock_tolerance_s": -1}, "the clock tolerance is -1; it takes seconds of at least 0"),
+        ({"clock_tolerance_s": float("nan")}, "the clock tolerance is nan"),
+    ],
+)
+def test_expectations_without_sense_are_refused(expect: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidConfigurationError, match=reason):
+        Expectations(**expect)

@@ -8,7 +8,6 @@ from anabranch.spark.decide.progress import PipelineProgress
 from anabranch.spark.pipelines import progress
 from anabranch.spark.pipelines.failures import PipelineError, reason_of
 from anabranch.spark.pipelines.progress import SLOW_WORKER, STARTS_MAX, patiently
-from anabranch.spark.pipelines.source_files import format_of
 
 
 def test_rate_waiting_and_remaining_time_are_shown() -> None:
@@ -34,11 +33,6 @@ def test_the_reason_that_java_gives_has_the_first_and_the_last_cause() -> None:
     assert reason_of(RuntimeError(java)) == "[READ] Cannot read a.csv. [ROW] Malformed row: 3,4"
     alone = "An error occurred while calling o7.load.\n: java.io.IOException: no disk\n\tat a.b"
     assert reason_of(RuntimeError(alone)) == "no disk"
-
-
-def test_names_tell_the_format() -> None:
-    names = ["/a/b.csv", "x.JSONL.gz", "s3a://lake/*.parquet", "/data.d/events", "x.txt", "a.ndjson"]
-    assert [format_of(name) for name in names] == ["csv", "json", "parquet", None, None, "json"]
 
 
 def test_a_slow_start_of_a_worker_is_repeated_and_other_failures_are_not() -> None:

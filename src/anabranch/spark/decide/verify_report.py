@@ -94,7 +94,7 @@ def what_was_proved(
         ]
     if dense_producers:
         found.append("the sequence ids of each producer have no gap")
-    if numbered:
+    if numbered and not _lack_numbers(counts):
         found.append("per key, the application's own sequence has no gap, repetition or inversion")
     return tuple(found)
 
@@ -116,13 +116,20 @@ def what_was_not(
             f"whether {_many(counts.skipped_ids, 'sequence id')} that "
             f"{_many(counts.producers_with_gaps, 'producer')} skipped were ever sent"
         )
-    if numbered and counts.without_number:
+    if numbered and _lack_numbers(counts):
+        found.append("anything about the application's sequence: no message has it; check its header or path")
+    elif numbered and counts.without_number:
         found.append(f"{_many(counts.without_number, 'message')} without the application's sequence")
     if not numbered:
         found.append(
             "that producers sent every message of their applications; name the application's sequence"
         )
     return tuple(found)
+
+
+def _lack_numbers(counts: Counts) -> bool:
+    """Whether there are messages, and none has a number of the application."""
+    return 0 < counts.messages == counts.without_number
 
 
 def _many(number: int, noun: str) -> str:

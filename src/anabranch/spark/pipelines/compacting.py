@@ -5,12 +5,16 @@ A message without a value removes its key. Messages without a key are left out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from anabranch.errors import AuthorizationError, TopicNotFoundError
 from anabranch.spark.decide.lake import LakeCommit, LakeFile
+from anabranch.spark.options import source_part, text_of
 from anabranch.spark.pipelines.archiving import COLUMNS, EVERYTHING, open_lake
 from anabranch.spark.pipelines.cut_batches import EARLIEST, CutJson, batch_cuts, is_done
+from anabranch.spark.pipelines.files import Files
 from anabranch.spark.pipelines.lake_log import HOME, NOTHING, LakeLog
 from anabranch.spark.pipelines.places import (
     FORMAT,
@@ -19,6 +23,7 @@ from anabranch.spark.pipelines.places import (
     READING,
     WRITING,
     TopicPlace,
+    check_target,
     default_state,
     identity,
     place_of,
@@ -26,9 +31,12 @@ from anabranch.spark.pipelines.places import (
     refuse_same,
 )
 from anabranch.spark.pipelines.progress import Show, Summary, run_stream, showing
+from anabranch.spark.pipelines.stored_topics import check_source, look_up
 from anabranch.spark.source import read_stream
 
 BUCKET = "bucket"
+ABOUT_TARGET = "compact.json"
+"""The file beside Spark's checkpoint that says how the first step of a compaction to a topic is made."""
 DECIDED = (*READING, "startingOffsets")
 """Options of the source that cannot be given."""
 
@@ -96,7 +104,9 @@ def compact_to_topic(
 ) -> CompactSummary:
     """Send the latest value of each key to a topic; a further run sends the keys that changed since.
 
-    From the second step on, a removed key is sent as a message without a value.
+    A removed key is sent as a message without a value, unless the target had no messages before the first
+    step of a new state. A key of the target without any message in the topic stays as it is: retention may
+    have removed its messages.
 
     Example:
         orders = pipelines.TopicPlace("orders", "pulsar://127.0.0.1:6650")
@@ -107,25 +117,52 @@ def compact_to_topic(
     given, place, target = options or CompactOptions(), place_of(topic), place_of(to)
     refuse_same(place, target, "compacted")
     refuse_options(place, DECIDED, "compact")
-    refuse_options(target, (*WRITING, *ONCE), "compact")
+    check_target(target, (*WRITING, *ONCE), "compact")
+    check_source(place)
     names = (place.url, place.short_name, target.url, target.short_name)
     state = given.state or default_state("compact", *names)
-    sink = f"compact-{identity(state, *names)}"
+    send = _sender(target, f"compact-{identity(state, *names)}", Files(spark, state))
+    stream = _stream(spark, place, given, None)
+    run = _run(stream.writeStream.foreachBatch(send).option("checkpointLocation", state), show, given, place)
+    return CompactSummary(run.rows, run.seconds)
+
+
+def _sender(target: TopicPlace, sink: str, files: Files) -> Callable[[Any, int], None]:
+    """Return the function that sends the latest message of each key of a micro-batch."""
+    removals_first = _sends_removals_first(files, target)
 
     def send(frame: Any, batch: int) -> None:
         if batch == 0:
             # The first micro-batch of a checkpoint reads nothing.
             return
-        # No key was sent before the first rows, so that none has to be removed.
-        rows = latest(frame).filter("value IS NOT NULL") if batch == 1 else latest(frame)
+        # An empty target has no key that has to be removed.
+        rows = latest(frame) if removals_first or batch > 1 else latest(frame).filter("value IS NOT NULL")
         # The sink knows the batch by the id of the query in its checkpoint: with a new checkpoint it is new.
         rows.select("key", "value", "headers", "eventTime").write.format(FORMAT).options(
             **target.to_write(delivery="exactly-once", sinkId=sink)
         ).mode("append").save()
 
-    stream = _stream(spark, place, given, None)
-    run = _run(stream.writeStream.foreachBatch(send).option("checkpointLocation", state), show, given, place)
-    return CompactSummary(run.rows, run.seconds)
+    return send
+
+
+def _sends_removals_first(files: Files, target: TopicPlace) -> bool:
+    """Whether the first step sends removed keys; decided once, so that a repeated step sends the same."""
+    if not files.exists("offsets"):
+        # Spark has not begun.
+        files.delete(ABOUT_TARGET)
+        files.create_json(ABOUT_TARGET, {"v": 1, "removals_first": _has_messages(target)})
+    # A state of an older version has begun without removals.
+    return files.exists(ABOUT_TARGET) and bool(files.read_json(ABOUT_TARGET)["removals_first"])
+
+
+def _has_messages(target: TopicPlace) -> bool:
+    """Whether a topic may have messages; a role that can only produce cannot see that there are none."""
+    try:
+        return look_up(replace(target, options=source_part(text_of(target.options)))).messages > 0
+    except TopicNotFoundError:
+        return False
+    except AuthorizationError:
+        return True
 
 
 def _stream(spark: Any, place: TopicPlace, given: CompactOptions, cut: CutJson | None) -> Any:

@@ -42,4 +42,6 @@ def reason_of(error: Exception) -> str:
     causes = re.findall(r"^(?:: |Caused by: )[\w.$]+: (.+)", text, re.MULTILINE)
     if text.startswith("An error occurred while calling") and causes:
         return " ".join(dict.fromkeys((causes[0], causes[-1])))
-    return text.strip().partition("\n\nJVM stacktrace")[0].partition("\n\tat ")[0]
+    for tail in ("\n\nJVM stacktrace", "\n\tat ", "\n== DataFrame =="):
+        text = text.strip().partition(tail)[0]
+    return text

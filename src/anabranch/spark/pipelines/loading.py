@@ -19,20 +19,21 @@ from typing import Any, NamedTuple
 
 from anabranch.errors import InvalidConfigurationError
 from anabranch.spark.decide.progress import PipelineProgress
-from anabranch.spark.pipelines.failures import PipelineError, spark_failures
+from anabranch.spark.pipelines.failures import spark_failures
 from anabranch.spark.pipelines.files import Files
+from anabranch.spark.pipelines.load_sources import LoadSource, open_source
 from anabranch.spark.pipelines.places import (
     FORMAT,
     ONCE,
     WRITING,
     TopicPlace,
+    check_target,
     default_state,
     place_of,
-    refuse_options,
 )
 from anabranch.spark.pipelines.progress import Show, patiently, showing
 from anabranch.spark.pipelines.sessions import make_known
-from anabranch.spark.pipelines.source_files import SourceFiles
+from anabranch.spark.pipelines.source_files import NewRows
 
 JOB = "job.json"
 """The file of the state directory with the name of the load."""
@@ -47,9 +48,9 @@ class LoadOptions:
     """
 
     format: str | None = None
-    """parquet, csv or json; by the name of the files if None."""
+    """parquet, csv, json or iceberg; by the name of the files if None."""
     read_options: Mapping[str, str] = field(default_factory=dict)
-    """Options of Spark's reader."""
+    """Options of Spark's reader of this format, or of that of Iceberg tables."""
     key: str | None = None
     """Column of the key; None sends messages without keys."""
     value: str | None = None
@@ -100,23 +101,19 @@ def load(
         print(done.rows, done.files)
     """
     given, place = options or LoadOptions(), place_of(topic)
-    refuse_options(place, (*WRITING, *ONCE), "load")
+    check_target(place, (*WRITING, *ONCE), "load")
+    loaded = open_source(spark, source, given.format, given.read_options)
     began = time.monotonic()
     make_known(spark)
     state = given.state or default_state("load", source, place.url, place.short_name)
     files = Files(spark, state)
-    loaded = SourceFiles(spark, source, given.format, given.read_options)
-    job = _Load(files, loaded, place, given, f"load-{_job_of(files)}")
-    rows = 0
+    job = _Load(spark, files, loaded, place, given, f"load-{_job_of(files)}")
     with spark_failures(), showing(show, f"load into {place.short_name}") as display:
-        display(PipelineProgress(0, 0.0, step="putting the rows in order"))
-        new = job.plan(loaded.stamps())
-        waiting = [step for step in job.steps() if not job.is_done(step)]
-        total = sum(step.rows for step in waiting)
-        for step in waiting:
-            display(PipelineProgress(rows, time.monotonic() - began, total - rows, f"step {step.number}"))
-            patiently(partial(job.send, step))
-            rows += step.rows
+        # An interrupted run is completed first, with the rows that it read: the source may have changed.
+        rows = job.send_waiting(0, display, began)
+        display(PipelineProgress(rows, time.monotonic() - began, step="putting the rows in order"))
+        new = job.plan()
+        rows = job.send_waiting(rows, display, began)
         job.clean()
     return LoadSummary(rows, time.monotonic() - began, new)
 
@@ -135,33 +132,25 @@ def _job_of(files: Files) -> str:
 class _Load:
     """One load with its state directory: plans, ordered files and records of steps that are done."""
 
+    spark: Any
     files: Files
-    source: SourceFiles
+    source: LoadSource
     place: TopicPlace
     given: LoadOptions
     sink: str
 
-    @property
-    def spark(self) -> Any:
-        return self.source.spark
-
-    def plan(self, found: Mapping[str, Sequence[int]]) -> int:
-        """Store a plan for files that no plan contains; return the number of those files."""
+    def plan(self) -> int:
+        """Store a plan for rows that no plan contains; return the number of files with such rows."""
         known: dict[str, list[int]] = {}
         for name in self._plans():
             known |= self.files.read_json(f"plans/{name}")["files"]
-        changed = [url for url in known if url in found and list(found[url]) != known[url]]
-        if changed:
-            raise PipelineError(
-                f"{changed[0]} changed after its rows were read; give a changed file another name, or load "
-                "it with another --state directory, which sends all its rows again"
-            )
-        new = {url: list(stamp) for url, stamp in found.items() if url not in known}
-        if new:
-            number = len(self._plans())
-            steps = self._put_in_order(number, sorted(new))
-            self.files.create_json(f"plans/{number:08d}.json", {"v": 1, "files": new, "steps": steps})
-        return len(new)
+        new = self.source.new_rows(known)
+        if new is None:
+            return 0
+        number = len(self._plans())
+        steps = self._put_in_order(number, new)
+        self.files.create_json(f"plans/{number:08d}.json", {"v": 1, "files": new.read, "steps": steps})
+        return new.files
 
     def _plans(self) -> list[str]:
         return [name for name in self.files.names("plans") if not name.startswith(".")]
@@ -171,13 +160,13 @@ class _Load:
             for step in self.files.read_json(f"plans/{name}")["steps"]:
                 yield LoadStep(*step)
 
-    def _put_in_order(self, plan: int, urls: Sequence[str]) -> list[LoadStep]:
-        """Write the messages of some files in their order; return the steps that send them."""
+    def _put_in_order(self, plan: int, new: NewRows) -> list[LoadStep]:
+        """Write the messages of new rows in their order; return the steps that send them."""
         from pyspark.sql import functions as sql
 
         directory = f"ordered/{plan:08d}"
         self.files.delete(directory)
-        rows = _messages(self.source.rows(urls), self.given)
+        rows = _messages(new, self.given)
         writer = rows.write.option("maxRecordsPerFile", self.given.rows_per_commit)
         writer.parquet(self.files.url(directory))
         written = [one.path for one in self.files.files_below(directory)]
@@ -189,6 +178,16 @@ class _Load:
         first = sum(1 for _ in self.steps())
         ordered = sorted((name for name in written if rows_of.get(name)), key=_file_order)
         return [LoadStep(first + at, f"{directory}/{name}", rows_of[name]) for at, name in enumerate(ordered)]
+
+    def send_waiting(self, sent: int, show: Show, began: float) -> int:
+        """Send all steps that are not done; return the rows that this run has sent, with `sent`."""
+        waiting = [step for step in self.steps() if not self.is_done(step)]
+        left = sum(step.rows for step in waiting)
+        for step in waiting:
+            show(PipelineProgress(sent, time.monotonic() - began, left, f"step {step.number}"))
+            patiently(partial(self.send, step))
+            sent, left = sent + step.rows, left - step.rows
+        return sent
 
     def is_done(self, step: LoadStep) -> bool:
         return self.files.exists(f"done/{step.number:08d}.json")
@@ -215,11 +214,11 @@ class _Load:
         self.files.delete("ordered")
 
 
-def _messages(frame: Any, given: LoadOptions) -> Any:
+def _messages(new: NewRows, given: LoadOptions) -> Any:
     """Return the rows as messages, in their order."""
     from pyspark.sql import functions as sql
 
-    columns = frame.columns
+    frame, columns = new.frame, new.frame.columns
     named = [given.key, given.value, given.event_time, *(part.partition(":")[0] for part in given.order_by)]
     for name in named:
         if name is not None and name not in columns:
@@ -234,11 +233,9 @@ def _messages(frame: Any, given: LoadOptions) -> Any:
     if given.event_time:
         made.append(sql.col(_quoted(given.event_time)).cast("timestamp").alias("eventTime"))
     # A task reads its parts of files one after the other, so its row numbers grow inside each part.
-    hidden = frame.metadataColumn("_metadata")
-    place = [hidden.getField("file_path"), hidden.getField("file_block_start")]
     row = sql.monotonically_increasing_id()
     wanted = [_order(part) for part in given.order_by]
-    order = {f"_order{at}": column for at, column in enumerate([*wanted, *place, row])}
+    order = {f"_order{at}": column for at, column in enumerate([*wanted, *new.place, row])}
     arranged = frame.select(*made, *(column.alias(name) for name, column in order.items()))
     return arranged.orderBy(*order).drop(*order)
 

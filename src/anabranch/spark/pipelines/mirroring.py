@@ -13,12 +13,14 @@ from anabranch.spark.pipelines.places import (
     READING,
     WRITING,
     TopicPlace,
+    check_target,
     default_state,
     place_of,
     refuse_options,
     refuse_same,
 )
 from anabranch.spark.pipelines.progress import Show, Summary, run_stream, showing
+from anabranch.spark.pipelines.stored_topics import check_source
 from anabranch.spark.source import FORMAT, read_stream
 
 COPIED = ("key", "value", "headers", "eventTime")
@@ -54,7 +56,8 @@ def mirror(
     origin, copy = place_of(source), place_of(target)
     refuse_same(origin, copy, "mirrored")
     refuse_options(origin, READING, "mirror")
-    refuse_options(copy, WRITING, "mirror")
+    check_target(copy, WRITING, "mirror")
+    check_source(origin)
     given = {
         "startingOffsets": options.starting,
         **origin.options,

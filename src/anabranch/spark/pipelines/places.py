@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from anabranch.errors import InvalidConfigurationError
 from anabranch.spark.decide.topic_names import short_name
 from anabranch.spark.option_starts import TOPIC_OPTIONS
-from anabranch.spark.options import text_of
+from anabranch.spark.options import read_sink_options, text_of
 from anabranch.spark.values.wanted import VALUE_OPTIONS
 
 FORMAT = "anabranch"
@@ -72,6 +72,12 @@ def refuse_options(place: TopicPlace, decided: Iterable[str], pipeline: str) -> 
     for name in decided:
         if place.gives(name):
             raise InvalidConfigurationError(f"{pipeline} decides the option {name} itself; leave it out")
+
+
+def check_target(place: TopicPlace, decided: Iterable[str], pipeline: str) -> None:
+    """Refuse options that a pipeline decides, or that the sink does not know: batches would ignore them."""
+    refuse_options(place, decided, pipeline)
+    read_sink_options(place.to_write())
 
 
 def identity(*parts: str) -> str:

@@ -16,6 +16,7 @@ from anabranch.spark.pipelines.places import (
     READING,
     WRITING,
     TopicPlace,
+    check_target,
     default_state,
     identity,
     place_of,
@@ -24,6 +25,7 @@ from anabranch.spark.pipelines.places import (
 )
 from anabranch.spark.pipelines.progress import Show, Summary, run_stream, showing
 from anabranch.spark.pipelines.sessions import make_known
+from anabranch.spark.pipelines.stored_topics import check_source
 
 SCHEMA = (
     "key binary, value binary, headers array<struct<key:string,value:binary>>, eventTime timestamp, "
@@ -163,7 +165,9 @@ def replay_to_topic(
     place = None if topic is None else place_of(topic)
     if place is not None:
         refuse_same(place, target, "replayed")
-    refuse_options(target, (*WRITING, *ONCE), "replay")
+    check_target(target, (*WRITING, *ONCE), "replay")
+    if place is not None:
+        check_source(checked_place(open_archive(spark, archive), place))
     source = ("", "") if place is None else (place.url, place.short_name)
     names = (archive, *source, target.url, target.short_name)
     state = given.state or default_state("replay", *names)

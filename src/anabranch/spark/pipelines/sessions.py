@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
@@ -53,12 +54,26 @@ def make_session(name: str, *, master: str | None = None, conf: Mapping[str, str
 def session_for(name: str, *, master: str | None, conf: Mapping[str, str]) -> Iterator[Any]:
     """Use the session of this process and leave it running, or make one and stop it at the end."""
     present = _session_class().getActiveSession()
+    _hide_traces()
     spark = present or make_session(name, master=master, conf=conf)
     try:
         yield spark
     finally:
         if present is None:
             spark.stop()
+
+
+def _hide_traces() -> None:
+    """Keep PySpark from printing traces of failed expressions and of Ctrl-C: a command reports the reason."""
+    from pyspark.logger import PySparkLogger
+
+    PySparkLogger.getLogger("DataFrameQueryContextLogger").setLevel("CRITICAL")
+    logging.getLogger().addFilter(_is_worth_printing)
+
+
+def _is_worth_printing(record: logging.LogRecord) -> bool:
+    """Whether a record is not that of Py4J about a call that the user interrupted."""
+    return record.msg != "Exception while sending command."
 
 
 def make_known(spark: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -65,16 +66,11 @@ def save_plot(report: SkewReport, file: str) -> None:
         orders = pipelines.TopicPlace("orders", "pulsar://127.0.0.1:6650")
         pipelines.save_plot(pipelines.skew(spark, orders), "/data/orders.png")
     """
-    try:
-        # The object interface needs no display and no global state.
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise InvalidConfigurationError(
-            "a picture needs Matplotlib; install it with `pip install 'anabranch[plot]'`"
-        ) from None
-    if Path(file).suffix.lower() not in (".png", ".svg"):
-        raise InvalidConfigurationError(f"{file}: a picture ends in .png or .svg")
+    check_plot(file)
+    # The object interface needs no display and no global state.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(12, 10), layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(f"{report.topic}: {report.total:,} {report.unit} by key hash")
@@ -83,6 +79,18 @@ def save_plot(report: SkewReport, file: str) -> None:
     _draw_segments(slots, report)
     _draw_keys(keys, report)
     figure.savefig(file)
+
+
+def check_plot(file: str) -> None:
+    """Raise InvalidConfigurationError if a picture cannot be written; called before a topic is weighed."""
+    if find_spec("matplotlib") is None:
+        raise InvalidConfigurationError(
+            "a picture needs Matplotlib; install it with `pip install 'anabranch[plot]'`"
+        )
+    if Path(file).suffix.lower() not in (".png", ".svg"):
+        raise InvalidConfigurationError(f"{file}: a picture ends in .png or .svg")
+    if not Path(file).parent.is_dir():
+        raise InvalidConfigurationError(f"{file}: there is no directory {Path(file).parent}")
 
 
 def _draw_heat(axes: Any, report: SkewReport) -> None:

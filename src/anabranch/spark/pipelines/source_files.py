@@ -1,22 +1,31 @@
-"""The files that a load reads: their format, their changes, and their rows. Knows no topic."""
+"""The files that a load reads: their changes, and their rows. Knows no topic."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from anabranch.errors import InvalidConfigurationError
+from anabranch.spark.pipelines.failures import PipelineError
 from anabranch.spark.pipelines.files import Files
 
-FORMATS = ("parquet", "csv", "json")
-_ENDINGS = {"parquet": "parquet", "csv": "csv", "json": "json", "jsonl": "json", "ndjson": "json"}
-_PACKED = ("gz", "bz2", "zst", "snappy", "lz4")
 _PATTERN = "*?[{"
 _STRICT = {"mode": "FAILFAST"}
 """Spark's default mode passes on a row that it cannot parse, with null or without some of its fields."""
 _DEFAULTS: Mapping[str, Mapping[str, str]] = {"csv": {"header": "true", **_STRICT}, "json": _STRICT}
 """Options of Spark's readers; without `inferSchema`, every column of a CSV file stays the text that it is."""
+
+
+class NewRows(NamedTuple):
+    """Rows of a source that no earlier run of a load has read."""
+
+    read: Mapping[str, list[int]]
+    """By the name of a part of the source: the state in which it was read. A later run gets this back."""
+    files: int
+    """The number of files with these rows."""
+    frame: Any
+    place: Sequence[Any]
+    """Columns that order the files, and the parts of each; rows inside of a part follow each other."""
 
 
 @dataclass(frozen=True)
@@ -25,14 +34,39 @@ class SourceFiles:
 
     spark: Any
     path: str
-    format: str | None
-    """parquet, csv or json; by the name of the path if None."""
+    format: str
+    """parquet, csv or json."""
     read_options: Mapping[str, str]
+
+    def new_rows(self, known: Mapping[str, Sequence[int]]) -> NewRows | None:
+        """Return the rows of files that are not known; raises PipelineError if a known file changed."""
+        found = self.stamps()
+        changed = [url for url in known if url in found and found[url] != list(known[url])]
+        if changed:
+            raise PipelineError(
+                f"{changed[0]} changed after its rows were read; give a changed file another name, or load "
+                "it with another --state directory, which sends all its rows again"
+            )
+        new = {url: stamp for url, stamp in found.items() if url not in known}
+        if not new:
+            return None
+        frame = self.rows(sorted(new))
+        hidden = frame.metadataColumn("_metadata")
+        place = (hidden.getField("file_path"), hidden.getField("file_block_start"))
+        return NewRows(new, len(new), frame, place)
 
     def stamps(self) -> dict[str, list[int]]:
         """Return the size and the time of change of each file."""
+        from pyspark.errors import AnalysisException
+
         files = Files(self.spark, self._root())
-        found = [files.look_up(str(url)) for url in self._reader().load(self.path).inputFiles()]
+        try:
+            frame = self._reader().load(self.path)
+        except AnalysisException as error:
+            if error.getCondition() != "UNABLE_TO_INFER_SCHEMA":
+                raise
+            raise PipelineError(f"{self.path} has no {self.format} file with columns") from None
+        found = [files.look_up(str(url)) for url in frame.inputFiles()]
         return {one.path: [one.size_bytes, one.modified_at_ms] for one in found}
 
     def rows(self, urls: Sequence[str]) -> Any:
@@ -52,23 +86,10 @@ class SourceFiles:
         return f"{directory}{slash}" or "."
 
     def _reader(self) -> Any:
-        kind = self.format or format_of(self.path)
-        if kind is None:
-            raise InvalidConfigurationError(
-                f"the name {self.path} does not tell the format; give one of {', '.join(FORMATS)}"
-            )
-        if kind not in FORMATS:
-            raise InvalidConfigurationError(f"cannot load {kind}; the formats are {', '.join(FORMATS)}")
-        defaults = {name: text for name, text in _DEFAULTS.get(kind, {}).items() if not self._is_given(name)}
-        return self.spark.read.format(kind).options(**defaults, **self.read_options)
+        defaults = {
+            name: text for name, text in _DEFAULTS.get(self.format, {}).items() if not self._is_given(name)
+        }
+        return self.spark.read.format(self.format).options(**defaults, **self.read_options)
 
     def _is_given(self, option: str) -> bool:
         return option.lower() in map(str.lower, self.read_options)
-
-
-def format_of(path: str) -> str | None:
-    """Return the format that the name of a file or pattern tells; None if it does not tell one."""
-    parts = path.rstrip("/").rpartition("/")[2].lower().split(".")
-    if len(parts) > 1 and parts[-1] in _PACKED:
-        parts.pop()
-    return _ENDINGS.get(parts[-1]) if len(parts) > 1 else None

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from anabranch.errors import InvalidConfigurationError
+from anabranch.errors import InvalidConfigurationError, TopicNotFoundError
 from anabranch.spark.decide.offsets import Cut, TopicCut, encode
 from anabranch.spark.decide.topology import Slice, Topology
 from anabranch.spark.live import close_sessions
@@ -61,6 +61,18 @@ def look_up(topic: TopicPlace | str) -> TopicSnapshot:
         close_sessions()
 
 
+def check_source(place: TopicPlace) -> None:
+    """Raise an error that names the reason if a topic cannot be read, before Spark starts a query.
+
+    A query would retry for minutes, and show the traces of Spark. A query with `waitForTopic` waits itself.
+    """
+    try:
+        look_up(place)
+    except TopicNotFoundError:
+        if not read_source_options(place.to_read()).wait_for_topic:
+            raise
+
+
 def stored_topic(topic: TopicPlace | str, source: type[AnabranchSource] = AnabranchSource) -> TopicSnapshot:
     """Look the topic up; tests pass a source that reads elsewhere."""
     place = place_of(topic)
@@ -71,4 +83,9 @@ def stored_topic(topic: TopicPlace | str, source: type[AnabranchSource] = Anabra
         raise InvalidConfigurationError(f"name one topic, not {', '.join(options.topics)}")
     reader = source({}).service(options.service_url, options.client).reader()
     name = options.topics[0]
-    return TopicSnapshot(name, reader.topology(name), reader, given, options, source)
+    try:
+        topology = reader.topology(name)
+    except BaseException:
+        close_sessions()
+        raise
+    return TopicSnapshot(name, topology, reader, given, options, source)

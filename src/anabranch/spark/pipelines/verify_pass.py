@@ -43,6 +43,14 @@ class Expectations:
             raise InvalidConfigurationError("give either a header or a path for the sequence, not both")
         if self.sequence_first is not None and not self.numbered:
             raise InvalidConfigurationError("a first number needs the header or the path of the sequence")
+        if self.sequence_path is not None and not self.sequence_path.startswith("$"):
+            raise InvalidConfigurationError(
+                f"{self.sequence_path!r} is no JSON path; one begins with $, such as $.number"
+            )
+        if not self.clock_tolerance_s >= 0:
+            raise InvalidConfigurationError(
+                f"the clock tolerance is {self.clock_tolerance_s}; it takes seconds of at least 0"
+            )
 
     @property
     def numbered(self) -> bool:
