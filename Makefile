@@ -13,7 +13,7 @@ CLIENTS ?= 2000
 export PYTHONDONTWRITEBYTECODE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install format check test examples sim process flips lowest fuzz sanitize slow interop engine cluster peers bench demo proto chromium clean
+.PHONY: help install format check test examples sim process flips lowest fuzz sanitize slow programs interop engine cluster peers bench demo proto chromium clean
 
 help:  ## Show the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -79,10 +79,14 @@ sanitize: $(STAMP)  ## The compiled functions under gcc's sanitizers
 slow: $(STAMP)  ## A canary beside CLIENTS=n slow clients of each kind: silent, half a frame, never reading...
 	$(BIN)/python -m tests.slow.run --clients $(CLIENTS)
 
-interop: $(STAMP)  ## The official Python, Go and Java clients against our broker, and Spark on Pulsar; FAST=1: the short form
+programs: $(STAMP)  ## Fetch the jars of Pulsar, and build the Java and Go programs of `interop` and `engine`
+	@echo "==> jars of Pulsar, Java and Go programs (the first time some 500 MB)"
+	@$(BIN)/python -m tests.interop.programs
+
+interop: programs  ## The official Python, Go and Java clients against our broker, and Spark on Pulsar; FAST=1: the short form
 	$(if $(FAST),INTEROP_FAST=1 PULSAR_VERSIONS=5.0.0-M1) $(BIN)/python -m pytest tests/interop $(if $(FAST),-m 'not long')
 
-engine: $(STAMP)  ## Our side of a cluster on real ZooKeeper and Pulsar processes (needs Java and Maven); FAST=1: the short form
+engine: programs  ## Our side of a cluster on real ZooKeeper and Pulsar processes (needs Java and Maven); FAST=1: the short form
 	METADATA_STORES=zookeeper SEGMENT_HOSTS=pulsar ENGINES="$(if $(FAST),control-4.0.7,control-cluster control-5.0.0-M1)" $(BIN)/python -m pytest \
 		tests/conformance/test_metadata.py tests/conformance/test_segments.py tests/engine \
 		tests/interop/test_suite_*on_engines.py $(if $(FAST),-m 'not long')
