@@ -1,7 +1,8 @@
 """Spark reads and writes real topics, beside Spark's Kafka connector and a data source without any I/O.
 
 Rows have random keys and values: constant bytes would hide the cost of values that look like headers. Both
-connectors read the rows that they wrote. Kafka has its defaults, so it does not wait for the disk.
+connectors read the rows that they wrote. By default Kafka confirms rows that are not on disk yet. Our broker
+never does, so writes are measured beside a Kafka that syncs each append, and beside one with its defaults.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from anabranch.bench.kafka_peer import PEER, KafkaPeer
+from anabranch.bench.kafka_peer import FSYNC, PEER, KafkaPeer
 from anabranch.bench.results import Row
 from anabranch.bench.spark_runs import Connector, RunTimes, SparkRuns, session, write_random_rows
 from anabranch.testing.process import BrokerProcess
@@ -23,6 +24,7 @@ ROWS = 2_000_000
 FAST_ROWS = 200_000
 ROWS_PER_TRIGGER = 100_000
 SMALL_TRIGGER_ROWS = 1_000
+SYNCED = f"syncing {PEER}"
 ROUNDS = 3
 """Timed rounds; the fastest one counts."""
 
@@ -43,10 +45,10 @@ def exactly_once(connector: Connector) -> Connector:
     return replace(connector, name=f"{connector.name}, exactly once", sink=sink)
 
 
-def kafka(address: str) -> Connector:
+def kafka(address: str, name: str = PEER) -> Connector:
     servers = {"kafka.bootstrap.servers": address}
     return Connector(
-        PEER, "kafka", source={**servers, "subscribe": TOPIC}, sink=servers, asks_for_columns=False
+        name, "kafka", source={**servers, "subscribe": TOPIC}, sink=servers, asks_for_columns=False
     )
 
 
@@ -69,16 +71,25 @@ class PipelineBench:
         rates = self._rates(name, job, self._connectors)
         return self._beside_peer(name, "rows/s", rates, goal)
 
-    def writes(self, write: Job, goal: str) -> list[Row]:
-        """Write at least once and exactly once; the peer writes at least once."""
+    def writes(self, write: Job, synced: Connector | None, goal: str) -> list[Row]:
+        """Write at least once and exactly once; the peers write at least once.
+
+        The goal holds beside the peer that waits for the disk as our broker does, which may be missing.
+        """
         once = exactly_once(self._ours)
         name, name_once = "Spark write", "Spark write, exactly once"
-        rates = self._rates(name, write, [*self._connectors, once])
-        rate_once = rates.pop(once.name)
+        peers = [] if synced is None else [synced]
+        rates = self._rates(name, write, [*self._connectors, *peers, once])
+        rate, rate_once = rates[self._ours.name], rates.pop(once.name)
+        alike = {at: rates[at] for at in (self._ours.name, *(peer.name for peer in peers))}
+        found = [self._beside_peer(name, "rows/s", alike, goal)]
+        if synced is not None:
+            unlike = {at: rates[at] for at in rates if at != synced.name}
+            found.append(self._beside_peer(f"{name}, Kafka without fsync", "rows/s", unlike, ""))
         return [
-            self._beside_peer(name, "rows/s", rates, goal),
-            self._beside_peer(name_once, "rows/s", {**rates, self._ours.name: rate_once}, ""),
-            Row(name_once, "rows/s", rate_once, "at least once", rates[self._ours.name]),
+            *found,
+            self._beside_peer(name_once, "rows/s", {**alike, self._ours.name: rate_once}, ""),
+            Row(name_once, "rows/s", rate_once, "at least once", rate),
         ]
 
     def _rates(self, name: str, job: Job, connectors: Sequence[Connector]) -> dict[str, float]:
@@ -114,6 +125,16 @@ class PipelineBench:
         if peer is None:
             return Row(name, unit, found[self._ours.name], f"{PEER} is missing", goal=goal)
         return Row(name, unit, found[self._ours.name], f"{peer}'s connector", found[peer], goal)
+
+
+@contextlib.contextmanager
+def _synced_kafka(scratch: Path, peer: KafkaPeer | None) -> Iterator[Connector | None]:
+    """Run a Kafka that confirms an append after it is on disk."""
+    if peer is None:
+        yield None
+        return
+    with peer.started(scratch / "kafka-fsync", FSYNC) as address:
+        yield kafka(address, SYNCED)
 
 
 @contextlib.contextmanager
@@ -169,8 +190,10 @@ def run(scratch: Path, fast: bool) -> list[Row]:
     with _brokers(scratch, peer) as connectors:
         runs = SparkRuns(spark, scratch, count)
         bench = PipelineBench(runs, connectors, 0 if fast else ROUNDS)
+        with _synced_kafka(scratch, peer) as synced:
+            writes = bench.writes(write, synced, "ratio at least 5")
         found = [
-            *bench.writes(write, "ratio at least 5"),
+            *writes,
             bench.row("Spark batch read", runs.read, "ratio at least 2.5"),
             bench.row("Spark stream", runs.stream, "ratio at least 1.5"),
             bench.row(

@@ -105,7 +105,8 @@ class Comparison:
             return found
 
         self._prepare([f"single-{number}" for number in range(self._sizes.rounds)])
-        return self._latency_rows("one send at a time", self._rounds("send", measure, False), Goal(1.0))
+        found = self._rounds("send", measure, False)
+        return self._latency_rows("one send at a time", found, Goal(1.0, _on_kafka))
 
     def latencies(self, rate: int) -> list[Row]:
         """Compare the time from a send to its reception at a rate of messages per second."""

@@ -146,6 +146,8 @@ class ConfluentKafka(Contender):
                 "group.id": f"{topic}-{group}",
                 "auto.offset.reset": "earliest",
                 "fetch.wait.max.ms": 500,
+                # A consumer whose queue was full once would fetch nothing for the second that is the default.
+                "fetch.queue.backoff.ms": 10,
                 **more,
             }
         )
