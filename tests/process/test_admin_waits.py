@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
 
 from anabranch import AdminClient, AsyncAdminClient
 from anabranch.admin.client.requests import get
-from anabranch.errors import ConnectError, OperationTimeoutError
+from anabranch.errors import AlreadyClosedError, ConnectError, OperationTimeoutError
 from anabranch.model.names import TopicName
 from tests.harness.public import methods
 
@@ -121,10 +124,11 @@ def redirect(peer: socket.socket) -> None:
             peer.sendall(f"HTTP/1.1 307 Go\r\nLocation: {here}\r\nContent-Length: 0\r\n\r\n".encode())
 
 
-def never_answer(peer: socket.socket) -> None:
+def never_answer(peer: socket.socket, asked: threading.Event | None = None) -> None:
     with suppress(OSError):
         while peer.recv(65536):
-            pass
+            if asked is not None:
+                asked.set()
 
 
 @pytest.fixture
@@ -214,3 +218,65 @@ def test_each_call_has_a_timeout_of_its_own(serve: Callable[[Callable[[socket.so
     for name, method in {**methods(AdminClient), **methods(AsyncAdminClient)}.items():
         parameters = inspect.signature(method).parameters
         assert {"timeout", "how"} & parameters.keys() or name in ("call", "close"), name
+
+
+def test_closing_ends_the_call_of_another_thread(
+    serve: Callable[[Callable[[socket.socket], None]], str],
+) -> None:
+    asked = threading.Event()
+    admin = AdminClient(serve(partial(never_answer, asked=asked)))
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(admin.split, ORDERS, 0)
+        assert asked.wait(PATIENCE_S)
+        admin.close()
+        with pytest.raises(AlreadyClosedError, match="admin client is closed"):
+            call.result(PATIENCE_S)
+
+
+def test_a_client_that_is_closed_while_it_connects_leaves_no_connection(
+    serve: Callable[[Callable[[socket.socket], None]], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin = AdminClient(serve(never_answer))
+    connected: list[socket.socket] = []
+    connect = socket.create_connection
+
+    def close_meanwhile(address: tuple[str, int], timeout: float) -> socket.socket:
+        connected.append(connect(address, timeout))
+        admin.close()
+        return connected[0].dup()
+
+    monkeypatch.setattr(socket, "create_connection", close_meanwhile)
+    with pytest.raises(AlreadyClosedError, match="admin client is closed"):
+        admin.split(ORDERS, 0)
+    connected[0].close()
+    # The plugin fails a test whose sockets are collected while they are open.
+    gc.collect()
+
+
+def test_calls_of_several_threads_follow_one_another(
+    serve: Callable[[Callable[[socket.socket], None]], str],
+) -> None:
+    def answer(peer: socket.socket) -> None:
+        with suppress(OSError):
+            while peer.recv(65536):
+                peer.sendall(
+                    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+                )
+
+    with AdminClient(serve(answer)) as admin, ThreadPoolExecutor(8) as pool:
+        answers = pool.map(lambda method: admin.call(method, "/"), ["GET", "POST"] * 50)
+        assert list(answers) == [{}] * 100
+
+
+def test_a_call_waits_for_calls_of_other_threads_no_longer_than_its_timeout(
+    serve: Callable[[Callable[[socket.socket], None]], str],
+) -> None:
+    asked = threading.Event()
+    admin = AdminClient(serve(partial(never_answer, asked=asked)))
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(admin.brokers)
+        assert asked.wait(PATIENCE_S)
+        with pytest.raises(OperationTimeoutError, match=r"other threads .* within 0.1 s"):
+            admin.brokers(timeout=0.1)
+        admin.close()
+        assert isinstance(first.exception(PATIENCE_S), AlreadyClosedError)

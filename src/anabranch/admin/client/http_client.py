@@ -5,10 +5,12 @@ It uses the standard library alone, so that commands start quickly. This module 
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import math
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -88,6 +90,7 @@ class HttpClient:
     """One HTTP connection to a broker, opened on first use and again after a loss.
 
     Each call ends within `timeout_s`, redirects and repetitions included, or raises OperationTimeoutError.
+    Calls of several threads follow one another.
     """
 
     def __init__(
@@ -104,20 +107,34 @@ class HttpClient:
         self._tls = tls_of(self.url, "https", tls, authentication)
         self._deadline = math.inf
         self._connection: _TimedConnection | None = None
+        self._call = threading.Lock()
+        """The thread of a call holds it, and no other thread touches the connection meanwhile."""
         self._closed = False
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}{' closed' if self._closed else ''}>"
 
     def close(self) -> None:
-        """Close the idle connection; later calls raise AlreadyClosedError."""
+        """Close the connection; later calls, and one that another thread makes, raise AlreadyClosedError."""
         self._closed = True
-        self._disconnect()
+        if self._call.acquire(blocking=False):
+            self._disconnect()
+            self._call.release()
+        else:
+            self._interrupt()
+
+    def _interrupt(self) -> None:
+        """End the wait of the thread that makes a call; that thread closes the connection."""
+        connection = self._connection
+        if connection is not None and (sock := connection.sock) is not None:
+            # The socket may not be connected yet, or be closed meanwhile.
+            with contextlib.suppress(OSError):
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
     def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
     def __enter__(self) -> Self:
         return self
@@ -142,10 +159,22 @@ class HttpClient:
 
     def send(self, request: AdminRequest[T], timeout: float | None = None) -> T:
         """Send a request within `timeout` seconds, else those of the client; returns what it reads."""
-        if self._closed:
-            raise AlreadyClosedError("the admin client is closed")
-        self._call_timeout_s = self._timeout_s if timeout is None else timeout_of("timeout", timeout)
-        self._deadline = time.monotonic() + self._call_timeout_s
+        timeout_s = self._timeout_s if timeout is None else timeout_of("timeout", timeout)
+        deadline = time.monotonic() + timeout_s
+        if not self._call.acquire(timeout=min(timeout_s, threading.TIMEOUT_MAX)):
+            raise OperationTimeoutError(
+                f"calls of other threads to {self.url} did not end within {timeout_s:g} s"
+            )
+        self._call_timeout_s, self._deadline = timeout_s, deadline
+        try:
+            return self._send(request)
+        finally:
+            self._call.release()
+            # A thread that closes the client while a call is under way leaves the connection to the call.
+            if self._closed:
+                self._disconnect()
+
+    def _send(self, request: AdminRequest[T]) -> T:
         target = request.target
         for _ in range(REDIRECTS_MAX):
             answer = self._exchange_as_role(request.method, target, request.data)
@@ -183,31 +212,38 @@ class HttpClient:
             # A server may close an idle connection while a request is sent, and the client cannot know if the
             # request was carried out. So a request that changes something uses a new connection.
             self._disconnect()
+        self._check_open()
         try:
             return self._request(method, target, data, headers)
-        except TimeoutError as error:
-            self._disconnect()
-            raise OperationTimeoutError(
-                f"{self.url} did not answer {method} {target} within {self._call_timeout_s:g} s"
-            ) from error
-        except _LOST as error:
-            self._disconnect()
-            if method == "GET" and attempts > 1:
-                return self._exchange(method, target, data, headers, attempts - 1)
-            doubt = "" if method == "GET" else " If so, the broker died and may have made the change."
-            raise ConnectError(
-                f"{self.url} closed the connection instead of answering {method} {target}; "
-                f"is this the HTTP port of the broker?{doubt}"
-            ) from error
-        except ssl.SSLError as error:
-            self._disconnect()
-            raise explain(error, self.url) from error
         except (OSError, http.client.HTTPException) as error:
             self._disconnect()
-            raise ConnectError(
-                f"cannot reach the broker's admin API at {self.url}: {error}; "
-                "is `anabranch serve` running, with this --http-port?"
-            ) from error
+            self._check_open(error)
+            if method == "GET" and attempts > 1 and isinstance(error, _LOST):
+                return self._exchange(method, target, data, headers, attempts - 1)
+            raise self._explained(error, method, target) from error
+
+    def _check_open(self, cause: Exception | None = None) -> None:
+        if self._closed:
+            raise AlreadyClosedError("the admin client is closed") from cause
+
+    def _explained(self, error: Exception, method: str, target: str) -> Exception:
+        """The error that the caller of a failed request gets."""
+        if isinstance(error, TimeoutError):
+            return OperationTimeoutError(
+                f"{self.url} did not answer {method} {target} within {self._call_timeout_s:g} s"
+            )
+        if isinstance(error, _LOST):
+            doubt = "" if method == "GET" else " If so, the broker died and may have made the change."
+            return ConnectError(
+                f"{self.url} closed the connection instead of answering {method} {target}; "
+                f"is this the HTTP port of the broker?{doubt}"
+            )
+        if isinstance(error, ssl.SSLError):
+            return explain(error, self.url)
+        return ConnectError(
+            f"cannot reach the broker's admin API at {self.url}: {error}; "
+            "is `anabranch serve` running, with this --http-port?"
+        )
 
     def _context(self, scheme: str) -> ssl.SSLContext | None:
         """The TLS of the next connection; a redirect may ask for it although the first URL did not."""
@@ -228,6 +264,7 @@ class HttpClient:
         self._connection.timeout = left_s
         if self._connection.sock is None:
             self._connection.connect()
+            self._check_open()
         self._connection.sock.settimeout(left_s)
         assert isinstance(self._connection.sock, _Deadline)
         self._connection.sock.deadline = self._deadline
