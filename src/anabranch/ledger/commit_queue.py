@@ -37,14 +37,24 @@ class CommitQueue:
                 self.changes.append(CursorChanged(cursor.log, cursor.name, steps))
         return [batch.close() for batch in self.batches]
 
+    def prepare(self) -> None:
+        """Do the work that need not wait until a closed commit is durable."""
+        for batch in self.batches:
+            batch.entries()
+
     def apply(self, closed: Sequence[Closed]) -> None:
-        """Everything is durable: hand it to the logs, answer all callers, and wake readers."""
+        """Everything is durable: hand it to the logs, wake readers, and answer all callers.
+
+        Readers come first: a consumer waits for the message, and its producer only for the receipt.
+        """
         for batch, stored in zip(self.batches, closed, strict=True):
             batch.owner.committed(batch, stored)
-        for applied in self.applied:
-            applied()
         for batch in {batch.log: batch for batch in self.batches}.values():
             batch.owner.notify()
+        for batch in self.batches:
+            batch.owner.answer(batch)
+        for applied in self.applied:
+            applied()
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_result(None)

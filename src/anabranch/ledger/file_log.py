@@ -171,7 +171,9 @@ class FileLog:
         if not self._deleted:
             self.stored.store(batch.ledger, batch.rows, closed)
             self.stored.cache(entries, closed.group.size_bytes)
-        for done, entry in zip(batch.done, entries, strict=True):
+
+    def answer(self, batch: Batch) -> None:
+        for done, entry in zip(batch.done, batch.entries(), strict=True):
             try:
                 done(entry, None)
             except Exception as error:

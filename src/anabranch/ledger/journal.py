@@ -182,6 +182,8 @@ class Journal:
         try:
             closed = current.close()
             if closed or current.changes:
+                # It runs while the commit is written.
+                asyncio.get_running_loop().call_soon(current.prepare)
                 try:
                     await self._write(current, closed)
                 except DiskFullError as error:

@@ -181,7 +181,10 @@ class BatchOwner(Protocol):
         """A commit took the open batch; the next append begins another."""
 
     def committed(self, batch: Batch, closed: Closed) -> None:
-        """The batch is durable: take it over and call back each caller that appended to it."""
+        """The batch is durable: take it over."""
+
+    def answer(self, batch: Batch) -> None:
+        """Call back each caller that appended to a batch which the log has taken over."""
 
     def rejected(self, batch: Batch, error: ServerError) -> None:
         """The batch will not be durable: pass the error to each caller that appended to it."""
@@ -202,6 +205,7 @@ class Batch:
     """Entries of one ledger that the next commit makes durable; the log's `append` fills the columns."""
 
     __slots__ = (
+        "_entries",
         "counts",
         "done",
         "indexes",
@@ -230,6 +234,7 @@ class Batch:
         self.stamps_ms: list[int] = []
         self.done: list[AppendDone] = []
         self.producers: dict[str, int] = {}
+        self._entries: list[Entry] | None = None
 
     def close(self) -> Closed:
         """The batch as the commit stores it; no entry may be added afterwards."""
@@ -253,7 +258,13 @@ class Batch:
         return Closed(group, encoded_rows, records)
 
     def entries(self) -> list[Entry]:
-        """The stored entries; built by C iterators, which halves the cost per entry."""
+        """The stored entries, made by the first call; no entry may be added afterwards."""
+        if self._entries is None:
+            self._entries = self._make_entries()
+        return self._entries
+
+    def _make_entries(self) -> list[Entry]:
+        # C iterators halve the cost of each entry.
         ledger, first, count = self.ledger, self.start.entries, len(self.done)
         numbers = zip(repeat(ledger.id), range(first, first + count), strict=False)
         ordinal = ledger.first_ordinal + first

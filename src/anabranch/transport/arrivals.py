@@ -6,6 +6,7 @@ from collections import Counter
 
 from anabranch.config.broker import BrokerConfig
 from anabranch.errors import TooManyRequestsError
+from anabranch.transport.addresses import host_of
 
 
 class Arrivals:
@@ -18,7 +19,7 @@ class Arrivals:
 
     def enter(self, address: str, connections: int) -> TooManyRequestsError | None:
         """Count a connection from `host:port` beside so many others; the reason to refuse it, if any."""
-        host = _host(address)
+        host = host_of(address)
         known = self._hosts[host]
         self._hosts[host] += 1
         if connections >= self._most:
@@ -32,11 +33,7 @@ class Arrivals:
         return None
 
     def leave(self, address: str) -> None:
-        host = _host(address)
+        host = host_of(address)
         self._hosts[host] -= 1
         if self._hosts[host] <= 0:
             del self._hosts[host]
-
-
-def _host(address: str) -> str:
-    return address.rpartition(":")[0]

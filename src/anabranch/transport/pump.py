@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol, cast
 from anabranch.errors import AnabranchError, NotConnectedError
 from anabranch.protocol.commands import Command
 from anabranch.protocol.connection import ClientMachine, ServerMachine
+from anabranch.transport.addresses import address_of
 
 Buffer = bytes | bytearray | memoryview
 
@@ -62,6 +63,7 @@ class Pump(asyncio.BaseProtocol):
         self._queue: list[Buffer] = []
         self._queued_bytes = 0
         self._flush_scheduled = False
+        self._hurried = False
         self._established = False
         self._closing = False
         self._error: Exception | None = None
@@ -84,12 +86,7 @@ class Pump(asyncio.BaseProtocol):
         if self._closing:
             return
         self._queue.append(buffer)
-        self._queued_bytes += len(buffer)
-        if self._queued_bytes >= QUEUED_BYTES_MAX:
-            self.flush()
-        elif not self._flush_scheduled:
-            self._flush_scheduled = True
-            self._loop.call_soon(self._flush_scheduled_turn)
+        self._queued(len(buffer))
 
     def write_many(self, buffers: Iterable[Buffer]) -> None:
         """As `write`, for several buffers that belong together."""
@@ -98,7 +95,17 @@ class Pump(asyncio.BaseProtocol):
         queue = self._queue
         before = len(queue)
         queue += buffers
-        self._queued_bytes += sum(map(len, queue[before:]))
+        self._queued(sum(map(len, queue[before:])))
+
+    def write_early(self, buffers: Iterable[Buffer]) -> None:
+        """As `write_many`, but the first early bytes of a turn of the loop leave at once."""
+        self.write_many(buffers)
+        if not self._hurried and self._flush_scheduled:
+            self._hurried = True
+            self.flush()
+
+    def _queued(self, size: int) -> None:
+        self._queued_bytes += size
         if self._queued_bytes >= QUEUED_BYTES_MAX:
             self.flush()
         elif not self._flush_scheduled:
@@ -161,7 +168,7 @@ class Pump(asyncio.BaseProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
-        self.peer = _address(transport.get_extra_info("peername"))
+        self.peer = address_of(transport.get_extra_info("peername"))
         self.is_tls = transport.get_extra_info("ssl_object") is not None
         if self._closing:
             self._transport.abort()
@@ -225,7 +232,7 @@ class Pump(asyncio.BaseProtocol):
         handler.closed(self, self._error or exc)
 
     def _flush_scheduled_turn(self) -> None:
-        self._flush_scheduled = False
+        self._flush_scheduled = self._hurried = False
         self.flush()
 
     def flush(self) -> None:
@@ -276,10 +283,7 @@ class Pump(asyncio.BaseProtocol):
         """Whether a slow peer, from which the pump does not read, took bytes since the last tick."""
         if self._transport is None:
             return False
-        before, self._sent_bytes = (
-            self._sent_bytes,
-            self._written_bytes - self.unsent_bytes,
-        )
+        before, self._sent_bytes = self._sent_bytes, self._written_bytes - self.unsent_bytes
         return self._reading_paused and self._sent_bytes > before
 
     def _reschedule(self, delay_s: float, action: Callable[[], None]) -> None:
@@ -292,9 +296,3 @@ class Pump(asyncio.BaseProtocol):
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
-
-
-def _address(peername: Any) -> str:
-    if isinstance(peername, tuple) and len(peername) >= 2:
-        return f"[{peername[0]}]:{peername[1]}" if ":" in str(peername[0]) else f"{peername[0]}:{peername[1]}"
-    return str(peername or "unknown")

@@ -36,6 +36,17 @@ async def test_all_logs_share_one_sync() -> None:
         assert disk.count("commit") == before + 1
 
 
+async def test_readers_are_woken_before_the_callers_of_any_log_are_answered() -> None:
+    async with opened(DictDisk()) as storage:
+        told: list[str] = []
+        logs = [await storage.create(name) for name in (NAME, OTHER)]
+        for log in logs:
+            log.watch(lambda: told.append("reader"))
+            log.append(b"data", 1, 0, lambda entry, error: told.append("caller"))
+        await logs[0].flush()
+        assert told == ["reader", "reader", "caller", "caller"]
+
+
 async def test_times_of_entries_and_commits_are_counted() -> None:
     disk, timings = DictDisk(), Timings()
     storage = FileStorage(disk, clock=FixedClock(), timings=timings)

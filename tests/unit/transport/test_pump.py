@@ -91,6 +91,20 @@ async def test_writes_of_one_turn_become_one_write() -> None:
     assert tap.writes == [b"abcde"]
 
 
+async def test_early_bytes_leave_at_once_and_later_ones_of_the_turn_together() -> None:
+    pump, tap = server_pump(PumpRecorder())
+    pump.write(b"a")
+    pump.write_early([b"b", b"c"])
+    assert tap.writes == [b"abc"]
+    pump.write_early([b"d"])
+    pump.write_early([b"e"])
+    assert tap.writes == [b"abc"]
+    await asyncio.sleep(0)
+    assert tap.writes == [b"abc", b"de"]
+    pump.write_early([b"f"])
+    assert tap.writes == [b"abc", b"de", b"f"], "each turn has its early bytes"
+
+
 async def test_answers_leave_with_the_read_that_asked_for_them() -> None:
     def answer(pump: Pump, commands: list[Command]) -> None:
         for command in commands:

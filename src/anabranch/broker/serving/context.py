@@ -57,7 +57,8 @@ class ClientLink(Protocol):
 
     def write(self, buffer: bytes) -> None: ...
 
-    def write_many(self, buffers: Sequence[bytes]) -> None: ...
+    def deliver(self, buffers: Sequence[bytes]) -> None:
+        """Write deliveries, which leave before the other work of this turn of the loop is done."""
 
     def send(self, command: Message) -> None:
         """Queue one command that carries no entry."""

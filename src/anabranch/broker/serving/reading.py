@@ -164,7 +164,7 @@ class Reading(ABC):
     def _write(
         self, consumer: ServedConsumer, buffers: list[bytes], entries: int, messages: int, size: int
     ) -> None:
-        consumer.link.write_many(buffers)
+        consumer.link.deliver(buffers)
         consumer.entries_out += entries
         consumer.messages_out += messages
         consumer.bytes_out += size

@@ -70,7 +70,7 @@ class ServerConnection:
         self.ended = False
         """Whether the connection is gone; a producer or consumer that is still being made is dropped."""
         self.write: Callable[[bytes], None] = _discard
-        self.write_many: Callable[[Sequence[bytes]], None] = _discard
+        self.deliver: Callable[[Sequence[bytes]], None] = _discard
         self.address = ""
         self.client_version = ""
         self.peer_is_ours = False
@@ -97,7 +97,7 @@ class ServerConnection:
         assert isinstance(machine, ServerMachine)
         self._pump = self.pauses.pump = pump
         self.write = pump.write
-        self.write_many = pump.write_many
+        self.deliver = pump.write_early
         self.address, self.is_tls = pump.peer, pump.is_tls
         self.client_version = machine.peer_version
         self.peer_is_ours = self.wants_entry_metadata = machine.peer_is_ours

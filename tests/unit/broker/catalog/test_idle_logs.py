@@ -157,7 +157,7 @@ def parts_in_cycles() -> set[str]:
     return {kind.__qualname__ for kind in kinds if kind.__module__.startswith("anabranch.broker.serving")}
 
 
-async def test_an_unloaded_log_is_freed_without_a_garbage_collection(brokers: Brokers) -> None:
+async def parts_left_by_an_unloaded_log(brokers: Brokers) -> set[str]:
     await publish(brokers, b"0", b"1")
     await consume(brokers, 2)
     log = brokers[0].logs.require(LOG)
@@ -168,9 +168,15 @@ async def test_an_unloaded_log_is_freed_without_a_garbage_collection(brokers: Br
     try:
         await idle(brokers)
         assert [reference() for reference in watched] == [None, None]
-        assert parts_in_cycles() == set()
+        return parts_in_cycles()
     finally:
         gc.enable()
+
+
+async def test_an_unloaded_log_is_freed_without_a_garbage_collection(brokers: Brokers) -> None:
+    # The broker of an earlier test may be given up meanwhile and leave its own parts, but only once.
+    if await parts_left_by_an_unloaded_log(brokers):
+        assert await parts_left_by_an_unloaded_log(brokers) == set()
 
 
 async def test_a_call_that_waits_keeps_the_log(brokers: Brokers) -> None:

@@ -31,7 +31,7 @@ class FakeLink:
     def write(self, buffer: bytes) -> None:
         self.sent.append(buffer)
 
-    def write_many(self, buffers: Sequence[bytes]) -> None:
+    def deliver(self, buffers: Sequence[bytes]) -> None:
         self.sent += buffers
 
     def send(self, command: Message) -> None:

@@ -67,7 +67,10 @@ async def test_a_consumer_comes_back_before_the_broker_notices_its_dead_connecti
         assert old in registered, "the leader did not have to find out whether the connection is dead"
         await (await brokers.controller()).split(0)
         await brokers.publish(4, 1)
-        assert len(await consumer.receive_many(10, timeout=5)) == 4
+        received = 0
+        while messages := await consumer.receive_many(10, timeout=5):
+            received += len(messages)
+        assert received == 4
 
 
 async def test_the_name_of_a_dead_consumer_is_free_when_its_host_resets_the_connection(
