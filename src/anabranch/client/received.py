@@ -21,7 +21,7 @@ from anabranch.protocol.compression import UNCOMPRESSED_BYTES_MAX
 from anabranch.protocol.encryption import EncryptionContext, encrypted_columns
 from anabranch.protocol.entries import EncryptedEntryError, OpenEntry, open_entry
 from anabranch.protocol.gaps import is_gap
-from anabranch.protocol.outer import read_outer
+from anabranch.protocol.outer import EntryHead, read_metadata
 
 
 class Source(Protocol):
@@ -52,10 +52,13 @@ class Received:
     decode: Callable[[bytes], Any]
     """Decodes values; `WriterSchemas` replaces it if the schema of the writer decides."""
     _problem: AnabranchError | None
+    _head: EntryHead | None
+    """The metadata, until the entry is checked."""
     _open: OpenEntry | None
     """The entry after its check, until its messages are decoded."""
 
     __slots__ = (
+        "_head",
         "_open",
         "_problem",
         "batch_size",
@@ -118,7 +121,7 @@ class Received:
         """Indexes of acknowledged messages; `SegmentBuffer` has still to change the bits of the entry."""
         self.noted_by: object = None
         """The consumer that has acknowledged the noted messages; None without notes."""
-        self._problem = self._open = None
+        self._problem = self._head = self._open = None
         self._read_metadata()
         self.wanted = (1 << self.count) - 1
         """Bits of the messages to hand out; other messages were acknowledged or handed out before."""
@@ -127,15 +130,17 @@ class Received:
 
     def _read_metadata(self) -> None:
         try:
-            outer = read_outer(self.data)
+            metadata, _ = self._head = read_metadata(self.data)
         except AnabranchError as error:
             self._problem = error
             return
-        self.publish_time_ms, self.chunked = outer.publish_time, outer.chunked
-        if outer.marker:
+        self.publish_time_ms, self.chunked = metadata.publish_time, metadata.num_chunks_from_msg > 1
+        if metadata.HasField("marker_type"):
             self._problem = CorruptDataError("a marker, which no broker delivers")
-        elif outer.is_batch:
-            self._believe(outer.num_messages)
+        elif not isinstance(metadata.producer_name, str):
+            self._problem = CorruptDataError("an entry's producer name is not UTF-8")
+        elif metadata.HasField("num_messages_in_batch"):
+            self._believe(metadata.num_messages_in_batch)
 
     def _believe(self, claimed: int) -> None:
         """Take the number of messages that the metadata claims, if the entry has room for them."""
@@ -152,7 +157,7 @@ class Received:
 
     def replace_data(self, entry: bytes) -> None:
         """Take the decrypted entry."""
-        self.data, self.parts, self._problem, self._open = entry, (), None, None
+        self.data, self.parts, self._problem, self._head, self._open = entry, (), None, None, None
 
     def refuse(self, problem: AnabranchError) -> None:
         """Treat the content as one that cannot be decoded."""
@@ -205,10 +210,11 @@ class Received:
         """
         if self._problem is None and self.content is None:
             try:
-                self._open = open_entry(self.data, UNCOMPRESSED_BYTES_MAX)
+                self._open = open_entry(self.data, UNCOMPRESSED_BYTES_MAX, self._head)
             except AnabranchError as error:
                 self._problem = error
                 raise
+            self._head = None
             if self._open.surely_holds(self.count):
                 return
         self.columns()

@@ -28,8 +28,9 @@ from anabranch.protocol.columns import (
     sequence_id_of,
 )
 from anabranch.protocol.compression import decompress
-from anabranch.protocol.frames import checksum_ok, metadata_span
+from anabranch.protocol.frames import checksum_ok
 from anabranch.protocol.message_sizes import find_messages
+from anabranch.protocol.outer import EntryHead, read_metadata
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.speedups import holds_messages, split_messages
 
@@ -71,13 +72,13 @@ def decode_columns(entry: bytes, limit: int) -> Columns:
     return open_entry(entry, limit).columns()
 
 
-def open_entry(entry: bytes, limit: int) -> OpenEntry:
-    """Check an entry and uncompress its payload.
+def open_entry(entry: bytes, limit: int, head: EntryHead | None = None) -> OpenEntry:
+    """Check an entry and uncompress its payload; `head` is its metadata, if it was read before.
 
     Raises ChecksumError, CompressionError when the payload would exceed `limit` bytes or its own declared
     size, EncryptedEntryError, UnsupportedFeatureError for a chunk, and CorruptDataError for other damage.
     """
-    metadata, end = checked_metadata(entry)
+    metadata, end = checked_metadata(entry, head)
     if metadata.encryption_keys:
         raise EncryptedEntryError("the entry is encrypted; give the consumer encryption=Decrypt(...)")
     if metadata.num_chunks_from_msg > 1:
@@ -88,19 +89,14 @@ def open_entry(entry: bytes, limit: int) -> OpenEntry:
     return OpenEntry(metadata, entry, end)
 
 
-def checked_metadata(entry: bytes) -> tuple[pb.MessageMetadata, int]:
-    """The metadata of an entry and the offset of its payload; raises ChecksumError or CorruptDataError."""
+def checked_metadata(entry: bytes, head: EntryHead | None = None) -> EntryHead:
+    """The head of an entry, read now unless it is given; raises ChecksumError or CorruptDataError."""
     try:
         if not checksum_ok(entry):
             raise ChecksumError(f"an entry of {len(entry)} bytes does not match its checksum")
-        start, end = metadata_span(entry)
-        metadata = pb.MessageMetadata.FromString(entry[start:end])
-    except (DecodeError, RemoteProtocolError) as error:
-        raise CorruptDataError(f"the metadata of an entry cannot be read: {error}") from error
-    # FromString accepts a message that lacks required fields.
-    if not metadata.IsInitialized():
-        raise CorruptDataError("the metadata of an entry lacks a required field")
-    return metadata, end
+        return head or read_metadata(entry)
+    except RemoteProtocolError as error:
+        raise CorruptDataError(str(error)) from error
 
 
 def columns_of_single(metadata: pb.MessageMetadata, value: bytes) -> Columns:

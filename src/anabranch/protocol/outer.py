@@ -17,6 +17,9 @@ _parse_metadata = pb.MessageMetadata.FromString
 # The constructor of a named tuple is a Python function; this is the C call inside it.
 _new = tuple.__new__
 
+EntryHead = tuple[pb.MessageMetadata, int]
+"""The metadata of an entry, and the offset of its payload."""
+
 _DELIVER_AT_TAG = b"\x98\x01"
 
 
@@ -117,7 +120,7 @@ def read_slot(entry: bytes) -> int | None:
 
     Raises RemoteProtocolError when the metadata cannot be read.
     """
-    metadata = _metadata_of(entry)
+    metadata, _ = read_metadata(entry)
     if metadata.num_messages_in_batch > 1:
         return None
     key: str | bytes
@@ -137,7 +140,7 @@ def read_sample_key(entry: bytes) -> bytes | None:
 
     Raises RemoteProtocolError when the metadata cannot be read.
     """
-    metadata = _metadata_of(entry)
+    metadata, _ = read_metadata(entry)
     if metadata.HasField("sample_key"):
         return metadata.sample_key or None
     if metadata.HasField("ordering_key"):
@@ -150,12 +153,20 @@ def read_sample_key(entry: bytes) -> bytes | None:
     return key.encode() if isinstance(key, str) else key
 
 
-def _metadata_of(entry: bytes) -> pb.MessageMetadata:
+def read_metadata(entry: bytes) -> EntryHead:
+    """The metadata of an entry with its required fields, and the offset of its payload.
+
+    Raises RemoteProtocolError when the metadata cannot be read.
+    """
     start, end = metadata_span(entry)
     try:
-        return _parse_metadata(entry[start:end])
+        metadata = _parse_metadata(entry[start:end])
     except DecodeError as error:
         raise RemoteProtocolError(f"an entry's metadata cannot be read: {error}") from error
+    # FromString accepts a message that lacks required fields.
+    if not metadata.IsInitialized():
+        raise RemoteProtocolError("an entry's metadata lacks a required field")
+    return metadata, end
 
 
 def decoded_key(text: str) -> str | bytes:

@@ -118,19 +118,20 @@ class SegmentBuffer(AckSender):
         self.permits.use(cost)
         if self.intake is _RELEASED:
             return
-        held = self.held.get(entry.position)
-        if held:
-            entry.wanted &= ~held
+        position, held = entry.position, self.held
+        known = held.get(position, 0)
         # The broker may have sent the entry before these acknowledgements reached it.
-        entry.wanted &= self.acks.pending(entry.position)
+        wanted = entry.wanted & ~known & self.acks.pending(position)
         if self.floor is not None:
-            entry.wanted &= bits_after(self.floor, *entry.position)
-        if not entry.wanted or any(is_stale(entry) for is_stale in self.stale):
+            wanted &= bits_after(self.floor, *position)
+        entry.wanted = wanted
+        if not wanted or (self.stale and any(is_stale(entry) for is_stale in self.stale)):
             self.give_back(cost)
             return
-        self.give_back(cost - entry.wanted.bit_count())
+        if surplus := cost - wanted.bit_count():
+            self.give_back(surplus)
         if self.attachment.durable:
-            self.held[entry.position] = self.held.get(entry.position, 0) | entry.wanted
+            held[position] = known | wanted
         self.entries.append(entry)
         if len(self.entries) == 1:
             self.home._ready(self)
