@@ -165,21 +165,20 @@ class SegmentBuffer(AckSender):
         self._drop_orphans()
 
     def _look_for_end(self) -> None:
-        """Ask the broker whether the segment ends with the last delivery; no chunk follows its end.
+        """Ask the broker whether it has sent all entries of a sealed segment; no chunk follows then.
 
-        Only where entries come in the order of the segment: a broker may hold chunks of a stuck key back.
+        With a Shared subscription other consumers may have the other chunks.
         """
-        in_order = self.attachment.kind not in (pb.CommandSubscribe.Shared, pb.CommandSubscribe.Key_Shared)
-        if in_order and self._connection is not None and self._connection.is_ours:
+        has_all = self.attachment.kind != pb.CommandSubscribe.Shared
+        if has_all and self._connection is not None and self._connection.is_ours:
             asked = self._ask_for_last_message(self._connection)
             asked.add_done_callback(partial(self._end_found, self.newest))
 
     def _end_found(self, newest: LedgerEntry, answer: asyncio.Future[Any]) -> None:
-        if answer.cancelled() or answer.exception() is not None or newest != self.newest:
+        if answer.cancelled() or answer.exception() is not None:
             return
-        reply = answer.result()
-        last = reply.last_message_id
-        if reply.sealed and (last.ledgerId, last.entryId) == newest:
+        # An entry that the broker sent before its answer arrives before the answer.
+        if answer.result().all_sent and newest == self.newest:
             self.chunks.give_up_all()
             self._drop_orphans()
 

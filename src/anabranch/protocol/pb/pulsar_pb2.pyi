@@ -2608,6 +2608,7 @@ class CommandGetLastMessageIdResponse(_message.Message):
     LOG_ID_FIELD_NUMBER: _builtins.int
     TIME_MS_FIELD_NUMBER: _builtins.int
     INDEX_AFTER_FIELD_NUMBER: _builtins.int
+    ALL_SENT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     first_index: _builtins.int
     """Index of the oldest message still stored, index of the next one to be written, and whether there will be
@@ -2622,6 +2623,8 @@ class CommandGetLastMessageIdResponse(_message.Message):
     time_ms: _builtins.int
     """Answers to time_of_index, which the end lacks, and to index_after_ms, which is the next index at the end."""
     index_after: _builtins.int
+    all_sent: _builtins.bool
+    """The log is sealed, and no entry of it waits to be sent to a consumer of the subscription."""
     @_builtins.property
     def last_message_id(self) -> Global___MessageIdData: ...
     @_builtins.property
@@ -2642,10 +2645,11 @@ class CommandGetLastMessageIdResponse(_message.Message):
         log_id: _builtins.int | None = ...,
         time_ms: _builtins.int | None = ...,
         index_after: _builtins.int | None = ...,
+        all_sent: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_mark_delete_position", b"consumer_mark_delete_position", "first_index", b"first_index", "found_id", b"found_id", "found_index", b"found_index", "index_after", b"index_after", "last_message_id", b"last_message_id", "log_id", b"log_id", "next_index", b"next_index", "request_id", b"request_id", "sealed", b"sealed", "time_ms", b"time_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["all_sent", b"all_sent", "consumer_mark_delete_position", b"consumer_mark_delete_position", "first_index", b"first_index", "found_id", b"found_id", "found_index", b"found_index", "index_after", b"index_after", "last_message_id", b"last_message_id", "log_id", b"log_id", "next_index", b"next_index", "request_id", b"request_id", "sealed", b"sealed", "time_ms", b"time_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_mark_delete_position", b"consumer_mark_delete_position", "first_index", b"first_index", "found_id", b"found_id", "found_index", b"found_index", "index_after", b"index_after", "last_message_id", b"last_message_id", "log_id", b"log_id", "next_index", b"next_index", "request_id", b"request_id", "sealed", b"sealed", "time_ms", b"time_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_sent", b"all_sent", "consumer_mark_delete_position", b"consumer_mark_delete_position", "first_index", b"first_index", "found_id", b"found_id", "found_index", b"found_index", "index_after", b"index_after", "last_message_id", b"last_message_id", "log_id", b"log_id", "next_index", b"next_index", "request_id", b"request_id", "sealed", b"sealed", "time_ms", b"time_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -232,6 +232,28 @@ async def test_a_message_that_a_split_cut_off_does_not_hold_up_the_children(
         assert message.data == b"000007"
 
 
+async def test_a_message_that_a_split_cut_off_does_not_hold_up_consumers_that_share_its_segment(
+    brokers: Brokers,
+) -> None:
+    async with brokers.client() as one, brokers.client() as two:
+        consumers = [await subscribe(client, "stream") for client in (one, two)]
+        await asyncio.sleep(1)
+        producer = await one.create_producer(TOPIC)
+        await producer.send_many([b"%06d" % n for n in range(8)], keys=[f"k{n}" for n in range(8)])
+        before = [await take(consumer) for consumer in consumers]
+        assert all(before), "the consumers do not share the segment"
+        chunks = Chunks(await brokers.connect(), WHOLE)
+        await chunks.store("dead", 1, 0, 2)
+        await (await brokers.controller()).split(0)
+        await producer.send_many([b"%06d" % n for n in range(8, 16)], keys=[f"k{n}" for n in range(8)])
+        async with asyncio.timeout(10):
+            found: list[int] = []
+            while len(found) < 8:
+                for consumer in consumers:
+                    found += await take(consumer)
+        assert sorted(found) == list(range(8, 16))
+
+
 async def test_consumers_of_one_queue_lose_no_message_whose_chunks_they_share(brokers: Brokers) -> None:
     async with brokers.client() as one, brokers.client() as two:
         consumers = [await subscribe(client, "queue") for client in (one, two)]

@@ -170,6 +170,7 @@ async def last_message_id(connection: ServerConnection, command: pb.CommandGetLa
     if connection.peer_is_ours:
         response.first_index, response.next_index, response.sealed = first_index, next_index, sealed
         response.log_id = connection.services.logs.stores.identity(segment.store, log)
+        response.all_sent = log.sealed and subscription.reading.at_end
         _add_times(response, command, extent)
     if found is not None:
         response.found_index = found.index
