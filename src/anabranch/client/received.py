@@ -228,7 +228,7 @@ class Received:
                 # Several threads may decode an entry at the same time, with equal results.
                 content = (self._open or open_entry(self.data, UNCOMPRESSED_BYTES_MAX)).columns()
                 self.content = content if content.count == self.count else spread_rows(content, self.count)
-                self._open = None
+                self._head = self._open = None
             except AnabranchError as error:
                 self._problem = error
                 raise
