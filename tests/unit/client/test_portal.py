@@ -35,6 +35,15 @@ def test_a_call_raises_the_error_of_its_function(portal: Portal) -> None:
     assert portal.call("look", lambda: 1) == 1
 
 
+def test_the_exit_of_a_coroutine_reaches_its_caller_and_not_the_loop(portal: Portal) -> None:
+    async def leave() -> None:
+        raise SystemExit("enough")
+
+    with pytest.raises(SystemExit, match="enough"):
+        portal.run("leave", leave, 5)
+    assert portal.call("look", lambda: 1) == 1
+
+
 def test_a_call_in_the_thread_of_the_loop_is_refused_instead_of_waiting_for_itself(portal: Portal) -> None:
     with pytest.raises(InvalidConfigurationError, match="wait for itself"):
         portal.call("outer", lambda: portal.call("inner", int))

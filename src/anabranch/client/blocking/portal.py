@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine
@@ -14,6 +15,8 @@ from anabranch.client.options import Seconds
 from anabranch.errors import AlreadyClosedError, InvalidConfigurationError, OperationTimeoutError
 
 R = TypeVar("R")
+
+log = logging.getLogger("anabranch.client")
 
 END_S = 2.0
 """Longest time for cancelled tasks to end."""
@@ -141,7 +144,14 @@ class Portal:
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    loop.run_forever()
+    while True:
+        try:
+            loop.run_forever()
+            break
+        except BaseException as error:
+            # A loop hands SystemExit and KeyboardInterrupt of callbacks to its thread. The callers of a task
+            # get them too, but only if the loop runs on.
+            log.warning("%r in the thread of the client; the client goes on", error)
     loop.close()
 
 
