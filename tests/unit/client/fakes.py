@@ -24,7 +24,7 @@ from anabranch.client.produce.memory import Memory
 from anabranch.client.produce.preparing import Preparing
 from anabranch.client.produce.segment_producer import SegmentProducer
 from anabranch.client.schema import Schema
-from anabranch.errors import NotConnectedError
+from anabranch.errors import NotConnectedError, ProducerFencedError
 from anabranch.model.layout import Segment
 from anabranch.model.ranges import FULL
 from anabranch.protocol.commands import NO_ID, SendReceipt
@@ -185,6 +185,7 @@ class FakeHome:
         self.failures: list[Outgoing] = []
         self.sequence = -1
         self._role = RoleTrouble(lambda: "topic", is_refused_role)
+        self._fenced: ProducerFencedError | None = None
         self._preparing = Preparing(Schema.bytes(), self._clock)
         self._encryption: EntryEncryption | None = None
 

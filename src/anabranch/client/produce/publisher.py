@@ -35,6 +35,7 @@ from anabranch.errors import (
     AnabranchError,
     InvalidConfigurationError,
     MemoryBufferFullError,
+    ProducerFencedError,
 )
 from anabranch.model.names import TopicName
 from anabranch.protocol.compression import Compression
@@ -70,6 +71,8 @@ class Publisher(MessageAdding, Generic[T]):
         self._counter.last = -1 if options.initial_sequence_id is None else options.initial_sequence_id
         self._known = -1
         """The highest sequence id that was stored under this name before."""
+        self._fenced: ProducerFencedError | None = None
+        """The loss of exclusive access to another producer, which is final."""
         self._message_bytes_max = MESSAGE_BYTES_MAX - METADATA_BYTES_MAX
         self._failures = FailedBatches(str(topic))
         self._credit_waits = CreditWaits()

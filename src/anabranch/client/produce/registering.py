@@ -18,7 +18,7 @@ from anabranch.client.net.connection import BrokerConnection
 from anabranch.client.net.ends import ProducerEnd
 from anabranch.client.net.reconnector import SegmentOwner
 from anabranch.client.options import AccessMode
-from anabranch.errors import NotConnectedError, TopicNotFoundError
+from anabranch.errors import NotConnectedError, ProducerFencedError, TopicNotFoundError
 from anabranch.model.layout import Segment
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import MANAGED, SETTLE, pairs
@@ -61,7 +61,12 @@ class ProducerRegistration:
         return self.count > 0 or self._unanswered
 
     async def make(self, end: ProducerEnd) -> pb.CommandProducerSuccess | None:
-        """Register `end` with the owner; None if the registration was lost before this call could return."""
+        """Register `end` with the owner; None if the registration was lost before this call could return.
+
+        Raises ProducerFencedError, from then on at each call, when another producer took an exclusive access.
+        """
+        if self._home._fenced is not None:
+            raise ProducerFencedError(str(self._home._fenced))
         pool = self._home._pool
         connection = await self.owner.connection()
         command = self._command()
@@ -76,6 +81,7 @@ class ProducerRegistration:
             self._unanswered |= isinstance(error, (NotConnectedError, TimeoutError, asyncio.CancelledError))
             connection.producers.pop(producer_id, None)
             connection.send(pb.CommandCloseProducer(producer_id=producer_id, request_id=pool.next_id()))
+            self._note_fencing(error)
             raise
         if not connection.open or connection.producers.get(producer_id) is not end:
             return None
@@ -86,6 +92,13 @@ class ProducerRegistration:
         self.connection = connection
         self.schema_version = self._home._preparing.schema.registered(reply)
         return reply
+
+    def _note_fencing(self, error: BaseException) -> None:
+        """Remember that another producer took the access that this one had to the segment."""
+        # A new registration would take the access back from the producer that replaced this one.
+        held = self._topic_epoch is not None and self._home._options.access_mode != "shared"
+        if held and isinstance(error, ProducerFencedError):
+            self._home._fenced = error
 
     def _command(self) -> pb.CommandProducer:
         home, options = self._home, self._home._options
