@@ -226,7 +226,10 @@ class _String(_Registered[str]):
     def encode(self, value: str) -> bytes:
         if not isinstance(value, str):
             raise TypeError(f"the string schema takes text, not {type(value).__name__}")
-        return value.encode()
+        try:
+            return value.encode()
+        except UnicodeEncodeError as wrong:
+            raise SchemaError(f"the value has no form in UTF-8: {wrong}") from wrong
 
     def decode(self, data: bytes) -> str:
         try:
@@ -264,7 +267,10 @@ class _Number(_Registered[T]):
 
 class _AnyJson(Schema[Any]):
     def encode(self, value: Any) -> bytes:
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+        try:
+            return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+        except (ValueError, RecursionError) as wrong:
+            raise SchemaError(f"the value has no form in JSON: {wrong}") from wrong
 
     def decode(self, data: bytes) -> Any:
         try:

@@ -176,3 +176,16 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "fastavro", None)
     with pytest.raises(InvalidConfigurationError, match=r"fastavro: pip install 'anabranch\[avro\]'"):
         Schema.avro(SchemaLine)
+
+
+def test_values_without_a_stored_form_raise_the_error_of_schemas() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    cases: list[tuple[Schema[Any], Any]] = [
+        (Schema.string(), "\ud800"),
+        (Schema.json(), "\ud800"),
+        (Schema.json(), endless),
+    ]
+    for schema, value in cases:
+        with pytest.raises(SchemaError, match="no form"):
+            schema.encode(value)
