@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from types import NoneType
-from typing import TypeVar, cast
+from typing import TypeVar, cast, get_type_hints
 
 from anabranch.errors import InvalidConfigurationError
 
@@ -91,6 +91,12 @@ def listed(name: str, values: Iterable[object], kind: type[V], expected: str) ->
     for one in found:
         of_kind(name, one, kind, expected)
     return cast(tuple[V, ...], found)
+
+
+def refuse_unknown(given: Mapping[str, object], known: type) -> None:
+    """Raise TypeError, as Python does, for a keyword that the TypedDict `known` does not have."""
+    for name in given.keys() - get_type_hints(known).keys():
+        raise TypeError(f"unexpected keyword argument {name!r}")
 
 
 def texts(name: str, values: Iterable[str]) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Unpack, cast
 
+from anabranch.arguments import refuse_unknown
 from anabranch.client.consume.consumer_figures import figures_of
 from anabranch.client.consume.consumer_opening import ConsumerOpening
 from anabranch.client.consume.inbox import Inbox
@@ -29,7 +30,6 @@ from anabranch.client.options import (
     kept_pairs,
     parse_topic,
     positive,
-    refuse_unknown,
     seconds,
 )
 from anabranch.client.produce.memory import Memory, PublishContext

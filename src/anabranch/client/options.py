@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from random import Random
-from typing import Literal, TypedDict, get_args, get_type_hints
+from typing import Literal, TypedDict, get_args
 
 from anabranch.arguments import check_flag, check_number, check_optional, number_of, refused, whole
 from anabranch.client.encryption import Encrypt
@@ -164,12 +164,6 @@ class PublishOptions:
             bytes_max = min(self.batching.max_bytes, 2**20) if self.chunking else self.batching.max_bytes
             return replace(self.batching, max_bytes=bytes_max)
         return Batching() if self.batching else Batching(max_delay=0.0, max_messages=1)
-
-
-def refuse_unknown(given: Mapping[str, object], known: type) -> None:
-    """Raise TypeError, as Python does, for a keyword that the TypedDict `known` does not have."""
-    for name in given.keys() - get_type_hints(known).keys():
-        raise TypeError(f"unexpected keyword argument {name!r}")
 
 
 def seconds(name: str, value: Seconds, *, zero: bool = False) -> float:

@@ -56,6 +56,15 @@ async def test_a_timeout_is_a_number_of_seconds(timeout: Any) -> None:
         (lambda admin: admin.grant_on_topics([5]), "grants must be a list of TopicPermissions, not 5"),
         (lambda admin: admin.merge("orders", 5), "segments must be a list of segment ids, not 5"),
         (lambda admin: admin.merge("orders", "12"), "segments must be a list of segment ids, not '12'"),
+        (lambda admin: admin.split("orders", "0"), "segment must be a whole number of at least 0, not '0'"),
+        (lambda admin: admin.split("orders", 0, points="12"), "points must be a list of hashes, not '12'"),
+        (lambda admin: admin.split("orders", 0, parts="2"), "parts must be a whole number"),
+        (lambda admin: admin.split("orders", 0, by_traffic="no"), "by_traffic must be True or False"),
+        (
+            lambda admin: admin.rebucket("orders", 0, boundaries=5),
+            "boundaries must be a list of hashes",
+        ),
+        (lambda admin: admin.segment_stats("orders", None), "segment must be a whole number"),
         (lambda admin: admin.quotas(5), "of must be text, not 5"),
         (lambda admin: admin.set_quotas("acme", 5), "quotas must be a mapping, not 5"),
         (lambda admin: admin.lookup(5), "a topic name must be text, not 5"),
@@ -65,3 +74,24 @@ async def test_a_timeout_is_a_number_of_seconds(timeout: Any) -> None:
 def test_a_wrong_type_is_refused_with_its_name(call: Callable[[Any], Any], reason: str) -> None:
     with AdminClient(NOWHERE) as admin, pytest.raises(InvalidConfigurationError, match=reason):
         call(admin)
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda admin: admin.split("orders", 0, point=[100]), "point"),
+        (lambda admin: admin.rebucket("orders", 0, buckets=4), "buckets"),
+    ],
+)
+def test_a_mistyped_option_changes_no_layout(call: Callable[[Any], Any], name: str) -> None:
+    with (
+        AdminClient(NOWHERE) as admin,
+        pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"),
+    ):
+        call(admin)
+
+
+@pytest.mark.parametrize("kind", [AdminClient, AsyncAdminClient])
+def test_a_mistyped_argument_of_a_client_is_refused(kind: Any) -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'timeout'"):
+        kind(NOWHERE, timeout=5)

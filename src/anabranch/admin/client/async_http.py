@@ -23,6 +23,7 @@ from anabranch.admin.client.requests import (
     redirected,
     timeout_of,
 )
+from anabranch.arguments import refuse_unknown
 from anabranch.credentials.asking import checked_authentication, http_headers, renew
 from anabranch.credentials.authentication import Authentication
 from anabranch.errors import (
@@ -102,6 +103,7 @@ class AsyncHttpClient:
         authentication: Authentication | None = None,
         **tls: Unpack[TlsArguments],
     ) -> None:
+        refuse_unknown(tls, TlsArguments)
         self.url = admin_url(url)
         self._timeout_s = timeout_of("timeout_s", timeout_s)
         self._authentication = checked_authentication(authentication)

@@ -27,6 +27,7 @@ from anabranch.admin.client.requests import (
     redirected,
     timeout_of,
 )
+from anabranch.arguments import refuse_unknown
 from anabranch.credentials.asking import checked_authentication, http_headers, renew
 from anabranch.credentials.authentication import Authentication
 from anabranch.credentials.fetching import wait_for
@@ -101,6 +102,7 @@ class HttpClient:
         authentication: Authentication | None = None,
         **tls: Unpack[TlsArguments],
     ) -> None:
+        refuse_unknown(tls, TlsArguments)
         self.url = admin_url(url)
         self._timeout_s = self._call_timeout_s = timeout_of("timeout_s", timeout_s)
         self._authentication = checked_authentication(authentication)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypedDict
+
+from anabranch.arguments import check_flag, listed, refuse_unknown, whole
 
 
 class SplitOptions(TypedDict, total=False):
@@ -25,3 +27,41 @@ class RebucketOptions(TypedDict, total=False):
     by_traffic: bool
     """Whether buckets have equal loads instead of equal widths."""
     timeout: float | None
+
+
+def segment_id(segment: int) -> str:
+    """The id of a segment in a path."""
+    return str(whole("segment", segment))
+
+
+def split_query(how: SplitOptions) -> dict[str, object]:
+    """The parameters of a split; TypeError for an option that a split does not have."""
+    refuse_unknown(how, SplitOptions)
+    return {
+        "points": _hashes("points", how.get("points", ())),
+        "parts": _count("parts", how.get("parts")),
+        "byTraffic": _by_traffic(how.get("by_traffic", False)),
+    }
+
+
+def rebucket_query(how: RebucketOptions) -> dict[str, object]:
+    """As `split_query`, for a change of buckets."""
+    refuse_unknown(how, RebucketOptions)
+    return {
+        "bucketCount": _count("bucket_count", how.get("bucket_count")),
+        "boundaries": _hashes("boundaries", how.get("boundaries", ())),
+        "byTraffic": _by_traffic(how.get("by_traffic", False)),
+    }
+
+
+def _hashes(name: str, values: Iterable[int]) -> str | None:
+    return ",".join(map(str, listed(name, values, int, "a list of hashes"))) or None
+
+
+def _count(name: str, value: int | None) -> int | None:
+    return None if value is None else whole(name, value)
+
+
+def _by_traffic(value: bool) -> bool | None:
+    check_flag("by_traffic", value)
+    return value or None

@@ -6,7 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 from anabranch.aio import Backoff
-from anabranch.arguments import INT32_MAX, check_flag, check_function, check_optional, of_kind, whole
+from anabranch.arguments import (
+    INT32_MAX,
+    check_flag,
+    check_function,
+    check_optional,
+    of_kind,
+    refuse_unknown,
+    whole,
+)
 from anabranch.client.consume.attachment import (
     CheckpointOptions,
     OnAssignment,
@@ -25,7 +33,6 @@ from anabranch.client.options import (
     one_of,
     parse_topic,
     positive,
-    refuse_unknown,
     seconds,
 )
 from anabranch.errors import InvalidConfigurationError

@@ -8,10 +8,11 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol, TypedDict, TypeVar
 
 from anabranch.aio import Backoff
+from anabranch.arguments import refuse_unknown
 from anabranch.client.decide.key_lines import KeyLines
 from anabranch.client.message import Message
 from anabranch.client.net.connection_pool import ConnectionPool
-from anabranch.client.options import DeadLetter, Seconds, one_of, positive, refuse_unknown, seconds
+from anabranch.client.options import DeadLetter, Seconds, one_of, positive, seconds
 from anabranch.errors import InvalidConfigurationError
 
 T = TypeVar("T")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from anabranch.arguments import refuse_unknown
 from anabranch.client.consume.arguments import QUEUES_ONLY, QueueArguments
-from anabranch.client.options import one_of, refuse_unknown
+from anabranch.client.options import one_of
 from anabranch.errors import InvalidConfigurationError
 
 TopicsKind = Literal["queue", "stream"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
-from anabranch.arguments import check_optional, refused
+from anabranch.arguments import check_optional, refuse_unknown, refused
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.timeouts import PoolTimes
-from anabranch.client.options import ClientArguments, parse_service_url, refuse_unknown
+from anabranch.client.options import ClientArguments, parse_service_url
 from anabranch.credentials.asking import checked_authentication
 from anabranch.transport.tls import TLS_SCHEME
 from anabranch.transport.tls_arguments import tls_of

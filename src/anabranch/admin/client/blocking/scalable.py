@@ -8,7 +8,13 @@ from collections.abc import Iterable, Mapping
 from typing import Unpack
 
 from anabranch.admin.client.http_client import HttpClient
-from anabranch.admin.client.layout_options import RebucketOptions, SplitOptions
+from anabranch.admin.client.layout_options import (
+    RebucketOptions,
+    SplitOptions,
+    rebucket_query,
+    segment_id,
+    split_query,
+)
 from anabranch.admin.client.requests import (
     TopicLike,
     change,
@@ -103,7 +109,7 @@ class ScalableMethods(HttpClient):
 
     def segment_stats(self, topic: TopicLike, segment: int, *, timeout: float | None = None) -> TopicStats:
         """The stats of one segment, with its producers and consumers."""
-        path = scalable_path(topic, "segments", str(segment), "stats")
+        path = scalable_path(topic, "segments", segment_id(segment), "stats")
         return self.send(get(path, TopicStats), timeout)
 
     def why(self, topic: TopicLike, *, timeout: float | None = None) -> Explanation:
@@ -122,12 +128,8 @@ class ScalableMethods(HttpClient):
         >>> (admin.topic_metadata("orders")).epoch
         2
         """
-        query = {
-            "points": ",".join(map(str, how.get("points", ()))) or None,
-            "parts": how.get("parts"),
-            "byTraffic": how.get("by_traffic") or None,
-        }
-        path = scalable_path(topic, "split", str(segment))
+        query = split_query(how)
+        path = scalable_path(topic, "split", segment_id(segment))
         self.send(change("POST", path, query=query), how.get("timeout"))
 
     def merge(self, topic: TopicLike, segments: Iterable[int], *, timeout: float | None = None) -> None:
@@ -136,12 +138,8 @@ class ScalableMethods(HttpClient):
 
     def rebucket(self, topic: TopicLike, segment: int, **how: Unpack[RebucketOptions]) -> None:
         """Replace a segment by one with buckets of equal width or load, or with these boundaries."""
-        query = {
-            "bucketCount": how.get("bucket_count"),
-            "boundaries": ",".join(map(str, how.get("boundaries", ()))) or None,
-            "byTraffic": how.get("by_traffic") or None,
-        }
-        path = scalable_path(topic, "rebucket", str(segment))
+        query = rebucket_query(how)
+        path = scalable_path(topic, "rebucket", segment_id(segment))
         self.send(change("POST", path, query=query), how.get("timeout"))
 
     def auto_scale_policy(
