@@ -127,7 +127,9 @@ def _text_of(error: CycloptsError, app: App) -> str:
         return f"too many words: {' '.join(error.unused_tokens or ())}"
     if isinstance(error, MissingArgumentError) and error.keyword is not None:
         return f"{error.keyword} needs a value"
-    if isinstance(error, MissingArgumentError) and error.argument is not None and not error.unused_tokens:
+    # With a mistyped option among the words, the library names the option that may have been meant.
+    mistyped = any(word.startswith("-") for word in error.unused_tokens or ())
+    if isinstance(error, MissingArgumentError) and error.argument is not None and not mistyped:
         return f"{error.argument.name} is missing"
     if not isinstance(error, UnknownCommandError):
         return str(error)

@@ -212,6 +212,7 @@ def test_wrong_usage_leaves_with_2(arguments: list[str], capsys: pytest.CaptureF
         ("topic show", "TOPIC is missing"),
         ("topic split orders", "SEGMENT is missing"),
         ("subscription seek orders s", "--to is missing"),
+        ("schema add orders order.avsc", "--type is missing"),
         ("produce orders --key", "--key needs a value"),
         ("topic why orders 0 1", "too many words: 0 1"),
         ("consume orders --cuont 1", "Did you mean --count"),
