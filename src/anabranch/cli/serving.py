@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -70,7 +71,15 @@ def load_settings(options: ServeOptions) -> BrokerConfig:
     return config
 
 
+def check_packages() -> None:
+    """Raise ModuleNotFoundError if the admin API lacks a package; a ready broker imports them last."""
+    for name in ("prometheus_client", "starlette", "uvicorn"):
+        if find_spec(name) is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
 def run_broker(options: ServeOptions) -> int:
+    check_packages()
     config = load_settings(options)
     if config.workers > 1:
         from anabranch.supervisor import run as supervise

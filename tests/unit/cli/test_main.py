@@ -39,6 +39,18 @@ def test_serve_starts_without_the_parser_of_the_command_line() -> None:
     assert modules_after(code, PARSER) == []
 
 
+def test_a_broker_without_its_packages_begins_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    data = tmp_path / "data"
+    assert main(["serve", "--port", "0", "--http-port", "0", "--data", str(data)]) == 1
+    shown = capsys.readouterr()
+    assert "pip install 'anabranch[server]'" in shown.err
+    assert shown.out == ""
+    assert not data.exists()
+
+
 @pytest.mark.parametrize(
     ("words", "sets"),
     [
