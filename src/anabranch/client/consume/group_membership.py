@@ -18,7 +18,13 @@ from anabranch.client.decide.seeking import SeekMove, seek_command
 from anabranch.client.net.closing import Deadline, farewell
 from anabranch.client.net.registration import Registration, RegistrationOptions
 from anabranch.client.options import log
-from anabranch.errors import AnabranchError, ConsumerAssignError, ConsumerBusyError, TopicNotFoundError
+from anabranch.errors import (
+    AnabranchError,
+    ConsumerAssignError,
+    ConsumerBusyError,
+    MetadataError,
+    TopicNotFoundError,
+)
 from anabranch.model.assignment import UNCOUNTED, AssignedSegment, Assignment
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
@@ -96,9 +102,13 @@ class GroupMembership:
         """Have the leader delete the subscription, unless it has other members."""
         for source in self.home._sources.values():
             source.hang_up()
-        await self._registration.ask(
-            lambda id_, request: pb.CommandUnsubscribe(consumer_id=id_, request_id=request)
-        )
+        try:
+            await self._registration.ask(
+                lambda id_, request: pb.CommandUnsubscribe(consumer_id=id_, request_id=request)
+            )
+        except ConsumerBusyError as error:
+            # The leader let this member go before it refused, so that another attempt would not find it.
+            raise MetadataError(str(error)) from error
 
     def stop(self) -> None:
         """Wait for no acknowledgement of a segment any more."""
