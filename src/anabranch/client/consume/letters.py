@@ -117,7 +117,10 @@ class DeadLetters:
             await producer.send(entry.data, properties={**origin_properties(origin, {}), BAD_ENTRY: "whole"})
             return
         for index in entry.wanted_indexes():
-            await self.forward_one(Message(entry, index, 0), "redelivered too often")
+            message: Message[Any] = Message(entry, index, 0)
+            # The application does not see this delivery.
+            attempts = _deliveries(message) - 1
+            await self._send(message, "redelivered too often", attempts)
 
     def report(self, topic: str, error: AnabranchError) -> None:
         """Log a failure, once until it passes: each repetition of a letter fails in the same way."""
@@ -127,9 +130,11 @@ class DeadLetters:
 
     async def forward_one(self, message: Message[Any], reason: str) -> None:
         """Send one message, and why its handling was given up; as `forward`."""
+        await self._send(message, reason, _deliveries(message))
+
+    async def _send(self, message: Message[Any], reason: str, attempts: int) -> None:
         entry = message._entry
         producer = await self._sending(entry.source, schema_version_of(entry.data))
-        attempts = message.redelivery_count + reconsume_times(message.properties) + 1
         origin = origin_of(message, self._subscription)
         await pass_on(producer, message, dead_letter_properties(origin, message.properties, reason, attempts))
 
@@ -146,6 +151,11 @@ class DeadLetters:
             ) from error
         self._reported = ""
         return producer
+
+
+def _deliveries(message: Message[Any]) -> int:
+    """How often the message has been delivered, with the present delivery."""
+    return message.redelivery_count + reconsume_times(message.properties) + 1
 
 
 def origin_of(message: Message[Any], subscription: str) -> LetterOrigin:
