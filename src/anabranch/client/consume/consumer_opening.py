@@ -25,7 +25,7 @@ from anabranch.client.consume.runnable import RunnableConsumer
 from anabranch.client.consume.stream_consumer import AsyncStreamConsumer
 from anabranch.client.consume.topic_selection import TopicSelection
 from anabranch.client.consume.topics_consumer import AsyncTopicsConsumer
-from anabranch.client.consume.topics_options import TopicsKind, topics_arguments
+from anabranch.client.consume.topics_options import OwnLetters, TopicsKind, topics_arguments
 from anabranch.client.interceptors import Interceptor, checked_interceptors
 from anabranch.client.net.closing import Deadline
 from anabranch.client.net.topic_questions import TopicQuestions
@@ -113,7 +113,8 @@ class ConsumerOpening(TopicQuestions):
             return await opening(name, subscription, schema=schema, initial_position=start, **given)
 
         pool = self._connections()
-        selection = TopicSelection(pool, topics, namespace, property_filters)
+        letters = OwnLetters(subscription, given)
+        selection = TopicSelection(pool, topics, namespace, property_filters, letters)
         consumer: AsyncTopicsConsumer[V] = AsyncTopicsConsumer(
             pool, selection, validate_subscription(subscription), open_one
         )

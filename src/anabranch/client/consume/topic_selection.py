@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from anabranch.aio import TaskRegistry
 from anabranch.arguments import listed
+from anabranch.client.consume.topics_options import OwnLetters
 from anabranch.client.decide.topic_patterns import WantedTopics, wanted_topics
 from anabranch.client.net.classic_topics_watch import ClassicTopicsWatch
 from anabranch.client.net.connection_pool import ConnectionPool
@@ -26,10 +27,13 @@ class TopicSelection:
         topics: Iterable[str] | re.Pattern[str] | None,
         namespace: str | None,
         filters: Mapping[str, str] | None,
+        letters: OwnLetters,
     ) -> None:
+        """`letters` are left out of the topics that match."""
         self.changed = asyncio.Event()
         self.wanted: frozenset[str] = frozenset()
         self._chosen: WantedTopics | None = None
+        self._letters = letters
         self._watch: TopicsWatch | ClassicTopicsWatch | None = None
         self._others: ClassicTopicsWatch | None = None
         """The classic topics beside scalable ones, which are not read."""
@@ -66,7 +70,7 @@ class TopicSelection:
         """The names at first; `notify` is called when they change."""
         self._notify = notify
         if self._watch is not None and self._chosen is not None:
-            self.wanted = self._chosen.matching(await self._watch.open(tasks, within_s))
+            self.wanted = self._matching(self._chosen, await self._watch.open(tasks, within_s))
             if self._others is not None:
                 tasks.start(self._report_others(self._others, self._chosen), "look for classic topics")
         return self.wanted
@@ -93,6 +97,9 @@ class TopicSelection:
 
     def _listed(self, names: frozenset[str]) -> None:
         assert self._chosen is not None
-        self.wanted = self._chosen.matching(names)
+        self.wanted = self._matching(self._chosen, names)
         self.changed.set()
         self._notify()
+
+    def _matching(self, chosen: WantedTopics, names: frozenset[str]) -> frozenset[str]:
+        return self._letters.left_out(chosen.matching(names), chosen.matching)

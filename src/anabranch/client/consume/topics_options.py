@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from anabranch.arguments import refuse_unknown
 from anabranch.client.consume.arguments import QUEUES_ONLY, QueueArguments
-from anabranch.client.options import one_of
+from anabranch.client.options import DeadLetter, one_of, parse_topic
 from anabranch.errors import InvalidConfigurationError
 
 TopicsKind = Literal["queue", "stream"]
@@ -20,3 +21,34 @@ def topics_arguments(given: QueueArguments, kind: TopicsKind) -> dict[str, Any]:
         if kind == "stream" and name in given:
             raise InvalidConfigurationError(f'{name} needs kind="queue"')
     return dict(given)
+
+
+class OwnLetters:
+    """The topics of the letters that a consumer of several topics writes itself.
+
+    A pattern often matches them too. A consumer that read them would make letters of letters, each in a topic
+    of its own, without an end.
+    """
+
+    def __init__(self, subscription: str, given: Mapping[str, Any]) -> None:
+        dead, retry = given.get("dead_letter"), given.get("retry_topic")
+        named = (dead.topic if isinstance(dead, DeadLetter) else None, retry)
+        self._names = frozenset(str(parse_topic(name)) for name in named if isinstance(name, str))
+        self._endings: list[str] = []
+        if isinstance(dead, DeadLetter) and dead.topic is None:
+            self._endings.append("-DLQ")
+        if retry is True:
+            self._endings.append(f"-{subscription}-RETRY")
+
+    def left_out(
+        self, names: frozenset[str], matching: Callable[[frozenset[str]], frozenset[str]]
+    ) -> frozenset[str]:
+        """The names without those of letters of topics that match."""
+        sources = {
+            name: name.removesuffix(ending)
+            for name in names
+            for ending in self._endings
+            if name.endswith(ending) and not name.endswith(f"/{ending}")
+        }
+        read = matching(frozenset(sources.values()))
+        return names - self._names - {name for name, source in sources.items() if source in read}

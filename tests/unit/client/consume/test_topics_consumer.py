@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from anabranch import AsyncClient, AsyncTopicsConsumer
+from anabranch import AsyncClient, AsyncTopicsConsumer, Backoff, DeadLetter
 from anabranch.errors import AlreadyClosedError, InvalidConfigurationError, ReceiveTimeoutError
 from tests.harness.admin import Admin
 from tests.harness.cluster import Brokers
@@ -74,6 +74,50 @@ async def test_topics_of_a_pattern_come_and_go(brokers: Brokers) -> None:
         assert consumer.topics == (NAMES[0], NAMES[2])
         await publish(client, NAMES[2:], 3, 4)
         assert await take(consumer, "queue") == {NAMES[2]: [3]}
+
+
+LETTERS: list[dict[str, Any]] = [
+    {"dead_letter": DeadLetter(0)},
+    {"dead_letter": DeadLetter(0, topic="orders-dead")},
+    {"dead_letter": DeadLetter(0), "retry_topic": True},
+    {"dead_letter": DeadLetter(1), "retry_topic": "orders-again"},
+]
+
+
+@pytest.mark.parametrize("letters", LETTERS, ids=str)
+@pytest.mark.parametrize("topics", [re.compile("orders-.*"), None], ids=["pattern", "namespace"])
+async def test_the_letters_of_a_consumer_are_no_topics_of_its_own(
+    brokers: Brokers, topics: re.Pattern[str] | None, letters: dict[str, Any]
+) -> None:
+    async with brokers.client() as client:
+        await publish(client, NAMES[:1], 0, 1)
+        consumer = await client.subscribe_topics(
+            topics,
+            "s",
+            namespace="public/default",
+            initial_position="earliest",
+            redelivery=Backoff(0.1, 0.1),
+            **letters,
+        )
+        seen = 0
+        while messages := await consumer.receive_many(1, timeout=5.0):
+            seen += 1
+            if "retry_topic" in letters:
+                await consumer.reconsume_later(messages[0], delay=0.1)
+            else:
+                await consumer.negative_acknowledge(messages[0])
+            assert seen < 5
+        assert consumer.topics == (NAMES[0],)
+
+
+async def test_a_pattern_of_letters_reads_letters(brokers: Brokers) -> None:
+    async with brokers.client() as client:
+        dead = f"{NAMES[0]}-DLQ"
+        await publish(client, [dead, f"{dead}-DLQ", "topic://public/default/-DLQ"], 0, 1)
+        consumer = await client.subscribe_topics(
+            re.compile(".*-DLQ"), "s", initial_position="earliest", dead_letter=DeadLetter(3)
+        )
+        assert consumer.topics == ("topic://public/default/-DLQ", dead)
 
 
 @pytest.mark.parametrize("kind", ["queue", "stream"])
