@@ -167,6 +167,20 @@ def test_names_that_cannot_be_opened_are_refused(name: str) -> None:
             lambda client: client.subscribe_queue("t", "s", retry_topic="t"),
             "retry_topic must be another topic than topic://public/default/t",
         ),
+        (
+            lambda client: client.subscribe_queue(
+                "t", "s", retry_topic="u", dead_letter=DeadLetter(1, topic="public/default/u")
+            ),
+            "retry_topic must be another topic than that of dead letters",
+        ),
+        (
+            lambda client: client.subscribe_queue("t", "s", dead_letter=DeadLetter(1, topic="t")),
+            "the dead letter topic must be another topic than topic://public/default/t",
+        ),
+        (
+            lambda client: client.subscribe_stream("t", "s", dead_letter=DeadLetter(1, topic="t")),
+            "the dead letter topic must be another topic than topic://public/default/t",
+        ),
         (lambda client: client.subscribe_queue("t", "s", schema=str), "schema must be a schema"),
         (lambda client: client.create_checkpoint_consumer("t", start=b"bytes"), "start must be Checkpoint"),
     ],

@@ -147,6 +147,9 @@ class SubscriptionOptions:
 
     def __post_init__(self) -> None:
         one_of("initial_position", self.initial_position, InitialPosition)
+        dead = self.dead_letter
+        if dead is not None and dead.topic is not None and parse_topic(dead.topic) == self.topic:
+            raise InvalidConfigurationError(f"the dead letter topic must be another topic than {self.topic}")
 
     def attachment(self, kind: pb.CommandSubscribe.SubType.ValueType, consumer_name: str) -> Attachment:
         earliest = self.initial_position == "earliest"
@@ -197,6 +200,9 @@ class QueueOptions(SubscriptionOptions):
             raise InvalidConfigurationError(f"retry_topic must be True, False or a name, not {name!r}")
         if isinstance(name, str) and parse_topic(name) == self.topic:
             raise InvalidConfigurationError(f"retry_topic must be another topic than {self.topic}")
+        dead = None if self.dead_letter is None else self.dead_letter.topic
+        if isinstance(name, str) and dead is not None and parse_topic(name) == parse_topic(dead):
+            raise InvalidConfigurationError("retry_topic must be another topic than that of dead letters")
         if name and self.encryption is not None and self.dead_letter is None:
             # Messages that were encrypted must not end up readable in another topic.
             raise InvalidConfigurationError(
