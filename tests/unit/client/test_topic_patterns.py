@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -41,6 +42,12 @@ def test_a_namespace_alone_means_all_topics() -> None:
 def test_a_pattern_that_could_match_no_topic_is_refused(text: str) -> None:
     with pytest.raises(InvalidConfigurationError):
         wanted_topics(re.compile(text), None)
+
+
+def test_a_pattern_of_bytes_is_refused() -> None:
+    pattern: Any = re.compile(b"orders-.*")
+    with pytest.raises(InvalidConfigurationError, match="must be a pattern of text"):
+        wanted_topics(pattern, None)
 
 
 def test_other_kinds_and_other_namespaces_are_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from anabranch.arguments import of_kind
 from anabranch.errors import InvalidConfigurationError, UnsupportedFeatureError
 from anabranch.model.names import TopicName
 
@@ -43,6 +44,7 @@ def wanted_topics(pattern: re.Pattern[str] | None, namespace: str | None) -> Wan
             raise InvalidConfigurationError("give a list of topics, a compiled pattern, or a namespace")
         return WantedTopics(checked_namespace(namespace))
     text = pattern.pattern
+    of_kind("the pattern of topics", text, str, "a pattern of text")
     scheme = _SCHEME.match(text)
     if scheme is None:
         if "://" in text:
