@@ -148,9 +148,9 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
         try:
             loop.run_forever()
             break
-        except BaseException as error:
-            # A loop hands SystemExit and KeyboardInterrupt of callbacks to its thread. The callers of a task
-            # get them too, but only if the loop runs on.
+        except (SystemExit, KeyboardInterrupt) as error:
+            # A loop hands these two errors of callbacks to its thread. The callers of a task get them too, but
+            # only if the loop runs on.
             log.warning("%r in the thread of the client; the client goes on", error)
     loop.close()
 
