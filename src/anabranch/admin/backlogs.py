@@ -25,7 +25,7 @@ ENTRIES_MAX: Final = 1_000_000
 async def analyze(log: ServedLog, subscription: Subscription, start: object) -> BacklogAnalysis:
     """Count the pending entries and messages, from a message id on or all of them, without reading them."""
     acks, extent = subscription.cursor.acks, log.log.extent
-    first = acks.mark if start is None else max(acks.mark, ordinal_from(log.log, start))
+    first = acks.mark if start is None else max(acks.mark, ordinal_from(extent, start))
     end = extent.next_ordinal
     ordinal = first = acks.next_pending(max(first, extent.first_ordinal))
     entries = messages = 0

@@ -11,7 +11,7 @@ from anabranch.admin import stats
 from anabranch.admin.models.topics import MessageIdBody
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.errors import InvalidConfigurationError
-from anabranch.ledger.storage import SegmentLog
+from anabranch.ledger.storage import EntryPlaces
 from anabranch.model.ids import Position
 from anabranch.model.limits import check_properties
 
@@ -22,17 +22,17 @@ def last_id(segment: ServedLog) -> MessageIdBody:
     return stats.message_id(last, segment.partition)
 
 
-def ordinal_from(log: SegmentLog, start: object) -> int:
+def ordinal_from(places: EntryPlaces, start: object) -> int:
     """The ordinal of "earliest", "latest", None (latest) or a message id in a body."""
     if start is None or start == "latest":
-        return log.extent.next_ordinal
+        return places.next_ordinal
     if start == "earliest":
-        return log.extent.first_ordinal
+        return places.first_ordinal
     if isinstance(start, dict):
         ledger, entry = start.get("ledgerId"), start.get("entryId")
         if isinstance(ledger, int) and isinstance(entry, int):
-            ordinal = log.extent.ordinal_of(Position(ledger, entry))
-            return min(ordinal + _is_excluded(start), log.extent.next_ordinal)
+            ordinal = places.ordinal_of(Position(ledger, entry))
+            return min(ordinal + _is_excluded(start), places.next_ordinal)
     raise InvalidConfigurationError(
         'the body must be "earliest", "latest" or {"ledgerId": .., "entryId": ..}'
     )
@@ -40,7 +40,7 @@ def ordinal_from(log: SegmentLog, start: object) -> int:
 
 async def subscribe_from(segment: ServedLog, subscription: str, start: object) -> None:
     """Create a durable subscription at `start`, with the properties that a body has beside a message id."""
-    ordinal, properties = ordinal_from(segment.log, start), _properties_of(start)
+    ordinal, properties = ordinal_from(segment.log.extent, start), _properties_of(start)
     await segment.subscription(subscription, durable=True, ordinal=ordinal, properties=properties)
 
 
@@ -54,12 +54,12 @@ def _properties_of(start: object) -> dict[str, str]:
     return properties
 
 
-def end_after(log: SegmentLog, last: object) -> int:
+def end_after(places: EntryPlaces, last: object) -> int:
     """As `ordinal_from`; for a message id the ordinal after it, unless the id is excluded."""
     if isinstance(last, dict) and isinstance(last.get("entryId"), int):
         after = last["entryId"] + (not _is_excluded(last))
-        return ordinal_from(log, {"ledgerId": last.get("ledgerId"), "entryId": after})
-    return ordinal_from(log, last)
+        return ordinal_from(places, {"ledgerId": last.get("ledgerId"), "entryId": after})
+    return ordinal_from(places, last)
 
 
 def _is_excluded(place: Mapping[str, Any]) -> bool:

@@ -161,11 +161,11 @@ class Logs:
     async def seek(self, place: Place, subscription: str, to: object) -> None:
         """Move to "earliest", "latest", None (latest) or a message id."""
         found = await self._subscription(place, subscription)
-        await found.seek(ordinal_from(found.log, to))
+        await found.seek(ordinal_from(found.backing.places, to))
 
     async def seek_to_time(self, place: Place, subscription: str, timestamp_ms: int) -> None:
         found = await self._subscription(place, subscription)
-        await found.seek(found.log.extent.ordinal_at_time(timestamp_ms))
+        await found.seek(await found.backing.ordinal_at_time(timestamp_ms))
 
     async def entry(self, place: Place, ledger: int, entry: int) -> EntryBody:
         """One stored entry; NotFoundError if there is none."""
@@ -210,7 +210,7 @@ class Logs:
         """Acknowledge the messages up to a message id and that one too; without it if it is excluded."""
         log, found = await self._subscribed(place, subscription)
         with log.use.call():
-            await expire_up_to(found, end_after(log.log, to))
+            await expire_up_to(found, end_after(log.log.extent, to))
 
     async def properties(self, place: Place, subscription: str) -> Mapping[str, str]:
         """The properties that applications gave to a subscription."""

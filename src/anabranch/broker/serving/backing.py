@@ -18,7 +18,8 @@ class Backing:
     def __init__(self, cursor: Cursor, context: SubscriptionContext) -> None:
         self.cursor = cursor
         self.log: ReadableLog = context.log
-        self._extent: EntryPlaces = context.log.extent
+        self.places: EntryPlaces = context.log.extent
+        """The entries that the present consumers can read, also those that only a compaction has."""
         self._stored = context.log.extent
         self._compacted = context.compacted
         self.is_compacted = False
@@ -33,7 +34,7 @@ class Backing:
         """The entries for the next consumers, compacted or not."""
         self.is_compacted = compacted and self._compacted is not None
         found = self._compacted() if compacted and self._compacted is not None else self.log
-        self._extent = found.extent if self.is_compacted else self._stored
+        self.places = found.extent if self.is_compacted else self._stored
         return found
 
     @property
@@ -50,11 +51,17 @@ class Backing:
         """Bytes of the side logs."""
         return 0 if self._spilling is None else self._spilling.size_bytes
 
+    async def ordinal_at_time(self, time_ms: int) -> int:
+        """The first entry for the present consumers that was stored at that time or later."""
+        if self.is_compacted and self._compacted is not None:
+            return await self._compacted().ordinal_at_time(time_ms)
+        return self._stored.ordinal_at_time(time_ms)
+
     def pass_trimmed(self) -> Sequence[int]:
         """Count trimmed entries as acknowledged, unless they are spilled; returns them."""
-        first, mark = self._extent.first_ordinal, self.cursor.acks.mark
+        first, mark = self.places.first_ordinal, self.cursor.acks.mark
         # A trim keeps the last entry. A log without entries is being deleted, not drained.
-        if not mark < first < self._extent.next_ordinal:
+        if not mark < first < self.places.next_ordinal:
             return ()
         if isinstance(self.cursor, SpillingCursor):
             return self.cursor.pass_trimmed(first)

@@ -21,6 +21,9 @@ from anabranch.ledger.storage import Entry, SegmentLog
 from anabranch.model.ids import Position
 from anabranch.protocol.compression import UNCOMPRESSED_BYTES_MAX
 
+_SEARCHED_ENTRIES = 1000
+_SEARCHED_BYTES = 2**20
+
 
 class CompactedLog:
     """The reading side of a log and of the side log of its last compaction."""
@@ -104,6 +107,22 @@ class CompactedLog:
             return self._log.read_cached(max(ordinal, self.horizon), max_entries, max_bytes)
         end = min(at + max_entries, kept.log.extent.next_ordinal)
         return kept.read_cached(range(at, end), max_bytes)
+
+    async def ordinal_at_time(self, time_ms: int) -> int:
+        """Ordinal of the first entry that was stored at that time or later, or the end.
+
+        Of the entries that the log has dropped, those that a compaction kept count.
+        """
+        ordinal, first = self.first_ordinal, self._log.extent.first_ordinal
+        while ordinal < first:
+            entries = await self.read(ordinal, _SEARCHED_ENTRIES, _SEARCHED_BYTES)
+            if (found := next((one for one in entries if one.timestamp_ms >= time_ms), None)) is not None:
+                # The log finds its own entries by an index of times.
+                return min(found.ordinal, self._log.extent.ordinal_at_time(time_ms))
+            if not entries:
+                break
+            ordinal = entries[-1].ordinal + 1
+        return self._log.extent.ordinal_at_time(time_ms)
 
     async def read_each(self, ordinals: Sequence[int], max_bytes: int) -> Sequence[Entry]:
         return await self._log.read_each(ordinals, max_bytes)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from google.protobuf.message import Message
 
 from anabranch.broker.dispatch.keyed_strategies import ByLanes, KeyedStrategy, keyed_strategy
+from anabranch.broker.serving.compacted_log import CompactedLog
 from anabranch.broker.serving.log_use import LogUse
 from anabranch.broker.serving.rate_gates import Pauses
 from anabranch.broker.serving.throttles import Throttles, TopicThrottle
@@ -16,7 +17,7 @@ from anabranch.broker.serving.usage import Usage
 from anabranch.clock import Clock
 from anabranch.config.broker import BrokerConfig
 from anabranch.failpoints import Failpoints, NoFailpoints
-from anabranch.ledger.storage import ReadableLog, SegmentLog
+from anabranch.ledger.storage import SegmentLog
 from anabranch.model.drains import Ranges
 from anabranch.model.names import TopicName
 from anabranch.timings import TimeHistogram
@@ -161,5 +162,5 @@ class SubscriptionContext:
     sides: SideStorage
     report_drained: Callable[[str, Ranges], None]
     """Called with the name of a subscription and the slots that it has drained."""
-    compacted: Callable[[], ReadableLog] | None = None
+    compacted: Callable[[], CompactedLog] | None = None
     """The log as compacted readers see it; None in tests without compaction."""

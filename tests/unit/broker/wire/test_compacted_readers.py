@@ -182,3 +182,40 @@ async def test_an_unknown_topic_is_neither_compacted_nor_unloaded(brokers: Broke
     for call in ("compaction", "unload"):
         assert (await admin.ask("PUT", f"{CLASSIC}/{call}")).status == 404
     assert (await admin.ask("PUT", f"{SCALABLE}/unload")).status == 404
+
+
+async def trimmed(brokers: Brokers) -> WireClient:
+    """As `published`, compacted, with one entry more, and the log has dropped all entries before that."""
+    await published(brokers)
+    await compact(brokers)
+    # A broker begins a ledger when it starts, and a log drops whole ledgers.
+    await brokers.restart()
+    client = await brokers.connect()
+    await client.producer()
+    await client.publish_all([b"tail"], first=10, key="d")
+    log = brokers[0].stores.get("persistent://public/default/orders")
+    assert log is not None
+    await log.trim(log.extent.next_ordinal - 1)
+    assert log.extent.first_ordinal == log.extent.next_ordinal - 1
+    return client
+
+
+@pytest.mark.parametrize("durable", [True, False])
+async def test_a_seek_of_a_compacted_reader_finds_what_only_the_compaction_has(
+    brokers: Brokers, durable: bool
+) -> None:
+    client = await trimmed(brokers)
+    options: dict[str, Any] = {"subscription": "reader", "read_compacted": True}
+    await client.subscribe(durable=durable, **options)
+    first, second, last = await client.deliveries(3)
+    assert messages_of([first, second, last]) == [b"4", b"z", b"tail"]
+    at_first = pb.MessageIdData(ledgerId=first.ledger, entryId=first.entry)
+    at_second = pb.MessageIdData(ledgerId=second.ledger, entryId=second.entry)
+    earliest = pb.MessageIdData(ledgerId=2**64 - 1, entryId=2**64 - 1)
+    for place, found in ((earliest, 3), (at_first, 3), (at_second, 2), (0, 3)):
+        aim = {"message_publish_time": place} if place == 0 else {"message_id": place}
+        seek: Any = pb.CommandSeek(consumer_id=1, request_id=0, **aim)  # type: ignore[arg-type]
+        assert isinstance(await client.request(seek), pb.CommandSuccess)
+        client.inbox.clear()
+        await client.subscribe(durable=durable, **options)
+        assert messages_of(await client.deliveries(found)) == [b"4", b"z", b"tail"][-found:]

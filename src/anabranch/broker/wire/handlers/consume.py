@@ -143,10 +143,10 @@ async def seek(connection: ServerConnection, command: pb.CommandSeek) -> None:
         aim = command.message_publish_time if timed else Aim(place.ledger, place.entry, tuple(ack_set))
         await controller.seek_segment(subscription.name, segment.name.segment.id, aim)
     elif timed:
-        await subscription.seek(segment.log.extent.ordinal_at_time(command.message_publish_time))
+        await subscription.seek(await subscription.backing.ordinal_at_time(command.message_publish_time))
     else:
         remaining = bits_from_words(ack_set) if ack_set else None
-        await subscription.seek(segment.log.extent.ordinal_of(place), remaining)
+        await subscription.seek(subscription.backing.places.ordinal_of(place), remaining)
     segment.await_return(subscription)
     connection.send(pb.CommandSuccess(request_id=command.request_id))
 
