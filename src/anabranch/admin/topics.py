@@ -57,8 +57,20 @@ async def create_partitioned(call: Call) -> None:
 
 
 async def grow_partitions(call: Call) -> None:
-    count = _partition_count(await call.body(int))
-    await call.broker.classic.grow(call.classic(), count)
+    """Add partitions; they begin with the durable subscriptions of the others, as in Pulsar.
+
+    Producers find new partitions before consumers do, and what they send must wait for the consumers.
+    """
+    count, name = _partition_count(await call.body(int)), call.classic()
+    known = await call.once("known", lambda: classic_places(call))
+    await call.once("record", lambda: call.broker.classic.grow(name, count))
+    if name.is_live:
+        return
+    durable = await together(call.logs.kinds(place) for place in known)
+    places = await classic_places(call)
+    for subscription in sorted({one for part in durable for one in part}):
+        for place in places[len(known) :]:
+            await call.logs.create_subscription(place, subscription, "earliest")
 
 
 def _partition_count(count: int | None) -> int:

@@ -57,6 +57,17 @@ def test_partitions_are_served_by_their_owners_and_added_up(admin: Admin) -> Non
     assert [names for storage in admin.brokers.storages.values() for names in storage.names()] == []
 
 
+@two_brokers
+def test_new_partitions_have_the_durable_subscriptions_of_the_others(admin: Admin) -> None:
+    assert admin("PUT", f"{CLASSIC}/partitions", 2).status == 204
+    assert admin("PUT", f"{CLASSIC}/subscription/s", "latest").status == 204
+    assert admin("PUT", f"{CLASSIC}-partition-1/subscription/other", "latest").status == 204
+    assert admin("POST", f"{CLASSIC}/partitions", 5).status == 204
+    for index in range(2, 5):
+        assert admin("GET", f"{CLASSIC}-partition-{index}/subscriptions").json == ["other", "s"]
+    assert admin("GET", f"{CLASSIC}-partition-0/subscriptions").json == ["s"]
+
+
 def test_health_version_lists_and_lookups(admin: Admin) -> None:
     assert admin("GET", "/status.html").body == b"OK"
     assert admin("GET", "/admin/v2/brokers/health").body == b"ok"
