@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from anabranch.admin.answers import PreconditionFailedError
-from anabranch.admin.calls import Call, route
+from anabranch.admin.calls import NUMBER_MAX, Call, route
 from anabranch.admin.models.topics import (
     CursorPosition,
     MessageIdBody,
@@ -190,8 +190,16 @@ async def reset_to_time(call: Call) -> None:
 async def reset_to_id(call: Call) -> None:
     target = await call.body(object)
     places, name, _ = await subscribed_places(call)
+    if _names_an_entry(target) and len(await classic_places(call)) > 1:
+        raise NotAllowedError(f"{call.classic()} has partitions, and a message id is of one: name that one")
     for place in places:
         await call.logs.seek(place, name, target)
+
+
+def _names_an_entry(target: object) -> bool:
+    """Whether a place is an entry of one log, not the beginning or the end of any."""
+    ledger = target.get("ledgerId") if isinstance(target, dict) else None
+    return isinstance(ledger, int) and 0 <= ledger < NUMBER_MAX
 
 
 async def classic_places(call: Call, *, partitions: bool = True) -> list[Place]:

@@ -114,5 +114,10 @@ def test_a_message_id_does_not_fit_a_topic_with_partitions(admin: Admin) -> None
     admin("PUT", f"{parts}/partitions", 2)
     admin("PUT", f"{parts}/subscription/s", "earliest")
     assert admin("POST", f"{parts}/subscription/s/analyzeBacklog").status == 405
+    reset = f"{parts}/subscription/s/resetcursor"
+    assert admin("POST", reset, {"ledgerId": 1, "entryId": 0}).status == 405
+    assert admin("POST", reset, {"ledgerId": -1, "entryId": -1}).status == 204
+    assert admin("POST", reset, {"ledgerId": 2**63 - 1, "entryId": 2**63 - 1}).status == 204
+    assert admin("POST", reset, "earliest").status == 204
     assert admin("PUT", f"{parts}/subscription/s/properties", {"a": "1"}).status == 204
     assert admin("GET", f"{parts}/subscription/s/properties").json == {"a": "1"}
