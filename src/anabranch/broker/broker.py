@@ -13,7 +13,7 @@ from anabranch.broker.catalog.authorizer import Authorizer
 from anabranch.broker.catalog.classic_topics import ClassicTopics
 from anabranch.broker.catalog.idle_logs import IdleLogs
 from anabranch.broker.catalog.message_size import largest_message_bytes
-from anabranch.broker.catalog.policy_rounds import PolicyRounds, renew_producers
+from anabranch.broker.catalog.policy_rounds import PolicyRounds, follow_policies
 from anabranch.broker.catalog.producer_epochs import TopicEpochs
 from anabranch.broker.catalog.quotas import QuotaBook
 from anabranch.broker.catalog.schemas import SchemaRegistry
@@ -197,7 +197,7 @@ class Broker:
         self._tasks.spawn(UnledTopics(self.logs, self.controllers).run())
         policies = self.quotas.book.policies
         self._tasks.spawn(Trimming(self.stores, self.logs, self.clock, policies).run())
-        policies.changed = partial(renew_producers, self.logs, policies)
+        policies.changed = partial(follow_policies, self.logs, policies)
         rounds = PolicyRounds(self.logs, policies, self.clock.wall_ms, self.spawn, self.config.policy_check_s)
         self._tasks.spawn(rounds.run())
         self._tasks.spawn(UnusedLiveTopics(self.classic, self.logs, self.records).run())

@@ -109,10 +109,11 @@ class PolicyRounds:
                 log.compacting.start(self._spawn, log.use, self._wall_ms)
 
 
-def renew_producers(logs: ServedLogs, policies: PolicyBook, namespace: str | None) -> None:
-    """Disconnect the producers that were opened under other policies; their clients open them again.
+def follow_policies(logs: ServedLogs, policies: PolicyBook, namespace: str | None) -> None:
+    """Let connected clients follow policies that have changed, in one namespace or in all.
 
-    Those of one namespace, or all.
+    Producers that were opened under other policies are disconnected; their clients open them again.
+    Consumers stay, because a disconnected one would get its messages once more.
     """
     for log in logs.served:
         if namespace is None or log.name.namespace_name == namespace:
@@ -120,6 +121,9 @@ def renew_producers(logs: ServedLogs, policies: PolicyBook, namespace: str | Non
             if log.name.is_live:
                 now = replace(now, deduplicate=False)
             log.producers.renew(partial(_is_opened_under, now))
+            for subscription in log.subscriptions.values():
+                subscription.reading.limit(now.unacked_of_consumer_max, now.unacked_of_all_max)
+                subscription.schedule()
 
 
 def _is_opened_under(policies: TopicPolicies, producer: ServedProducer) -> bool:

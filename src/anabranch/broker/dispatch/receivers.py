@@ -50,6 +50,11 @@ class Receiver:
         """Whether it takes so little, or acknowledges so little, that it will soon get no more messages."""
         return self.permits <= self.window // 4 or self.unacked >= self.unacked_max // 2
 
+    def limit(self, unacked_max: int) -> None:
+        """Follow another limit of unacknowledged messages."""
+        self.unacked_max = unacked_max
+        self.blocked = self.unacked >= unacked_max
+
     def charge(self, messages: int) -> None:
         """Count an entry with this many messages as delivered."""
         self.permits -= messages

@@ -66,6 +66,10 @@ class PendingReading(Reading):
     def at_end(self) -> bool:
         return super().at_end and not self._returning
 
+    def limit(self, of_consumer: int, of_all: int) -> None:
+        super().limit(of_consumer, of_all)
+        self._blocked = self.unacked >= of_all
+
     def rewind(self) -> None:
         super().rewind()
         for consumer in self.consumers:

@@ -105,6 +105,12 @@ class Reading(ABC):
         """Messages of a delivered entry that are not acknowledged; 0 if that is not known."""
         return 0
 
+    def limit(self, of_consumer: int, of_all: int) -> None:
+        """Follow other limits of unacknowledged messages: of each consumer, and of all together."""
+        self.path.unacked_max = of_all
+        for consumer in self.consumers:
+            consumer.limit(of_consumer)
+
     def rewind(self) -> None:
         """Start again at the first entry that is not acknowledged."""
         self.next = self.path.cursor.acks.mark

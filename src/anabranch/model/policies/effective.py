@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from anabranch.model.policies.backlog import NO_QUOTA, BacklogQuota, quota_of
 from anabranch.model.policies.retention import FOR_EVER, Retention, retention_of
 from anabranch.model.policies.table import POLICIES, SUBSCRIPTION_TYPES
+
+_UNLIMITED: Final = 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,16 @@ class TopicPolicies:
     unacked_per_consumer: int = 0
     """0 is no limit."""
     unacked_per_subscription: int = 0
+
+    @property
+    def unacked_of_consumer_max(self) -> int:
+        """Most unacknowledged messages of one consumer, as a bound to compare with."""
+        return self.unacked_per_consumer or _UNLIMITED
+
+    @property
+    def unacked_of_all_max(self) -> int:
+        """As `unacked_of_consumer_max`, of all consumers of a subscription together."""
+        return self.unacked_per_subscription or _UNLIMITED
 
 
 def effective(policies: Mapping[str, Any], own: Mapping[str, Any], default: TopicPolicies) -> TopicPolicies:

@@ -153,3 +153,34 @@ async def test_unacknowledged_messages_of_a_consumer_and_a_subscription_are_limi
     await settle()
     assert max(sum(one.consumer_id == number for one in held) for number in (1, 2)) <= 3
     assert not client.has(type(held[0]))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("maxUnackedMessagesOnConsumer", pb.CommandSubscribe.Shared),
+        ("maxUnackedMessagesOnConsumer", pb.CommandSubscribe.Key_Shared),
+        ("maxUnackedMessagesOnSubscription", pb.CommandSubscribe.Shared),
+    ],
+)
+async def test_connected_consumers_follow_another_limit_of_unacknowledged_messages(
+    brokers: Brokers, name: str, kind: int
+) -> None:
+    await made(brokers)
+    client = await brokers.connect()
+    await client.producer()
+    await client.subscribe(TOPIC, kind=kind)
+    await set_policy(brokers, f"{CLASSIC}/{name}", 3)
+    await client.publish_all([b"%d" % n for n in range(20)])
+    await settle()
+    held = await client.deliveries(3)
+    assert not client.has(type(held[0]))
+    await set_policy(brokers, f"{CLASSIC}/{name}", 5)
+    await settle()
+    held += await client.deliveries(2)
+    assert not client.has(type(held[0]))
+    client.acknowledge(*held)
+    await settle()
+    await client.deliveries(5)
+    await set_policy(brokers, f"{CLASSIC}/{name}", 0)
+    await client.deliveries(10)

@@ -134,8 +134,8 @@ def _make_consumer(
     has_epoch = command.HasField("consumer_epoch") and command.consumer_epoch != NO_ID
     options = ConsumerOptions(
         priority=command.priority_level,
-        unacked_max=policies.unacked_per_consumer or 2**62,
-        unacked_of_all_max=policies.unacked_per_subscription or 2**62,
+        unacked_max=policies.unacked_of_consumer_max,
+        unacked_of_all_max=policies.unacked_of_all_max,
         epoch=command.consumer_epoch if has_epoch else None,
         metadata=metadata,
         connected_at_ms=services.clock.wall_ms(),
