@@ -36,9 +36,10 @@ class _NamespacePolicy:
         found = policies.get(FIELDS[self._name])
         if self._name == OLD_STRATEGY:
             return as_json(found)
-        if call.flag("applied"):
+        if call.flag("applied") or self._name == AUTO_UPDATE:
+            # As in Pulsar, this flag is always shown as it applies; Java's admin client fails on null.
             return as_json(_applied(self._name, call, {}, policies))
-        missing = {STRATEGY: UNDEFINED, AUTO_UPDATE: None, ENFORCED: False}[self._name]
+        missing = {STRATEGY: UNDEFINED, ENFORCED: False}[self._name]
         return as_json(missing if found is None else found)
 
     async def set(self, call: Call) -> None:
@@ -72,7 +73,8 @@ class _TopicPolicy:
         if call.flag("applied"):
             policies = (await call.topics.namespaces.load_namespace(call.namespace())).policies
             return as_json(_applied(self._name, call, own, policies))
-        return as_json(own.get(self._name))
+        # Java's admin client fails on a flag that is null.
+        return as_json(own.get(self._name, False if self._name == ENFORCED else None))
 
     async def set(self, call: Call) -> None:
         topic, value = await schema_topic(call), check_schema_policy(self._name, await call.body(object))

@@ -14,7 +14,7 @@ SCHEMAS = "/admin/v2/schemas/public/default/classic"
 NAMESPACE = "/admin/v2/namespaces/public/default"
 POLICIES = {
     "schemaCompatibilityStrategy": ("schema_compatibility_strategy", "FORWARD", "UNDEFINED"),
-    "isAllowAutoUpdateSchema": ("is_allow_auto_update_schema", False, None),
+    "isAllowAutoUpdateSchema": ("is_allow_auto_update_schema", False, True),
     "schemaValidationEnforced": ("schema_validation_enforced", True, False),
     "schemaAutoUpdateCompatibilityStrategy": (
         "schema_auto_update_compatibility_strategy",
@@ -141,6 +141,13 @@ def test_policies_of_namespaces_are_set_shown_and_removed(admin: Admin, name: st
         assert admin("PUT", "/admin/v2/namespaces/public/other", body).status == 412
     assert admin("DELETE", f"{NAMESPACE}/{name}").status == 204
     assert admin("GET", f"{NAMESPACE}/{name}").json == unset
+
+
+def test_flags_about_schemas_are_never_null(admin: Admin, topic: str) -> None:
+    assert admin("GET", f"{CLASSIC}/schemaValidationEnforced").json is False
+    assert admin("POST", f"{NAMESPACE}/schemaValidationEnforced", True).status == 204
+    assert admin("GET", f"{CLASSIC}/schemaValidationEnforced").json is False
+    assert admin("GET", f"{CLASSIC}/schemaValidationEnforced?applied=true").json is True
 
 
 def test_policies_of_topics_end_with_the_topic(admin: Admin, topic: str) -> None:
