@@ -24,6 +24,8 @@ class Backing:
         self._compacted = context.compacted
         self.is_compacted = False
         """Whether the present consumers read compacted."""
+        self._is_read = False
+        """Whether a consumer came since the log was loaded, so that it is known what consumers read."""
         self._spilling: Spilling | None = None
         if isinstance(cursor, DurableCursor):
             self.cursor = spilling = SpillingCursor(cursor, context.sides.get)
@@ -32,6 +34,7 @@ class Backing:
 
     def view(self, *, compacted: bool) -> ReadableLog:
         """The entries for the next consumers, compacted or not."""
+        self._is_read = True
         self.is_compacted = compacted and self._compacted is not None
         found = self._compacted() if compacted and self._compacted is not None else self.log
         self.places = found.extent if self.is_compacted else self._stored
@@ -60,6 +63,9 @@ class Backing:
     def pass_trimmed(self) -> Sequence[int]:
         """Count trimmed entries as acknowledged, unless they are spilled; returns them."""
         first, mark = self.places.first_ordinal, self.cursor.acks.mark
+        if not self._is_read and mark < first and self._compacted is not None:
+            # The consumers may read compacted when they come back.
+            first = min(first, self._compacted().first_ordinal)
         # A trim keeps the last entry. A log without entries is being deleted, not drained.
         if not mark < first < self.places.next_ordinal:
             return ()

@@ -219,3 +219,22 @@ async def test_a_seek_of_a_compacted_reader_finds_what_only_the_compaction_has(
         client.inbox.clear()
         await client.subscribe(durable=durable, **options)
         assert messages_of(await client.deliveries(found)) == [b"4", b"z", b"tail"][-found:]
+
+
+async def test_a_durable_compacted_subscription_keeps_its_backlog_while_it_has_no_consumer(
+    brokers: Brokers,
+) -> None:
+    client = await trimmed(brokers)
+    await client.subscribe(read_compacted=True)
+    first, *_ = await client.deliveries(3)
+    await client.acknowledge_durably(first, cumulative=True)
+    client.close()
+    await brokers.restart()
+    admin = Admin(brokers)
+    for _ in range(14):
+        # The log stays in use, so that a round of trimming looks at its subscriptions.
+        assert (await admin.ask("GET", f"{CLASSIC}/stats")).status == 200
+        await asyncio.sleep(5)
+    client = await brokers.connect()
+    await client.subscribe(read_compacted=True)
+    assert messages_of(await client.deliveries(2)) == [b"z", b"tail"]
