@@ -38,10 +38,25 @@ def ordinal_from(places: EntryPlaces, start: object) -> int:
     )
 
 
+def aim_from(places: EntryPlaces, start: object) -> tuple[int, int | None]:
+    """As `ordinal_from`; inside a batch also the messages of the entry that still count, as bits."""
+    index = start.get("batchIndex") if isinstance(start, dict) else None
+    if isinstance(start, dict) and isinstance(index, int) and index >= 0:
+        entry = ordinal_from(places, {"ledgerId": start.get("ledgerId"), "entryId": start.get("entryId")})
+        count, passed = places.count_of(entry), index + _is_excluded(start)
+        is_there = places.position_of(entry) == (start["ledgerId"], start["entryId"])
+        if is_there and 0 < passed < count:
+            return entry, (1 << count) - (1 << passed)
+    return ordinal_from(places, start), None
+
+
 async def subscribe_from(segment: ServedLog, subscription: str, start: object) -> None:
     """Create a durable subscription at `start`, with the properties that a body has beside a message id."""
-    ordinal, properties = ordinal_from(segment.log.extent, start), _properties_of(start)
-    await segment.subscription(subscription, durable=True, ordinal=ordinal, properties=properties)
+    (ordinal, left), properties = aim_from(segment.log.extent, start), _properties_of(start)
+    is_new = subscription not in segment.subscriptions
+    made = await segment.subscription(subscription, durable=True, ordinal=ordinal, properties=properties)
+    if is_new and left is not None:
+        await made.seek(ordinal, left)
 
 
 def _properties_of(start: object) -> dict[str, str]:

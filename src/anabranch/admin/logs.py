@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from anabranch.admin import lane_reports, stats, stored_messages
 from anabranch.admin.backlogs import analyze, replace_properties, size_after, skip_next
-from anabranch.admin.log_places import end_after, ordinal_from, subscribe_from
+from anabranch.admin.log_places import aim_from, end_after, subscribe_from
 from anabranch.admin.log_places import last_id as last_id_of
 from anabranch.admin.models.topics import (
     BacklogAnalysis,
@@ -161,7 +161,7 @@ class Logs:
     async def seek(self, place: Place, subscription: str, to: object) -> None:
         """Move to "earliest", "latest", None (latest) or a message id."""
         found = await self._subscription(place, subscription)
-        await found.seek(ordinal_from(found.backing.places, to))
+        await found.seek(*aim_from(found.backing.places, to))
 
     async def seek_to_time(self, place: Place, subscription: str, timestamp_ms: int) -> None:
         found = await self._subscription(place, subscription)

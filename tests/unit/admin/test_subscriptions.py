@@ -8,6 +8,7 @@ import pytest
 
 from tests.harness.admin import CLASSIC, Admin
 from tests.harness.cluster import Brokers
+from tests.harness.wire import batch
 
 NAME = "persistent://public/default/classic"
 SUB = f"{CLASSIC}/subscription/s"
@@ -121,3 +122,24 @@ def test_a_message_id_does_not_fit_a_topic_with_partitions(admin: Admin) -> None
     assert admin("POST", reset, "earliest").status == 204
     assert admin("PUT", f"{parts}/subscription/s/properties", {"a": "1"}).status == 204
     assert admin("GET", f"{parts}/subscription/s/properties").json == {"a": "1"}
+
+
+@pytest.mark.parametrize(
+    ("batch_index", "excluded", "left"),
+    [(0, False, 3), (1, False, 2), (1, True, 1), (2, True, 0), (-1, False, 3), (-1, True, 0)],
+)
+async def test_a_cursor_is_reset_into_a_batch_or_begins_there(
+    brokers: Brokers, batch_index: int, excluded: bool, left: int
+) -> None:
+    client, admin = await brokers.connect(), Admin(brokers)
+    await client.producer(NAME)
+    client.publish(b"", 0, entry=batch([b"a", b"b", b"c"], 0), messages=3)
+    stored = await client.receipt()
+    await client.publish_all([b"tail"], first=3)
+    assert (await admin.ask("PUT", SUB, "latest")).status == 204
+    aim: dict[str, object] = {"ledgerId": stored.ledger, "entryId": stored.entry}
+    aim |= {"batchIndex": batch_index, "isExcluded": excluded}
+    assert (await admin.ask("POST", f"{SUB}/resetcursor", aim)).status == 204
+    assert (await admin.ask("PUT", f"{SUB}2", aim)).status == 204
+    for subscription in (SUB, f"{SUB}2"):
+        assert (await admin.ask("POST", f"{subscription}/analyzeBacklog")).json["messages"] == left + 1
