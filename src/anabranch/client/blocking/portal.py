@@ -149,8 +149,8 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
             loop.run_forever()
             break
         except (SystemExit, KeyboardInterrupt) as error:
-            # A loop hands these two errors of callbacks to its thread. The callers of a task get them too, but
-            # only if the loop runs on.
+            # A loop hands these two errors of callbacks to its thread. The callers of a task get them too, if
+            # the loop runs on.
             log.warning("%r in the thread of the client; the client goes on", error)
     loop.close()
 
