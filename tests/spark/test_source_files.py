@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from anabranch.spark.pipelines.failures import PipelineError, spark_failures
 from anabranch.spark.pipelines.source_files import SourceFiles
 
 pytestmark = pytest.mark.timeout(300)
@@ -37,3 +40,26 @@ def test_a_file_or_a_given_base_path_gives_the_columns_that_it_has(spark: Any, b
     assert rows_of(SourceFiles(spark, f"{by_day}/day=1/a.csv", "csv", {})) == [{"n": "0"}]
     based = SourceFiles(spark, f"{by_day}/day=1/a.csv", "csv", {"basepath": str(by_day)})
     assert rows_of(based) == [{"n": "0", "day": 1}]
+
+
+def test_columns_that_only_some_parquet_files_have_are_read(spark: Any, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"n": [1]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"n": [2], "later": ["x"]}), tmp_path / "b.parquet")
+    files = SourceFiles(spark, str(tmp_path), "parquet", {})
+    assert rows_of(files) == [{"n": 1, "later": None}, {"n": 2, "later": "x"}]
+
+
+def test_csv_files_with_other_headers_are_refused_together(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("n,customer\n1,ann\n")
+    (tmp_path / "b.csv").write_text("customer,n\nbob,2\n")
+    with pytest.raises(PipelineError, match="CSV header does not conform"), spark_failures():
+        rows_of(SourceFiles(spark, str(tmp_path), "csv", {}))
+    by_place = rows_of(SourceFiles(spark, str(tmp_path), "csv", {"enforceschema": "true"}))
+    assert by_place == [{"n": "1", "customer": "ann"}, {"n": "bob", "customer": "2"}]
+
+
+def test_csv_files_whose_columns_lack_names_are_read(spark: Any, tmp_path: Path) -> None:
+    for number in (1, 2):
+        (tmp_path / f"{number}.csv").write_text(f",n,x,x\nindex,{number},y,z\n")
+    found = rows_of(SourceFiles(spark, str(tmp_path), "csv", {}))
+    assert found == [{"_c0": "index", "n": str(n), "x2": "y", "x3": "z"} for n in (1, 2)]

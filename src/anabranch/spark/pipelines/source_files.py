@@ -16,6 +16,16 @@ _DEFAULTS: Mapping[str, Mapping[str, str]] = {"csv": {"header": "true", **_STRIC
 """Options of Spark's readers; without `inferSchema`, every column of a CSV file stays the text that it is."""
 
 
+def has_made_up_names(columns: Sequence[str]) -> bool:
+    """Whether Spark may have changed names of a header line, which then differ from those in the files.
+
+    Spark calls a column without a name `_c` and its number, and adds their numbers to equal names.
+    """
+    plain = [name.lower().removesuffix(str(at)) for at, name in enumerate(columns)]
+    numbered = [base for base, name in zip(plain, columns, strict=True) if len(base) < len(name)]
+    return "_c" in numbered or len(set(numbered)) < len(numbered)
+
+
 class NewRows(NamedTuple):
     """Rows of a source that no earlier run of a load has read."""
 
@@ -75,7 +85,18 @@ class SourceFiles:
         # Spark looks for such columns below the paths that it is given, which are single files here.
         if root.is_directory() and not self._is_given("basePath"):
             reader = reader.option("basePath", root.url())
-        return reader.load(list(urls))
+        if self.format == "parquet" and not self._is_given("mergeSchema"):
+            # Spark would read the columns of one file, and leave out those that only other files have.
+            reader = reader.option("mergeSchema", "true")
+        frame = reader.load(list(urls))
+        if self._can_compare_headers(frame.columns, urls):
+            # Spark would give the names of one file to the columns of all files, by their place in a line.
+            frame = reader.option("enforceSchema", "false").schema(frame.schema).load(list(urls))
+        return frame
+
+    def _can_compare_headers(self, columns: Sequence[str], urls: Sequence[str]) -> bool:
+        given = any(map(self._is_given, ("enforceSchema", "singleVariantColumn")))
+        return self.format == "csv" and len(urls) > 1 and not given and not has_made_up_names(columns)
 
     def _root(self) -> str:
         """Return the path, or the directory that contains all files of a pattern."""
