@@ -11,6 +11,8 @@ from anabranch.spark.decide.evidence import is_counted
 from anabranch.spark.decide.lake import LakeCommit, LakeFile, Ranges, plan_joins
 from anabranch.spark.pipelines.cut_batches import EARLIEST, CutJson, batch_cuts, is_done
 from anabranch.spark.pipelines.failures import PipelineError
+from anabranch.spark.pipelines.files import Files
+from anabranch.spark.pipelines.job_states import claim_state
 from anabranch.spark.pipelines.lake_log import ABOUT, HOME, NOTHING, LakeLog
 from anabranch.spark.pipelines.places import LIMIT, READING, TopicPlace, place_of, refuse_options
 from anabranch.spark.pipelines.progress import Show, run_stream, showing
@@ -77,6 +79,7 @@ def archive(
     log.recover()
     about = open_lake(log, "archive", place, given.buckets)
     state = given.state or log.files.url(f"{HOME}/checkpoint")
+    claim_state(Files(spark, state), {"pipeline": "archive", "from": place.short_name})
     before = _total(log)
     stream = read_stream(
         spark,

@@ -15,6 +15,7 @@ from anabranch.spark.options import source_part, text_of
 from anabranch.spark.pipelines.archiving import COLUMNS, EVERYTHING, open_lake
 from anabranch.spark.pipelines.cut_batches import EARLIEST, CutJson, batch_cuts, is_done
 from anabranch.spark.pipelines.files import Files
+from anabranch.spark.pipelines.job_states import claim_state
 from anabranch.spark.pipelines.lake_log import HOME, NOTHING, LakeLog
 from anabranch.spark.pipelines.places import (
     FORMAT,
@@ -87,6 +88,7 @@ def compact_to_table(
     log.recover()
     about = open_lake(log, "compact", place, given.buckets)
     state = given.state or log.files.url(f"{HOME}/checkpoint")
+    claim_state(Files(spark, state), {"pipeline": "compact", "from": place.short_name})
     table = _Table(log, int(about["buckets"]), state)
     stream = _stream(spark, place, given, log.lake.cut)
     writer = stream.writeStream.foreachBatch(table.merge).option("checkpointLocation", state)
@@ -121,7 +123,9 @@ def compact_to_topic(
     check_source(place)
     names = (place.url, place.short_name, target.url, target.short_name)
     state = given.state or default_state("compact", *names)
-    send = _sender(target, f"compact-{identity(state, *names)}", Files(spark, state))
+    files = Files(spark, state)
+    claim_state(files, {"pipeline": "compact", "from": place.short_name, "to": target.short_name})
+    send = _sender(target, f"compact-{identity(state, *names)}", files)
     stream = _stream(spark, place, given, None)
     run = _run(stream.writeStream.foreachBatch(send).option("checkpointLocation", state), show, given, place)
     return CompactSummary(run.rows, run.seconds)

@@ -21,6 +21,7 @@ from anabranch.errors import InvalidConfigurationError
 from anabranch.spark.decide.progress import PipelineProgress
 from anabranch.spark.pipelines.failures import spark_failures
 from anabranch.spark.pipelines.files import Files
+from anabranch.spark.pipelines.job_states import claim_state
 from anabranch.spark.pipelines.load_sources import LoadSource, open_source
 from anabranch.spark.pipelines.places import (
     FORMAT,
@@ -107,6 +108,7 @@ def load(
     make_known(spark)
     state = given.state or default_state("load", source, place.url, place.short_name)
     files = Files(spark, state)
+    claim_state(files, {"pipeline": "load", "to": place.short_name})
     job = _Load(spark, files, loaded, place, given, f"load-{_job_of(files)}")
     with spark_failures(), showing(show, f"load into {place.short_name}") as display:
         # An interrupted run is completed first, with the rows that it read: the source may have changed.

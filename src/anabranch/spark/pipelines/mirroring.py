@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from anabranch.spark.pipelines.files import Files
+from anabranch.spark.pipelines.job_states import claim_state
 from anabranch.spark.pipelines.places import (
     READING,
     WRITING,
@@ -67,6 +69,8 @@ def mirror(
     rows = read_stream(spark, origin.url, origin.name, options=given).select(*COPIED)
     names = (origin.url, origin.short_name, copy.url, copy.short_name)
     state = options.state or default_state("mirror", *names)
+    job = {"pipeline": "mirror", "from": origin.short_name, "to": copy.short_name}
+    claim_state(Files(spark, state), job)
     writer = rows.writeStream.format(FORMAT).options(**written_as(copy))
     with showing(show, "mirror") as display:
         return run_stream(writer.option("checkpointLocation", state), display, follow=options.interval)

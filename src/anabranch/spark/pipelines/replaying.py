@@ -8,6 +8,8 @@ from typing import Any
 from anabranch.errors import InvalidConfigurationError
 from anabranch.spark.option_starts import START_OPTIONS
 from anabranch.spark.pipelines.archiving import COLUMNS, EVERYTHING
+from anabranch.spark.pipelines.files import Files
+from anabranch.spark.pipelines.job_states import claim_state
 from anabranch.spark.pipelines.lake_log import ABOUT, LakeLog
 from anabranch.spark.pipelines.places import (
     FORMAT,
@@ -166,11 +168,14 @@ def replay_to_topic(
     if place is not None:
         refuse_same(place, target, "replayed")
     check_target(target, (*WRITING, *ONCE), "replay")
+    log = open_archive(spark, archive)
     if place is not None:
-        check_source(checked_place(open_archive(spark, archive), place))
+        check_source(checked_place(log, place))
     source = ("", "") if place is None else (place.url, place.short_name)
     names = (archive, *source, target.url, target.short_name)
     state = given.state or default_state("replay", *names)
+    job = {"pipeline": "replay", "from": log.about({})["topic"], "to": target.short_name}
+    claim_state(Files(spark, state), job)
     limited = place is not None and place.gives(LIMIT)
     stream = replay_stream(spark, archive, place, {} if limited else {LIMIT: given.rows_per_commit})
     writer = (

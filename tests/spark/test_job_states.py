@@ -1,0 +1,55 @@
+"""A state directory belongs to one job: another job must not go on from its progress."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import anabranch
+from anabranch.errors import InvalidConfigurationError
+from anabranch.spark import pipelines
+from anabranch.spark.pipelines.files import Files
+from anabranch.spark.pipelines.job_states import claim_state
+from anabranch.testing.process import BrokerProcess
+
+pytestmark = pytest.mark.timeout(300)
+
+JOB = {"pipeline": "mirror", "from": "orders", "to": "copy"}
+
+
+def test_a_state_without_progress_goes_to_the_next_job(spark: Any, tmp_path: Path) -> None:
+    files = Files(spark, str(tmp_path / "state"))
+    claim_state(files, {**JOB, "to": "elsewhere"})
+    claim_state(files, JOB)
+    (tmp_path / "state" / "offsets").mkdir()
+    claim_state(files, JOB)
+    with pytest.raises(InvalidConfigurationError, match=r"another job .*, to copy.*; this one .*, to other"):
+        claim_state(files, {**JOB, "to": "other"})
+
+
+def test_no_pipeline_goes_on_from_the_progress_of_another_job(
+    spark: Any, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    with anabranch.Client(broker.url) as client:
+        client.create_producer("orders").send(b"1", key="a")
+    orders, other = (pipelines.TopicPlace(name, broker.url) for name in ("orders", "other"))
+    lake, rows, state = str(tmp_path / "lake"), tmp_path / "rows.csv", str(tmp_path / "state")
+    rows.write_text("n\n1\n")
+    pipelines.archive(spark, orders, lake, show=pipelines.silent)
+    (tmp_path / "state" / "offsets").mkdir(parents=True)
+    claim_state(Files(spark, state), JOB)
+    runs = [
+        lambda: pipelines.mirror(spark, orders, other, pipelines.MirrorOptions(state)),
+        lambda: pipelines.compact_to_topic(spark, orders, other, pipelines.CompactOptions(state=state)),
+        lambda: pipelines.compact_to_table(
+            spark, orders, str(tmp_path / "table"), pipelines.CompactOptions(state=state)
+        ),
+        lambda: pipelines.archive(spark, orders, lake, pipelines.ArchiveOptions(state=state)),
+        lambda: pipelines.replay_to_topic(spark, lake, orders, other, pipelines.ReplayOptions(state=state)),
+        lambda: pipelines.load(spark, str(rows), other, pipelines.LoadOptions(state=state)),
+    ]
+    for run in runs:
+        with pytest.raises(InvalidConfigurationError, match="has the progress of another job"):
+            run()
