@@ -104,6 +104,14 @@ def test_a_bounded_replay_ends_at_its_start_while_the_archive_goes_on(
     assert drain(again, reached)[0] == list(range(60, 90))
 
 
+def test_the_path_of_an_archive_may_have_any_letters(tmp_path: Path, topic: FileTopic) -> None:
+    archive = Archive(tmp_path / "é lake 100%41")
+    archive.add(20)
+    # Hadoop writes the path into a URL as it is.
+    reader = ReplayReader(f"file:{archive.root}", stream_of(topic), alone=True)
+    assert drain(reader, reader.initialOffset())[0] == list(range(20))
+
+
 def test_an_unbounded_replay_follows_the_archive(archive: Archive, topic: FileTopic) -> None:
     archive.add(20)
     reader = replay_of(archive, topic)

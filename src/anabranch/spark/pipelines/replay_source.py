@@ -191,9 +191,11 @@ class ArrowFiles:
         scheme, colon, rest = self._url.partition(":")
         if not colon:
             scheme, rest = "file", self._url
-        # Hadoop writes file:/path and names the connector of S3 s3a.
-        url = f"file:///{rest.lstrip('/')}" if scheme == "file" else f"{scheme.replace('s3a', 's3')}:{rest}"
-        system, path = fs.FileSystem.from_uri(url)
+        if scheme == "file":
+            # Hadoop writes file:/path, and leaves spaces and other letters as they are.
+            return fs.LocalFileSystem(), f"/{rest.strip('/')}"
+        # Hadoop names the connector of S3 s3a.
+        system, path = fs.FileSystem.from_uri(f"{scheme.replace('s3a', 's3')}:{rest}")
         return system, str(path).rstrip("/")
 
     def _names(self, directory: str) -> list[str]:
