@@ -11,6 +11,7 @@ import pytest
 from anabranch.client.bulk import BulkClient
 from anabranch.spark import pipelines
 from anabranch.spark.pipelines.failures import PipelineError
+from anabranch.spark.pipelines.lake_log import LakeLog
 from anabranch.testing.lies import HIDDEN
 from anabranch.testing.process import BrokerProcess
 
@@ -43,3 +44,13 @@ def test_bad_entries_stop_an_archive_unless_they_are_skipped(
     rows = pipelines.replay(spark, lake, lenient).orderBy("position").collect()
     assert [int(row.value) for row in rows] == list(range(20))
     assert rows[-1].position == 23
+
+
+def test_a_limit_of_the_session_leaves_the_files_of_a_lake_whole(spark: Any, tmp_path: Path) -> None:
+    rows = spark.range(4).selectExpr("id AS segment", "id AS position", "0 AS bucket").coalesce(1)
+    spark.conf.set("spark.sql.files.maxRecordsPerFile", "1")
+    try:
+        staged = LakeLog(spark, str(tmp_path)).stage(rows, ["bucket"])
+    finally:
+        spark.conf.unset("spark.sql.files.maxRecordsPerFile")
+    assert [one.rows for one in staged.files] == [4]

@@ -85,7 +85,9 @@ class LakeLog:
         """Write a DataFrame with `segment` and `position` into a new staging directory."""
         number = self.lake.next_number
         directory = f"{STAGED}/{number:08d}-{uuid.uuid4().hex}"
-        frame.write.partitionBy(*columns).option("compression", "zstd").parquet(self.files.url(directory))
+        # Files that a setting of the session keeps small would be joined without end.
+        writer = frame.write.option("compression", "zstd").option("maxRecordsPerFile", 0)
+        writer.partitionBy(*columns).parquet(self.files.url(directory))
         written = sorted(self.files.files_below(directory))
         if not written:
             self.files.delete(directory)
