@@ -37,6 +37,8 @@ def read_topics(options: GivenOptions) -> tuple[tuple[str, ...], TopicPattern | 
     if given[0] == "subscribePattern":
         return (), parse_pattern(text)
     names = [short_name(part) for part in _listed(given[0], text) if part.strip()]
+    if not names:
+        raise InvalidConfigurationError(f"option {given[0]} is {text!r}, which names no topic")
     if len(set(names)) < len(names):
         raise InvalidConfigurationError(f"option {given[0]} names a topic twice: {', '.join(names)}")
     return tuple(sorted(names)), None

@@ -211,10 +211,10 @@ def _header_pairs(pairs: list[dict[str, Any]] | None, *, as_base64: bool) -> Hea
     """Return the headers of a row in their order; a repeated key stays repeated."""
     found = []
     for pair in pairs or ():
-        key, value = pair["key"], pair["value"]
+        key, value = (None, None) if pair is None else (pair["key"], pair["value"])
         if key is None or value is None:
             raise InvalidConfigurationError(
-                "column headers holds a null key or value, which cannot be sent; remove it"
+                "column headers holds a null header, key or value, which cannot be sent; remove it"
             )
         raw = value.encode() if isinstance(value, str) else bytes(value)
         found.append((_header_text(key), b64encode(raw).decode() if as_base64 else _header_text(raw, key)))

@@ -47,6 +47,7 @@ def test_the_topic_may_be_given_in_four_ways(name: str) -> None:
         ({"topic": "orders"}, "subscribe and topic"),
         ({"subscribe": ""}, "none of them"),
         ({"subscribe": "orders,orders"}, "twice"),
+        ({"subscribe": ", ,"}, "names no topic"),
         ({"service.url": ""}, "service.url is required"),
         ({"startingOffsets": "soon"}, "earliest, latest"),
         ({"maxRecordsPerTrigger": "3", "maxOffsetsPerTrigger": "4"}, "mean the same"),

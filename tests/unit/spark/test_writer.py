@@ -156,9 +156,10 @@ def test_headers_become_properties() -> None:
     [
         ([{"key": "a", "value": b"\xff"}], "'a' is not text.*binaryHeaders=base64"),
         ([{"key": "a", "value": None}], "null"),
+        ([None], "a null header"),
     ],
 )
-def test_headers_without_a_wire_form_are_refused(pairs: list[dict[str, Any]], words: str) -> None:
+def test_headers_without_a_wire_form_are_refused(pairs: list[dict[str, Any] | None], words: str) -> None:
     batch = pa.record_batch({"value": pa.array([b"a"]), "headers": pa.array([pairs], HEADERS)})
     with pytest.raises(InvalidConfigurationError, match=words):
         outgoing_rows(batch, options(topic="t"))
