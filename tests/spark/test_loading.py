@@ -158,6 +158,30 @@ def test_a_load_whose_state_was_deleted_sends_all_rows_again(
     assert received(broker, "reloaded") == expected([*range(50), *range(60)])
 
 
+def test_a_nested_value_is_sent_as_json(spark: Any, broker: BrokerProcess, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"id": [1], "order": {"n": 1, "name": "\u00e9"}}\n')
+    place = pipelines.TopicPlace("nested", broker.url)
+    options = pipelines.LoadOptions(key="id", value="order", state=str(tmp_path / "state"))
+    pipelines.load(spark, str(tmp_path / "a.json"), place, options, pipelines.silent)
+    with anabranch.Client(broker.url) as client:
+        found = messages_by_key(client, "nested")
+    assert {key: [json.loads(one.data) for one in messages] for key, messages in found.items()} == {
+        "[1]": [{"n": 1, "name": "\u00e9"}]
+    }
+
+
+def test_a_time_that_cannot_be_sent_leaves_the_load_as_it_was(
+    spark: Any, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    source, place = tmp_path / "a.csv", pipelines.TopicPlace("early", broker.url)
+    options = pipelines.LoadOptions(event_time="at", state=str(tmp_path / "state"))
+    source.write_text("at\n2026-01-01T00:00:00Z\n1969-12-31T23:59:59Z\n")
+    with pytest.raises(PipelineError, match="column at holds a time before 1970"):
+        pipelines.load(spark, str(source), place, options, pipelines.silent)
+    source.write_text("at\n2026-01-01T00:00:00Z\n")
+    assert pipelines.load(spark, str(source), place, options, pipelines.silent).rows == 1
+
+
 def test_a_source_without_files_is_named(spark: Any, broker: BrokerProcess, tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     place = pipelines.TopicPlace("none", broker.url)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from anabranch.errors import InvalidConfigurationError
 from anabranch.spark.decide.progress import PipelineProgress
-from anabranch.spark.pipelines.failures import spark_failures
+from anabranch.spark.pipelines.failures import PipelineError, spark_failures
 from anabranch.spark.pipelines.files import Files
 from anabranch.spark.pipelines.job_states import claim_state
 from anabranch.spark.pipelines.load_sources import LoadSource, open_source
@@ -175,8 +175,18 @@ class _Load:
         if not written:
             return []
         frame = self.spark.read.parquet(self.files.url(directory))
-        counts = frame.groupBy(sql.col("_metadata.file_name").alias("file")).count().collect()
-        rows_of = {row.file: row["count"] for row in counts}
+        first_time = sql.min("eventTime") if self.given.event_time else sql.lit(None).cast("timestamp")
+        found = (
+            frame.groupBy(sql.col("_metadata.file_name").alias("file"))
+            .agg(sql.count("*").alias("rows"), sql.unix_millis(first_time).alias("first_ms"))
+            .collect()
+        )
+        if any(row.first_ms is not None and row.first_ms < 0 for row in found):
+            # The sink would refuse these rows in every run, because a run sends first what it has planned.
+            raise PipelineError(
+                f"column {self.given.event_time} holds a time before 1970, which cannot be sent as event time"
+            )
+        rows_of = {row.file: row.rows for row in found}
         first = sum(1 for _ in self.steps())
         ordered = sorted((name for name in written if rows_of.get(name)), key=_file_order)
         return [LoadStep(first + at, f"{directory}/{name}", rows_of[name]) for at, name in enumerate(ordered)]
@@ -253,8 +263,12 @@ def _order(part: str) -> Any:
 def _bytes(frame: Any, name: str) -> Any:
     from pyspark.sql import functions as sql
 
-    column = sql.col(_quoted(name))
-    return column if dict(frame.dtypes)[name] == "binary" else column.cast("string").cast("binary")
+    column, kind = sql.col(_quoted(name)), dict(frame.dtypes)[name]
+    if kind == "binary":
+        return column
+    # Spark's own text of a struct, such as {1, a}, has no names and cannot be read again.
+    nested = kind.startswith(("struct<", "array<", "map<", "variant"))
+    return (sql.to_json(column) if nested else column.cast("string")).cast("binary")
 
 
 def _quoted(name: str) -> str:
