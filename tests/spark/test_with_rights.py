@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 
 from anabranch import AuthenticationToken, Client
+from anabranch.errors import AuthorizationError
+from anabranch.spark import pipelines
 from anabranch.testing.process import BrokerProcess
+from tests.harness.rights import RIGHTS
 from tests.harness.security import SECURE, token_for
 
 pytestmark = pytest.mark.timeout(600)
@@ -84,3 +87,15 @@ def test_a_wrong_token_fails_the_query_with_the_reason_and_without_the_token(
     with pytest.raises(Exception, match="AuthenticationError") as raised:
         frame.load().collect()
     assert wrong not in str(raised.value)
+
+
+def test_a_load_without_the_right_to_write_fails_before_it_orders_rows(spark: Any, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    (tmp_path / "rows.csv").write_text("n\n1\n")
+    with BrokerProcess(tmp_path / "data", RIGHTS) as broker:
+        place = pipelines.TopicPlace("orders", broker.url, {"client.auth.token": TOKEN})
+        options = pipelines.LoadOptions(state=str(state))
+        with pytest.raises(AuthorizationError, match="needs the right to produce"):
+            pipelines.load(spark, str(tmp_path / "rows.csv"), place, options, pipelines.silent)
+    assert not (state / "ordered").exists()
+    assert not (state / "plans").exists()

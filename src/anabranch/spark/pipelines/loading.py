@@ -35,6 +35,7 @@ from anabranch.spark.pipelines.places import (
 from anabranch.spark.pipelines.progress import Show, patiently, showing
 from anabranch.spark.pipelines.sessions import make_known
 from anabranch.spark.pipelines.source_files import NewRows
+from anabranch.spark.pipelines.stored_topics import check_sink
 
 JOB = "job.json"
 """The file of the state directory with the name of the load."""
@@ -149,6 +150,7 @@ class _Load:
         new = self.source.new_rows(known)
         if new is None:
             return 0
+        check_sink(self.place, self.sink)
         number = len(self._plans())
         steps = self._put_in_order(number, new)
         self.files.create_json(f"plans/{number:08d}.json", {"v": 1, "files": new.read, "steps": steps})

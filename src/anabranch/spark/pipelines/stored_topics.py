@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
 from anabranch.errors import InvalidConfigurationError, TopicNotFoundError
 from anabranch.spark.decide.offsets import Cut, TopicCut, encode
 from anabranch.spark.decide.topology import Slice, Topology
 from anabranch.spark.live import close_sessions
-from anabranch.spark.options import SourceOptions, read_source_options, text_of
+from anabranch.spark.options import SourceOptions, read_sink_options, read_source_options, text_of
 from anabranch.spark.pipelines.places import READING, TopicPlace, place_of, refuse_options
 from anabranch.spark.source import AnabranchSource
 from anabranch.spark.topics import StoredEntry, TopicReader
@@ -71,6 +72,21 @@ def check_source(place: TopicPlace) -> None:
     except TopicNotFoundError:
         if not read_source_options(place.to_read()).wait_for_topic:
             raise
+
+
+def check_sink(place: TopicPlace, sink: str) -> None:
+    """Raise an error that names the reason if rows cannot be staged in a sink, before the work on the rows.
+
+    The logs of the sink are made if they are missing. The right to write to the topic itself, which the role
+    usually gets with that to write to the logs beside it, is not checked.
+    """
+    options = read_sink_options(place.to_write(delivery="exactly-once", sinkId=sink))
+    service = AnabranchSource({}).service(options.service_url, options.client)
+    try:
+        opened = service.sink(options.sink_namespace, sink)
+        opened.stager(f"check-{uuid4().hex}", options.flush_bytes, options.compression).close()
+    finally:
+        close_sessions()
 
 
 def stored_topic(topic: TopicPlace | str, source: type[AnabranchSource] = AnabranchSource) -> TopicSnapshot:
