@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def test_no_pipeline_goes_on_from_the_progress_of_another_job(
     pipelines.archive(spark, orders, lake, show=pipelines.silent)
     (tmp_path / "state" / "offsets").mkdir(parents=True)
     claim_state(Files(spark, state), JOB)
-    runs = [
+    runs: list[Callable[[], object]] = [
         lambda: pipelines.mirror(spark, orders, other, pipelines.MirrorOptions(state)),
         lambda: pipelines.compact_to_topic(spark, orders, other, pipelines.CompactOptions(state=state)),
         lambda: pipelines.compact_to_table(

@@ -77,6 +77,8 @@ def source_schema(*, event_time: bool, headers: bool, key_hash: bool, producer: 
 def check_source_schema(schema: Any, values: ValueOptions | None = None) -> None:
     """Refuse columns that the source cannot fill, when Spark plans the query and not when it runs."""
     columns = COLUMNS if values is None else decoded_columns(schema, values)
+    if values is not None and CORRUPT in schema.names and "value" not in schema.names:
+        raise InvalidConfigurationError(f"column {CORRUPT} is filled together with value; add that column")
     seen = set()
     for column in schema.fields:
         kind = columns.get(column.name)

@@ -102,6 +102,12 @@ def test_a_query_without_the_value_decodes_nothing(topic: FileTopic) -> None:
     assert read(topic, schema, valueFormat="json", valueSchema="id bigint") == [{"key": b"a"}]
 
 
+def test_bad_bytes_without_the_value_are_refused_at_planning(topic: FileTopic) -> None:
+    schema = struct(key=BinaryType(), _corrupt_record=BinaryType())
+    with pytest.raises(InvalidConfigurationError, match="_corrupt_record is filled together with value"):
+        read(topic, schema, valueFormat="json", valueSchema="id bigint", badRows="column")
+
+
 def test_a_stream_decodes_too(topic: FileTopic) -> None:
     topic.send([("a", b'{"id": 1}')])
     reader = source(topic, valueFormat="json", startingOffsets="earliest").streamReader(json_schema())
