@@ -6,16 +6,15 @@ Spark passes option names in lower case. This module must not know how an option
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from anabranch.errors import InvalidConfigurationError
-from anabranch.model.names import TopicName, validate_subscription
+from anabranch.model.names import validate_subscription
 from anabranch.spark.decide.offsets import Start
-from anabranch.spark.decide.sink_logs import checkpoint_sink, is_job_sink
 from anabranch.spark.decide.topic_names import TopicPattern, short_name
+from anabranch.spark.option_sinks import check_repetition, sink_place
 from anabranch.spark.option_starts import (
     END_OPTIONS,
     START_OPTIONS,
@@ -219,7 +218,8 @@ def read_sink_options(given: Mapping[str, str], *, streaming: bool = False) -> S
     # The options of a view or table name the topic as for reading.
     topic = options.text("topic") or options.text("path") or options.text("subscribe")
     name = None if topic is None else short_name(topic)
-    namespace, sink_id = _sink_place(options, name)
+    namespace, sink_id = sink_place(options, name)
+    check_repetition(options, None if streaming or not exactly_once else sink_id)
     return SinkOptions(
         service_url=options.required("service.url"),
         client=options.client(),
@@ -261,26 +261,6 @@ def is_sink_option(name: str) -> bool:
 def is_source_option(name: str) -> bool:
     """Whether the source knows an option, in any case."""
     return name.lower().startswith(PREFIXES) or name.lower() in map(str.lower, (*_SOURCE, *_SOURCE_LATER))
-
-
-def _sink_place(options: GivenOptions, topic: str | None) -> tuple[str, str | None]:
-    """Return namespace and id of the sink: as given, or beside the topic and named after the checkpoint."""
-    namespace = TopicName.parse(topic or "any", default_domain="topic").namespace_name
-    given = options.text("sinkId")
-    if given is not None:
-        *place, sink_id = given.split("/")
-        if len(place) not in (0, 2) or not re.fullmatch(r"[\w.-]{1,100}", sink_id, re.ASCII):
-            raise InvalidConfigurationError(
-                f"option sinkId is {given!r}; it takes up to 100 letters, digits, dots, dashes and "
-                "underscores, with tenant/namespace/ before them if the sink's logs belong elsewhere"
-            )
-        if is_job_sink(sink_id):
-            raise InvalidConfigurationError(
-                f"option sinkId is {given!r}, a name for batch jobs without sinkId; choose another one"
-            )
-        return "/".join(place) or namespace, sink_id
-    checkpoint = options.text("checkpointLocation")
-    return namespace, None if checkpoint is None else checkpoint_sink(checkpoint)
 
 
 def text_of(options: Mapping[str, object]) -> dict[str, str]:

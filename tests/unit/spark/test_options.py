@@ -134,6 +134,19 @@ def test_a_sink_is_named_after_its_checkpoint_or_by_its_option() -> None:
         place(sinkId=job_sink("0" * 32))
 
 
+@pytest.mark.parametrize("name", ["txnId", "batchId"])
+def test_a_batch_has_a_name_only_where_it_prevents_a_repetition(name: str) -> None:
+    known = {**SINK, "delivery": "exactly-once", "sinkId": "job", name: "7"}
+    assert read_sink_options(known).sink_id == "job"
+    with pytest.raises(InvalidConfigurationError, match="a stream numbers its batches itself"):
+        read_sink_options(known, streaming=True)
+    for missing in ("delivery", "sinkId"):
+        with pytest.raises(InvalidConfigurationError, match=f"{name} is for batch writes .* a sinkId"):
+            read_sink_options({key: text for key, text in known.items() if key != missing})
+    with pytest.raises(InvalidConfigurationError, match="both name a batch"):
+        read_sink_options({**known, "txnId": "1", "batchId": "1"})
+
+
 def test_compression_may_be_switched_off_by_name() -> None:
     assert read_sink_options({**SINK, "compression": "ZSTD"}).compression == "zstd"
     assert read_sink_options({**SINK, "compression": "none"}).compression is None
