@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import anabranch
 from anabranch.client.bulk import BulkClient
 from anabranch.spark import pipelines
 from anabranch.spark.pipelines.failures import PipelineError
@@ -44,6 +46,18 @@ def test_bad_entries_stop_an_archive_unless_they_are_skipped(
     rows = pipelines.replay(spark, lake, lenient).orderBy("position").collect()
     assert [int(row.value) for row in rows] == list(range(20))
     assert rows[-1].position == 23
+
+
+def test_an_archive_from_a_time_on_goes_on_from_its_manifest(
+    spark: Any, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    place = pipelines.TopicPlace("timed", broker.url, {"STARTINGTIMESTAMP": "-1h"})
+    lake, options = tmp_path / "lake", pipelines.ArchiveOptions(buckets=1)
+    for number in (1, 2):
+        with anabranch.Client(broker.url) as client:
+            client.create_producer("timed").send(b"%d" % number, key="a")
+        assert pipelines.archive(spark, place, str(lake), options, pipelines.silent).total_rows == number
+        shutil.rmtree(lake / "_anabranch" / "checkpoint")
 
 
 def test_a_limit_of_the_session_leaves_the_files_of_a_lake_whole(spark: Any, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from anabranch.errors import DataLossError, InvalidConfigurationError
 from anabranch.spark.decide.evidence import is_counted
 from anabranch.spark.decide.lake import LakeCommit, LakeFile, Ranges, plan_joins
+from anabranch.spark.option_starts import START_OPTIONS
 from anabranch.spark.pipelines.cut_batches import EARLIEST, CutJson, batch_cuts, is_done
 from anabranch.spark.pipelines.failures import PipelineError
 from anabranch.spark.pipelines.files import Files
@@ -87,9 +88,8 @@ def archive(
         place.name,
         options={
             LIMIT: given.rows_per_commit,
-            **place.options,
+            **options_behind(place, log.lake.cut),
             **EVERYTHING,
-            "startingOffsets": log.lake.cut or EARLIEST,
             "ordering": "none",
         },
     )
@@ -99,6 +99,18 @@ def archive(
         run = run_stream(writer, display, follow=given.follow)
     total = _total(log)
     return ArchiveSummary(total - before, run.seconds, total, len(log.lake.files), log.lake.cut)
+
+
+def options_behind(place: TopicPlace, cut: CutJson | None) -> dict[str, object]:
+    """Return the options of a topic that is read behind the cut of a lake.
+
+    A start that is given, such as a time, counts for a new lake only.
+    """
+    if cut is None:
+        return {**place.options, "startingOffsets": EARLIEST}
+    starts = set(map(str.lower, START_OPTIONS))
+    kept = {name: value for name, value in place.options.items() if name.lower() not in starts}
+    return {**kept, "startingOffsets": cut}
 
 
 def _is_dense(place: TopicPlace) -> bool:

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from anabranch.errors import AuthorizationError, TopicNotFoundError
 from anabranch.spark.decide.lake import LakeCommit, LakeFile
 from anabranch.spark.options import source_part, text_of
-from anabranch.spark.pipelines.archiving import COLUMNS, EVERYTHING, open_lake
-from anabranch.spark.pipelines.cut_batches import EARLIEST, CutJson, batch_cuts, is_done
+from anabranch.spark.pipelines.archiving import COLUMNS, EVERYTHING, open_lake, options_behind
+from anabranch.spark.pipelines.cut_batches import CutJson, batch_cuts, is_done
 from anabranch.spark.pipelines.files import Files
 from anabranch.spark.pipelines.job_states import claim_state
 from anabranch.spark.pipelines.lake_log import HOME, NOTHING, LakeLog
@@ -172,9 +172,8 @@ def _has_messages(target: TopicPlace) -> bool:
 def _stream(spark: Any, place: TopicPlace, given: CompactOptions, cut: CutJson | None) -> Any:
     options = {
         LIMIT: given.rows_per_commit,
-        **place.options,
+        **options_behind(place, cut),
         **EVERYTHING,
-        "startingOffsets": cut or EARLIEST,
         "ordering": "none",
     }
     return read_stream(spark, place.url, place.name, options=options).filter("key IS NOT NULL")
