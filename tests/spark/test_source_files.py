@@ -63,3 +63,12 @@ def test_csv_files_whose_columns_lack_names_are_read(spark: Any, tmp_path: Path)
         (tmp_path / f"{number}.csv").write_text(f",n,x,x\nindex,{number},y,z\n")
     found = rows_of(SourceFiles(spark, str(tmp_path), "csv", {}))
     assert found == [{"_c0": "index", "n": str(n), "x2": "y", "x3": "z"} for n in (1, 2)]
+
+
+def test_files_have_the_order_of_their_names(spark: Any, tmp_path: Path) -> None:
+    names = ["100% sure", "a b", "a!b", "a+b", "a1b", "mai", "m\u00e4rz", "z", "\u00e9"]
+    for name in names:
+        (tmp_path / f"{name}.csv").write_text(f"n\n{name}\n")
+    found = SourceFiles(spark, str(tmp_path), "csv", {}).new_rows({})
+    assert found is not None
+    assert [row.n for row in found.frame.orderBy(*found.place).collect()] == names

@@ -50,6 +50,8 @@ class SourceFiles:
 
     def new_rows(self, known: Mapping[str, Sequence[int]]) -> NewRows | None:
         """Return the rows of files that are not known; raises PipelineError if a known file changed."""
+        from pyspark.sql import functions as sql
+
         found = self.stamps()
         changed = [url for url in known if url in found and found[url] != list(known[url])]
         if changed:
@@ -62,7 +64,9 @@ class SourceFiles:
             return None
         frame = self.rows(sorted(new))
         hidden = frame.metadataColumn("_metadata")
-        place = (hidden.getField("file_path"), hidden.getField("file_block_start"))
+        # Spark gives a URL, whose encoded letters have another order; a plus sign in it is no space.
+        path = sql.replace(hidden.getField("file_path"), sql.lit("+"), sql.lit("%2B"))
+        place = (sql.url_decode(path), hidden.getField("file_block_start"))
         return NewRows(new, len(new), frame, place)
 
     def stamps(self) -> dict[str, list[int]]:
