@@ -112,7 +112,7 @@ class Script:
             key, value = pair.split(" ")
             id_ = await self._producer.send(value.encode(), key=key)
             bucket = self.trace.bucket_of(id_.segment, key)
-            self.trace.note(f"{key} {value!r} is stored in segment {id_.segment}, bucket {bucket}")
+            self.trace.note(f"{key} {value!r} is confirmed in segment {id_.segment}, bucket {bucket}")
 
     async def _split(self, segment: str) -> None:
         await self.cluster.with_controller(TOPIC, lambda leader: leader.split(int(segment)))
