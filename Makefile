@@ -57,7 +57,9 @@ chromium:  ## Install Chromium, for the tests with web pages (Debian, as root); 
 		> /dev/null; } || echo "Chromium could not be installed; the tests with web pages will fail"
 
 # Two at a time on any machine, because these tests mostly wait; those that measure time have no other one beside them.
-process: $(STAMP) chromium  ## Real broker processes, killed at every step of every operation; FAST=1: a short run with Spark
+# Chromium is no prerequisite: make -j would begin all other targets before a target that waits for another.
+process: $(STAMP)  ## Real broker processes, killed at every step of every operation; FAST=1: a short run with Spark
+	@$(MAKE) --no-print-directory chromium
 	$(if $(FAST),SPARK_ROUNDS=1) $(BIN)/python -m pytest -n 2 --dist loadfile \
 		-m 'not timed$(if $(FAST), and not long)' tests/process
 	$(BIN)/python -m pytest -m timed tests/process
