@@ -18,7 +18,7 @@ from anabranch.client.net.connection import BrokerConnection
 from anabranch.client.net.ends import ProducerEnd
 from anabranch.client.net.reconnector import SegmentOwner
 from anabranch.client.options import AccessMode
-from anabranch.errors import NotConnectedError, ProducerFencedError, TopicNotFoundError
+from anabranch.errors import AnabranchError, NotConnectedError, ProducerFencedError, TopicNotFoundError
 from anabranch.model.layout import Segment
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import MANAGED, SETTLE, pairs
@@ -26,8 +26,12 @@ from anabranch.protocol.properties import MANAGED, SETTLE, pairs
 if TYPE_CHECKING:
     from anabranch.client.produce.publisher import Publisher
     from anabranch.client.produce.routes import SegmentRoutes
+    from anabranch.client.produce.segment_producer import SegmentProducer
 
 NOTHING_STORED = -1
+
+ANSWERS_S = 1.0
+"""How long a producer that one segment has refused waits for the answers of the others."""
 
 _ACCESS_MODES: Mapping[AccessMode, pb.ProducerAccessMode.ValueType] = {
     "shared": pb.Shared,
@@ -169,18 +173,30 @@ async def register_everywhere(routes: SegmentRoutes, deadline: Deadline | None) 
     claimed: set[int] = set()
     # A segment that is sealed meanwhile has successors, which an earlier producer of this name may have used.
     while missing := [segment for segment in routes.layout.layout.active if segment.id not in claimed]:
-        for segment in [routes.segment(segment) for segment in missing]:
-            attached = segment.attached
-            if deadline is None:
-                await asyncio.shield(attached)
-            elif not await deadline.allow(asyncio.shield(attached)):
-                limit_s = routes.home._pool.operation_timeout_s
-                raise took_too_long(f"registering with {segment.topic}", limit_s, segment.problem)
-            claimed.add(segment.segment.id)
-            stored = attached.result()
-            if stored is not None:
-                highest = max(highest, stored)
+        registering = [routes.segment(segment) for segment in missing]
+        try:
+            for segment in registering:
+                highest = max(highest, await _registered(routes, segment, deadline))
+                claimed.add(segment.segment.id)
+        except AnabranchError:
+            # A broker of Apache Pulsar may carry out a registration after the command that gives it up, and
+            # keep the next producer out meanwhile.
+            answers = asyncio.wait([segment.attached for segment in registering])
+            await (deadline or Deadline(ANSWERS_S)).allow(answers, ANSWERS_S)
+            raise
     return highest
+
+
+async def _registered(routes: SegmentRoutes, segment: SegmentProducer, deadline: Deadline | None) -> int:
+    """Wait for a registration; return the highest sequence id that the segment knows of this producer."""
+    attached = segment.attached
+    if deadline is None:
+        await asyncio.shield(attached)
+    elif not await deadline.allow(asyncio.shield(attached)):
+        limit_s = routes.home._pool.operation_timeout_s
+        raise took_too_long(f"registering with {segment.topic}", limit_s, segment.problem)
+    stored = attached.result()
+    return NOTHING_STORED if stored is None else stored
 
 
 async def ask_sealed_segments(routes: SegmentRoutes, within_s: float | None) -> int:
