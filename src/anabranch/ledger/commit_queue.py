@@ -37,8 +37,8 @@ class CommitQueue:
                 self.changes.append(CursorChanged(cursor.log, cursor.name, steps))
         return [batch.close() for batch in self.batches]
 
-    def prepare(self) -> None:
-        """Do the work that need not wait until a closed commit is durable."""
+    def make_entries(self) -> None:
+        """Make the entries of all closed batches, which need not wait until the commit is durable."""
         for batch in self.batches:
             batch.entries()
 

@@ -182,8 +182,8 @@ class Journal:
         try:
             closed = current.close()
             if closed or current.changes:
-                # It runs while the commit is written.
-                asyncio.get_running_loop().call_soon(current.prepare)
+                # The loop makes the entries while the commit is written.
+                asyncio.get_running_loop().call_soon(current.make_entries)
                 try:
                     await self._write(current, closed)
                 except DiskFullError as error:
