@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from random import Random
-from typing import Literal, TypedDict, get_args
+from typing import Final, Literal, TypedDict, get_args
 
 from anabranch.arguments import check_flag, check_number, check_optional, number_of, refused, whole
 from anabranch.client.encryption import Encrypt
@@ -30,6 +30,14 @@ DeadLetterPolicy = Literal["skip", "park", "block"]
 QueueOrder = Literal["key", "none"]
 BadEntries = Literal["skip", "fail", "dead_letter"]
 log = logging.getLogger("anabranch.client")
+
+DEAD_LETTER_ENDING: Final = "-DLQ"
+"""Behind the name of a topic: the topic of its dead letters, unless the application names another."""
+
+
+def retry_ending(subscription: str) -> str:
+    """As `DEAD_LETTER_ENDING`, for the topic of the messages that a subscription tries again."""
+    return f"-{subscription}-RETRY"
 
 
 class ClientArguments(TlsArguments, total=False):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine
@@ -11,12 +10,10 @@ from concurrent.futures import CancelledError, Future
 from typing import Any, Self, TypeVar
 
 from anabranch.aio import new_event_loop
-from anabranch.client.options import Seconds
+from anabranch.client.options import Seconds, log
 from anabranch.errors import AlreadyClosedError, InvalidConfigurationError, OperationTimeoutError
 
 R = TypeVar("R")
-
-log = logging.getLogger("anabranch.client")
 
 END_S = 2.0
 """Longest time for cancelled tasks to end."""

@@ -19,7 +19,7 @@ from anabranch.client.message import Message
 from anabranch.client.net.closing import Deadline, close_all
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.schemas import has_own_schemas, look_up_writer
-from anabranch.client.options import DeadLetter, log
+from anabranch.client.options import DEAD_LETTER_ENDING, DeadLetter, log
 from anabranch.client.produce.producer import AsyncProducer
 from anabranch.client.received import Received, Source
 from anabranch.client.schema import BYTES, EncodedSchema, Schema
@@ -140,7 +140,7 @@ class DeadLetters:
 
     async def _sending(self, source: Source, version: bytes) -> AsyncProducer[bytes]:
         policy = self.policy
-        target = policy.topic or f"{self._topic}-DLQ"
+        target = policy.topic or self._topic + DEAD_LETTER_ENDING
         place = LetterTarget(target, policy.initial_subscription, policy.encryption)
         try:
             producer = await self._producers.sending(place, source, version)

@@ -20,7 +20,7 @@ from anabranch.client.decide.letters import reconsume_times, retry_properties
 from anabranch.client.message import Message
 from anabranch.client.net.closing import Deadline
 from anabranch.client.net.connection_pool import ConnectionPool
-from anabranch.client.options import Seconds, log, parse_topic, seconds, text_pairs
+from anabranch.client.options import Seconds, log, parse_topic, retry_ending, seconds, text_pairs
 from anabranch.client.received import Received
 from anabranch.client.schema import Codec
 from anabranch.errors import (
@@ -53,7 +53,7 @@ class RetryingQueueConsumer(AsyncQueueConsumer[T]):
     def retry_topic(self) -> str:
         """The name of the retry topic."""
         given = self._options.retry_topic
-        return given if isinstance(given, str) else f"{self._given_topic}-{self.subscription}-RETRY"
+        return given if isinstance(given, str) else self._given_topic + retry_ending(self.subscription)
 
     async def _open(self) -> None:
         async with self._close_on_error() as deadline:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from anabranch.arguments import refuse_unknown
 from anabranch.client.consume.arguments import QUEUES_ONLY, QueueArguments
-from anabranch.client.options import DeadLetter, one_of, parse_topic
+from anabranch.client.options import DEAD_LETTER_ENDING, DeadLetter, one_of, parse_topic, retry_ending
 from anabranch.errors import InvalidConfigurationError
 
 TopicsKind = Literal["queue", "stream"]
@@ -36,9 +36,9 @@ class OwnLetters:
         self._names = frozenset(str(parse_topic(name)) for name in named if isinstance(name, str))
         self._endings: list[str] = []
         if isinstance(dead, DeadLetter) and dead.topic is None:
-            self._endings.append("-DLQ")
+            self._endings.append(DEAD_LETTER_ENDING)
         if retry is True:
-            self._endings.append(f"-{subscription}-RETRY")
+            self._endings.append(retry_ending(subscription))
 
     def left_out(
         self, names: frozenset[str], matching: Callable[[frozenset[str]], frozenset[str]]
