@@ -77,12 +77,17 @@ async def _connected(
     loop = asyncio.get_running_loop()
     decided: asyncio.Future[None] = loop.create_future()
     pump: Pump | None = None
-    try:
-        _, pump = await loop.create_connection(
-            lambda: Pump(machine_factory(), _HandshakeHandler(handler, decided)), host, port, ssl=tls
-        )
-        await decided
+
+    def make_pump() -> Pump:
+        # uvloop closes a connection whose task was cancelled without a word to the pump.
+        nonlocal pump
+        pump = Pump(machine_factory(), _HandshakeHandler(handler, decided))
         return pump
+
+    try:
+        _, connected = await loop.create_connection(make_pump, host, port, ssl=tls)
+        await decided
+        return connected
     except BaseException:
         # A task may be cancelled in the turn of the loop in which its handshake succeeds.
         decided.cancel()

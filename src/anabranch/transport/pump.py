@@ -161,6 +161,7 @@ class Pump(asyncio.BaseProtocol):
         self._closing = True
         self._error = self._error or error
         self._queue.clear()
+        self._stop_timer()
         if self._transport is not None:
             self._transport.abort()
         self._wake_drains()
@@ -220,9 +221,7 @@ class Pump(asyncio.BaseProtocol):
         self.closed = True
         self._closing = True
         self._queue.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._stop_timer()
         self._wake_drains()
         # Part of a frame may be large, and handlers refer to their pump: nothing waits for a collection here.
         self.machine.forget_input()
@@ -286,9 +285,12 @@ class Pump(asyncio.BaseProtocol):
         before, self._sent_bytes = self._sent_bytes, self._written_bytes - self.unsent_bytes
         return self._reading_paused and self._sent_bytes > before
 
-    def _reschedule(self, delay_s: float, action: Callable[[], None]) -> None:
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+
+    def _reschedule(self, delay_s: float, action: Callable[[], None]) -> None:
+        self._stop_timer()
         self._timer = self._loop.call_later(max(delay_s, 0.0), action)
 
     def _wake_drains(self) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+import uvloop
 
 from anabranch.errors import (
     AnabranchError,
@@ -102,3 +103,29 @@ async def test_a_dial_that_is_cancelled_as_the_broker_answers_leaves_nothing_ope
     assert handler.pump is not None
     assert handler.pump.closed
     listening.close()
+
+
+def test_a_dial_cancelled_while_its_connection_is_made_writes_nothing_on_uvloop() -> None:
+    troubles: list[str] = []
+    dialling: asyncio.Future[Pump]
+
+    class Cancelling(ClientMachine):
+        def start(self) -> bytes:
+            dialling.cancel()
+            return super().start()
+
+    async def scenario() -> None:
+        nonlocal dialling
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: troubles.append(context["message"]))
+        async with await loop.create_server(asyncio.Protocol, "127.0.0.1", 0) as listening:
+            port = listening.sockets[0].getsockname()[1]
+            dialling = asyncio.ensure_future(
+                dial("127.0.0.1", port, lambda: Cancelling(now=loop.time()), PumpRecorder(), timeout_s=10)
+            )
+            with pytest.raises(asyncio.CancelledError):
+                await dialling
+            await asyncio.sleep(0.01)
+
+    uvloop.run(scenario())
+    assert troubles == []
