@@ -214,6 +214,8 @@ class KeyedReading(LaneReading):
             receiver = dispatch.offer(ordinal, slot, messages, size=len(entry.data), now_ms=now_ms)
             if isinstance(receiver, ServedConsumer):
                 self._give(receiver, entry, slot, messages, ack_set)
+                if self._blocked:
+                    return False
             else:
                 self._aside.keep(entry)
         return self.next < path.source.end

@@ -186,10 +186,11 @@ async def test_dispatch_stops_at_the_limit_of_unacknowledged_messages_and_resume
 
 
 @pytest.mark.brokers(max_unacked_per_subscription=20)
-async def test_the_limit_over_all_consumers_holds_too(brokers: Brokers) -> None:
+@pytest.mark.parametrize("kind", [SHARED, pb.CommandSubscribe.Key_Shared], ids=["Shared", "Key_Shared"])
+async def test_the_limit_over_all_consumers_holds_too(brokers: Brokers, kind: int) -> None:
     one, two = await filled(brokers, 50), await brokers.connect()
-    await one.subscribe(kind=SHARED, permits=100)
-    await two.subscribe(kind=SHARED, permits=100, consumer_id=2)
+    await one.subscribe(kind=kind, permits=100)
+    await two.subscribe(kind=kind, permits=100, consumer_id=2)
     await settle()
     assert len(one.has(Delivery)) + len(two.has(Delivery)) == 20
     one.acknowledge(*one.has(Delivery))

@@ -161,6 +161,7 @@ async def test_unacknowledged_messages_of_a_consumer_and_a_subscription_are_limi
         ("maxUnackedMessagesOnConsumer", pb.CommandSubscribe.Shared),
         ("maxUnackedMessagesOnConsumer", pb.CommandSubscribe.Key_Shared),
         ("maxUnackedMessagesOnSubscription", pb.CommandSubscribe.Shared),
+        ("maxUnackedMessagesOnSubscription", pb.CommandSubscribe.Key_Shared),
     ],
 )
 async def test_connected_consumers_follow_another_limit_of_unacknowledged_messages(
