@@ -120,3 +120,21 @@ def _publishes(client: Any) -> bool:
     except pulsar.PulsarException:
         return False
     return True
+
+
+@pytest.mark.parametrize("batching", [False, True], ids=["single", "batch"])
+def test_an_entry_beyond_the_size_of_its_topic_fails_alone_and_at_once(
+    checking: BrokerProcess, client: Any, batching: bool
+) -> None:
+    client.create_producer(TOPIC).close()
+    call(checking, "POST", f"{PATH}/maxMessageSize", 1000)
+    producer = client.create_producer(
+        TOPIC, send_timeout_millis=0, batching_enabled=batching, batching_max_messages=2
+    )
+    answers: list[pulsar.Result] = []
+    for size in (1, 1, 2000, 2000, 1, 1):
+        producer.send_async(bytes(size), lambda result, _: answers.append(result))
+    until(lambda: len(answers) == 6)
+    fine, refused = [pulsar.Result.Ok] * 2, [pulsar.Result.ChecksumError] * 2
+    assert answers == [*fine, *refused, *fine]
+    producer.flush()

@@ -69,6 +69,9 @@ _CODE_OF_EXCEPTION: Final[dict[type[BaseException], int]] = {
     TimeoutError: pb.ServiceNotReady,
 }
 
+_CPP_CLIENTS: Final = "Pulsar-CPP-"
+"""How the version of the C++ client begins, and of the Python and Node.js clients made of it."""
+
 ENCRYPTION_REQUIRED: Final = "Encryption is required in "
 """How brokers begin to refuse a producer without encryption. Pulsar has no code for this refusal: it shares
 the code of a metadata store that fails, which may succeed later."""
@@ -81,6 +84,16 @@ def code_for(error: BaseException) -> pb.ServerError.ValueType:
         if code is not None:
             return pb.ServerError.ValueType(code)
     return pb.UnknownError
+
+
+def send_error_code(error: BaseException, client_version: str) -> pb.ServerError.ValueType:
+    """The code with which a SEND is refused; a refusal for good makes every client fail the message.
+
+    The C++ client fails a message on ChecksumError only: on any other code it reconnects and sends it again.
+    """
+    code = code_for(error)
+    is_resent = code == pb.NotAllowedError and client_version.startswith(_CPP_CLIENTS)
+    return pb.ChecksumError if is_resent else code
 
 
 def exception_for(code: int, message: str) -> errors.AnabranchError:

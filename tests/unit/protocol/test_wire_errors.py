@@ -5,7 +5,7 @@ import pytest
 from anabranch import errors
 from anabranch.protocol.encryption import EncryptionRequiredError
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.protocol.wire_errors import code_for, exception_for
+from anabranch.protocol.wire_errors import code_for, exception_for, send_error_code
 
 ALL = [
     kind
@@ -59,3 +59,18 @@ def test_a_subclass_has_the_code_of_its_nearest_relative() -> None:
 def test_strangers_are_unknown_errors() -> None:
     assert code_for(ZeroDivisionError()) == pb.UnknownError
     assert code_for(errors.AnabranchError()) == pb.UnknownError
+
+
+@pytest.mark.parametrize(
+    ("version", "code"),
+    [
+        ("Pulsar-CPP-v3.13.0", pb.ChecksumError),
+        ("Pulsar-CPP-v3.13.0-mine", pb.ChecksumError),
+        ("Pulsar-Java-v4.0.7", pb.NotAllowedError),
+        ("Pulsar Go 0.18.0", pb.NotAllowedError),
+        ("Anabranch-Python", pb.NotAllowedError),
+    ],
+)
+def test_a_refused_entry_has_the_code_on_which_its_client_drops_it(version: str, code: int) -> None:
+    assert send_error_code(errors.NotAllowedError("too large"), version) == code
+    assert send_error_code(errors.PersistenceError("disk full"), version) == pb.PersistenceError

@@ -34,7 +34,7 @@ from anabranch.protocol.frames import metadata_span
 from anabranch.protocol.hot_frames import encode_receipt
 from anabranch.protocol.outer import read_slot
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.protocol.wire_errors import code_for
+from anabranch.protocol.wire_errors import send_error_code
 from anabranch.rights.names import bound_name
 
 ENTRY_OVERHEAD_BYTES = 256
@@ -261,7 +261,7 @@ class ServedProducer:
             pb.CommandSendError(
                 producer_id=self.id,
                 sequence_id=max(sequence_id, highest),
-                error=code_for(error),
+                error=send_error_code(error, self.link.client_version),
                 message=str(error),
             )
         )
