@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import msgspec
 
 from anabranch.admin import stats
@@ -40,14 +37,28 @@ def ordinal_from(places: EntryPlaces, start: object) -> int:
 
 def aim_from(places: EntryPlaces, start: object) -> tuple[int, int | None]:
     """As `ordinal_from`; inside a batch also the messages of the entry that still count, as bits."""
-    index = start.get("batchIndex") if isinstance(start, dict) else None
-    if isinstance(start, dict) and isinstance(index, int) and index >= 0:
-        entry = ordinal_from(places, {"ledgerId": start.get("ledgerId"), "entryId": start.get("entryId")})
-        count, passed = places.count_of(entry), index + _is_excluded(start)
-        is_there = places.position_of(entry) == (start["ledgerId"], start["entryId"])
-        if is_there and 0 < passed < count:
-            return entry, (1 << count) - (1 << passed)
-    return ordinal_from(places, start), None
+    return _inside(places, start, _is_excluded(start)) or (ordinal_from(places, start), None)
+
+
+def aim_after(places: EntryPlaces, last: object) -> tuple[int, int | None]:
+    """As `aim_from`, for the place behind a message id; for the id itself if it is excluded."""
+    if not isinstance(last, dict) or not isinstance(last.get("entryId"), int):
+        return ordinal_from(places, last), None
+    if inside := _inside(places, last, not _is_excluded(last)):
+        return inside
+    after = last["entryId"] + (not _is_excluded(last))
+    return ordinal_from(places, {"ledgerId": last.get("ledgerId"), "entryId": after}), None
+
+
+def _inside(places: EntryPlaces, place: object, behind: bool) -> tuple[int, int] | None:
+    """The batch that a message id is in, and its messages from the id on, or behind it; None if all count."""
+    index = place.get("batchIndex") if isinstance(place, dict) else None
+    if not isinstance(place, dict) or not isinstance(index, int) or index < 0:
+        return None
+    entry = ordinal_from(places, {"ledgerId": place.get("ledgerId"), "entryId": place.get("entryId")})
+    count, passed = places.count_of(entry), index + behind
+    is_there = places.position_of(entry) == (place["ledgerId"], place["entryId"])
+    return (entry, (1 << count) - (1 << passed)) if is_there and 0 < passed < count else None
 
 
 async def subscribe_from(segment: ServedLog, subscription: str, start: object) -> None:
@@ -69,14 +80,6 @@ def _properties_of(start: object) -> dict[str, str]:
     return properties
 
 
-def end_after(places: EntryPlaces, last: object) -> int:
-    """As `ordinal_from`; for a message id the ordinal after it, unless the id is excluded."""
-    if isinstance(last, dict) and isinstance(last.get("entryId"), int):
-        after = last["entryId"] + (not _is_excluded(last))
-        return ordinal_from(places, {"ledgerId": last.get("ledgerId"), "entryId": after})
-    return ordinal_from(places, last)
-
-
-def _is_excluded(place: Mapping[str, Any]) -> bool:
+def _is_excluded(place: object) -> bool:
     # Java's admin client drops the verb from the name of the field.
-    return bool(place.get("isExcluded") or place.get("excluded"))
+    return isinstance(place, dict) and bool(place.get("isExcluded") or place.get("excluded"))

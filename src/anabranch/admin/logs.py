@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from anabranch.admin import lane_reports, stats, stored_messages
 from anabranch.admin.backlogs import analyze, replace_properties, size_after, skip_next
-from anabranch.admin.log_places import aim_from, end_after, subscribe_from
+from anabranch.admin.log_places import aim_after, aim_from, subscribe_from
 from anabranch.admin.log_places import last_id as last_id_of
 from anabranch.admin.models.topics import (
     BacklogAnalysis,
@@ -210,7 +210,7 @@ class Logs:
         """Acknowledge the messages up to a message id and that one too; without it if it is excluded."""
         log, found = await self._subscribed(place, subscription)
         with log.use.call():
-            await expire_up_to(found, end_after(log.log.extent, to))
+            await expire_up_to(found, *aim_after(log.log.extent, to))
 
     async def properties(self, place: Place, subscription: str) -> Mapping[str, str]:
         """The properties that applications gave to a subscription."""

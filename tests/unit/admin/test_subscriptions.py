@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.harness.admin import CLASSIC, Admin
 from tests.harness.cluster import Brokers
 from tests.harness.wire import batch
@@ -143,3 +144,27 @@ async def test_a_cursor_is_reset_into_a_batch_or_begins_there(
     assert (await admin.ask("PUT", f"{SUB}2", aim)).status == 204
     for subscription in (SUB, f"{SUB}2"):
         assert (await admin.ask("POST", f"{subscription}/analyzeBacklog")).json["messages"] == left + 1
+
+
+@pytest.mark.parametrize("kind", [pb.CommandSubscribe.Shared, pb.CommandSubscribe.Exclusive])
+@pytest.mark.parametrize(
+    ("batch_index", "excluded", "left"),
+    [(0, False, 2), (1, False, 1), (1, True, 2), (0, True, 3), (2, False, 0), (-1, False, 0), (-1, True, 3)],
+)
+async def test_messages_expire_up_to_one_inside_a_batch(
+    brokers: Brokers, kind: int, batch_index: int, excluded: bool, left: int
+) -> None:
+    client, admin = await brokers.connect(), Admin(brokers)
+    await client.producer(NAME)
+    await client.subscribe(NAME, subscription="s", kind=kind)
+    client.publish(b"", 0, entry=batch([b"a", b"b", b"c"], 0), messages=3)
+    stored = await client.receipt()
+    await client.publish_all([b"tail"], first=3)
+    last: dict[str, object] = {"ledgerId": stored.ledger, "entryId": stored.entry}
+    last |= {"batchIndex": batch_index, "isExcluded": excluded}
+    for _ in range(2):
+        assert (await admin.ask("POST", f"{SUB}/expireMessages", last)).status == 204
+        assert (await admin.ask("POST", f"{SUB}/analyzeBacklog")).json["messages"] == left + 1
+    if kind == pb.CommandSubscribe.Shared:
+        shown = (await admin.ask("GET", f"{CLASSIC}/stats")).json["subscriptions"]["s"]
+        assert shown["unackedMessages"] == left + 1

@@ -138,13 +138,7 @@ class LogAcknowledgements:
             count = reading.unacked_of(ordinal) if before is None else 64 * len(words) + before.bit_length()
         if not count:
             return False
-        remaining = ack_bits(words, count)
-        pending = count if before is None else before.bit_count()
-        self._cursor.acknowledge_part(ordinal, remaining, count)
-        if ordinal in acks:
-            return reading.acknowledged((ordinal,))
-        left = acks.remaining(ordinal)
-        return reading.acknowledged_part(ordinal, 0 if left is None else pending - left.bit_count())
+        return reading.acknowledge_part(ordinal, ack_bits(words, count), count)
 
     def take_up_to(self, message_id: pb.MessageIdData, reading: Reading) -> None:
         """Acknowledge all entries up to this id; an id beyond the last stored entry changes nothing."""

@@ -101,6 +101,17 @@ class Reading(ABC):
         """As `acknowledged`, for this many more messages of one entry."""
         return False
 
+    def acknowledge_part(self, ordinal: int, remaining: int, count: int) -> bool:
+        """Acknowledge messages inside an entry, as its cursor does; whether more may be delivered."""
+        cursor = self.path.cursor
+        before = cursor.acks.remaining(ordinal)
+        pending = count if before is None else before.bit_count()
+        cursor.acknowledge_part(ordinal, remaining, count)
+        if ordinal in cursor.acks:
+            return self.acknowledged((ordinal,))
+        left = cursor.acks.remaining(ordinal)
+        return self.acknowledged_part(ordinal, 0 if left is None else pending - left.bit_count())
+
     def unacked_of(self, ordinal: int) -> int:
         """Messages of a delivered entry that are not acknowledged; 0 if that is not known."""
         return 0

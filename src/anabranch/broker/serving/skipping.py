@@ -17,6 +17,11 @@ async def skip_entries(subscription: Subscription, ordinals: Sequence[int]) -> N
     """Acknowledge these entries, durably; the consumers stay."""
     subscription.cursor.acknowledge(ordinals)
     subscription.reading.acknowledged(ordinals)
+    await _settle(subscription)
+
+
+async def _settle(subscription: Subscription) -> None:
+    """Take note of what was acknowledged, and make it durable."""
     counters, mark = subscription.counters, subscription.cursor.acks.mark
     if mark != counters.mark:
         counters.mark_set(mark)
@@ -40,10 +45,22 @@ async def skip_older(subscription: Subscription, before_ms: int) -> None:
     await expire_up_to(subscription, stored.ordinal_at_time(before_ms))
 
 
-async def expire_up_to(subscription: Subscription, end: int) -> None:
-    """As `skip_up_to`, for messages that are too old."""
+async def expire_up_to(subscription: Subscription, end: int, left: int | None = None) -> None:
+    """As `skip_up_to`, for old messages, and for those of the entry `end` without a bit in `left`."""
     subscription.counters.expired_ms = subscription.reading.path.clock.wall_ms()
     subscription.counters.messages_expired += await skip_up_to(subscription, end)
+    if left is not None and end not in subscription.cursor.acks:
+        subscription.counters.messages_expired += await _skip_part(subscription, end, left)
+
+
+async def _skip_part(subscription: Subscription, ordinal: int, remaining: int) -> int:
+    """Acknowledge the messages of a pending entry without a bit in `remaining`; returns their number."""
+    acks, count = subscription.cursor.acks, subscription.log.extent.count_of(ordinal)
+    before = acks.remaining(ordinal)
+    pending = (1 << count) - 1 if before is None else before
+    subscription.reading.acknowledge_part(ordinal, remaining, count)
+    await _settle(subscription)
+    return (pending & ~remaining).bit_count()
 
 
 async def skip_up_to(subscription: Subscription, end: int) -> int:
