@@ -135,6 +135,17 @@ def test_stored_messages_are_read_by_id_and_peeked(broker: BrokerProcess) -> Non
             admin.peek(name, "nobody")
 
 
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_a_classic_topic_is_deleted_with_its_partitions(broker: BrokerProcess, partitions: int) -> None:
+    with AdminClient(broker.http_url) as admin:
+        admin.create_classic_topic("events", partitions)
+        admin.delete_classic_topic("events")
+        with pytest.raises(NotFoundError):
+            admin.partitions("events")
+        with pytest.raises(NotFoundError):
+            admin.delete_classic_topic("events")
+
+
 def test_the_snippets_of_the_guide_run(broker: BrokerProcess, capsys: pytest.CaptureFixture[str]) -> None:
     guide = (Path(__file__).parents[2] / "docs/admin.md").read_text()
     snippets = re.findall(r"```python\n(.*?)```", guide, re.S)

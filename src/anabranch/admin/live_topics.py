@@ -32,7 +32,7 @@ ROUTES = [
     route("PUT", TOPIC + "/partitions", topics.create_partitioned, body=int | PartitionedMetadata),
     route("POST", TOPIC + "/partitions", topics.grow_partitions, body=int),
     route("GET", TOPIC + "/partitions", topics.get_partitions, query={"checkAllowAutoCreation": bool}),
-    route("DELETE", TOPIC + "/partitions", topics.delete, query=FORCE),
+    route("DELETE", TOPIC + "/partitions", topics.delete_partitioned, query=FORCE),
     route("GET", TOPIC + "/stats", topic_reports.topic_stats, query=WANTED),
     route(
         "GET",

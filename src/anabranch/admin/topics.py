@@ -91,6 +91,21 @@ async def get_partitions(call: Call) -> PartitionedMetadata:
 
 
 async def delete(call: Call) -> None:
+    """Delete a topic without partitions, or one partition."""
+    count = await call.broker.classic.partitions(call.classic())
+    if count:
+        raise ConflictError(f"{call.classic()} has {count} partitions; add /partitions to the path")
+    await _delete(call)
+
+
+async def delete_partitioned(call: Call) -> None:
+    """Delete a topic with all partitions."""
+    if await call.broker.classic.partitions(call.classic()) == 0:
+        raise ConflictError(f"{call.classic()} has no partitions; delete it without /partitions in the path")
+    await _delete(call)
+
+
+async def _delete(call: Call) -> None:
     try:
         await delete_topic(call, call.classic(), force=call.flag("force"))
     except ConflictError as error:
@@ -265,7 +280,7 @@ ROUTES = [
     route("PUT", TOPIC + "/partitions", create_partitioned, body=int | PartitionedMetadata),
     route("POST", TOPIC + "/partitions", grow_partitions, body=int),
     route("GET", TOPIC + "/partitions", get_partitions, query={"checkAllowAutoCreation": bool}),
-    route("DELETE", TOPIC + "/partitions", delete, query=FORCE),
+    route("DELETE", TOPIC + "/partitions", delete_partitioned, query=FORCE),
     route("POST", TOPIC + "/terminate", terminate),
     route("POST", TOPIC + "/terminate/partitions", terminate_partitions),
     route("GET", TOPIC + "/subscriptions", list_subscriptions),

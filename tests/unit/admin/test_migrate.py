@@ -192,6 +192,14 @@ def test_the_classic_name_of_a_migrated_topic_cannot_be_deleted(admin: Admin) ->
     assert admin("DELETE", SCALABLE).status == 204
 
 
+def test_a_migrated_topic_gets_no_partitions(admin: Admin) -> None:
+    assert admin("PUT", f"{CLASSIC}/partitions", 2).status == 204
+    assert admin("POST", f"{SCALABLE}/migrate").status == 204
+    refused = admin("POST", f"{CLASSIC}/partitions", 4)
+    assert (refused.status, str(TOPIC) in refused.json["reason"]) == (409, True)
+    assert admin("GET", f"{CLASSIC}/partitions").json["partitions"] == 2
+
+
 def test_a_migrated_topic_that_was_deleted_can_be_made_again(admin: Admin) -> None:
     assert admin("PUT", CLASSIC).status == 204
     assert admin("POST", f"{SCALABLE}/migrate").status == 204

@@ -159,6 +159,8 @@ class ClassicTopics:
 
         def change(record: ClassicTopicRecord) -> ClassicTopicRecord:
             known = record.partitions
+            if record.migrated:
+                raise ConflictError(f"{name} became {name.topic}; split a segment of that topic")
             if partitions <= known or known == 0:
                 raise ConflictError(f"{name} has {known} partitions; only a partitioned topic can get more")
             stores = tuple(record.store(index) for index in range(known))

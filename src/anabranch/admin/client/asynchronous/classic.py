@@ -15,7 +15,7 @@ from anabranch.admin.models.topics import (
     TopicStats,
 )
 from anabranch.arguments import mapped
-from anabranch.errors import NotFoundError
+from anabranch.errors import ConflictError, NotFoundError
 from anabranch.model.names import parse_namespace
 
 
@@ -51,7 +51,12 @@ class AsyncClassicMethods(AsyncHttpClient):
         self, topic: TopicLike, *, force: bool = False, timeout: float | None = None
     ) -> None:
         """Delete a classic topic with all partitions; InvalidConfigurationError while it is in use."""
-        await self.send(change("DELETE", classic_path(topic), query={"force": force}), timeout)
+        try:
+            await self.send(change("DELETE", classic_path(topic), query={"force": force}), timeout)
+        except ConflictError:
+            # A topic with partitions is deleted at a path of its own.
+            path = classic_path(topic, "partitions")
+            await self.send(change("DELETE", path, query={"force": force}), timeout)
 
     async def partitions(self, topic: TopicLike, *, timeout: float | None = None) -> PartitionedMetadata:
         """The number of partitions, 0 without any, and the properties of a classic topic.
