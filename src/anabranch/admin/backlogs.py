@@ -1,4 +1,4 @@
-"""Backlogs of logs and subscriptions, and properties of subscriptions, for admin calls."""
+"""Backlogs of logs and subscriptions, old entries, and properties of subscriptions, for admin calls."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import Final
 
 from anabranch.admin.log_places import ordinal_from
 from anabranch.admin.models.topics import BacklogAnalysis, MessageIdBody
+from anabranch.broker.catalog.trimming import first_kept, trim
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.broker.serving.skipping import skip_entries
 from anabranch.broker.serving.subscription import Subscription
 from anabranch.ledger.storage import SegmentLog
 from anabranch.model.ids import Position
 from anabranch.model.limits import check_properties
+from anabranch.model.policies.retention import Retention
 
 SLICE_ENTRIES: Final = 10_000
 """Entries counted in one turn of the event loop."""
@@ -76,6 +78,23 @@ async def skip_next(log: ServedLog, subscription: Subscription, count: int) -> i
         count -= 1
     await subscription.seek(min(ordinal, end))
     return count
+
+
+async def drop_old(log: ServedLog, limits: Retention, now_ms: int) -> None:
+    """Drop the ledgers that every subscription has acknowledged and retention does not keep."""
+    with log.use.call():
+        await trim(log.log, first_kept(log.log, limits, now_ms))
+    for subscription in tuple(log.subscriptions.values()):
+        subscription.pass_trimmed()
+
+
+async def truncate(log: ServedLog) -> None:
+    """Acknowledge all entries for every durable subscription, and drop all ledgers but the last."""
+    end = log.log.extent.next_ordinal
+    with log.use.call():
+        for subscription in [one for one in log.subscriptions.values() if one.durable]:
+            await subscription.seek(end)
+        await trim(log.log, end)
 
 
 async def replace_properties(subscription: Subscription, properties: Mapping[str, str]) -> None:

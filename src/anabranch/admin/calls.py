@@ -179,6 +179,11 @@ class Call:
         """The metrics of all workers."""
         return self._request.app.state.scraper
 
+    @property
+    def policy_checks(self) -> Any:
+        """The checks of policies at all workers."""
+        return self._request.app.state.policy_checks
+
     def header(self, name: str) -> str:
         return self._request.headers.get(name, "")
 

@@ -19,6 +19,15 @@ def last_id(segment: ServedLog) -> MessageIdBody:
     return stats.message_id(last, segment.partition)
 
 
+def id_at_time(segment: ServedLog, timestamp_ms: int) -> MessageIdBody:
+    """The id of the first message from a time on, else that of the last message."""
+    extent = segment.log.extent
+    ordinal = extent.ordinal_at_time(timestamp_ms)
+    if ordinal >= extent.next_ordinal:
+        return last_id(segment)
+    return stats.message_id(extent.position_of(ordinal), segment.partition)
+
+
 def ordinal_from(places: EntryPlaces, start: object) -> int:
     """The ordinal of "earliest", "latest", None (latest) or a message id in a body."""
     if start is None or start == "latest":

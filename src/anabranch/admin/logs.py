@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from anabranch.admin import lane_reports, stats, stored_messages
-from anabranch.admin.backlogs import analyze, replace_properties, size_after, skip_next
+from anabranch.admin.backlogs import analyze, drop_old, replace_properties, size_after, skip_next, truncate
 from anabranch.admin.log_places import aim_after, aim_from, subscribe_from
+from anabranch.admin.log_places import id_at_time as id_at_time_of
 from anabranch.admin.log_places import last_id as last_id_of
 from anabranch.admin.models.topics import (
     BacklogAnalysis,
@@ -21,7 +21,7 @@ from anabranch.admin.models.topics import (
     TopicStats,
 )
 from anabranch.admin.noted_lanes import noted_lanes
-from anabranch.admin.stats import WHOLE_STATS, LogFacts, StatsRequest
+from anabranch.admin.stats import WHOLE_STATS, StatsRequest
 from anabranch.admin.stored_messages import EntryBody
 from anabranch.broker.broker import Broker
 from anabranch.broker.cluster.remote_calls import Port
@@ -125,6 +125,15 @@ class Logs:
         """Whether the log has a cursor of compaction, though no compaction may have run yet."""
         return COMPACTION in (await self._log(place)).log.cursors
 
+    async def trim(self, place: Place) -> None:
+        """Drop the acknowledged entries that retention does not keep, by whole ledgers."""
+        retention = self._broker.quotas.book.policies.of(place.name).retention
+        await drop_old(await self._log(place), retention, self._broker.clock.wall_ms())
+
+    async def truncate(self, place: Place) -> None:
+        """Drop all entries, by whole ledgers, acknowledged or not."""
+        await truncate(await self._log(place))
+
     async def unload(self, place: Place) -> None:
         """Disconnect the clients of the log, and load it again when one comes back."""
         self._broker.stores.check(place.store)
@@ -138,9 +147,8 @@ class Logs:
         return size_after((await self._log(place)).log, last)
 
     async def stats(self, place: Place, wanted: StatsRequest = WHOLE_STATS) -> TopicStats:
-        log, owner = await self._log(place), urlsplit(self._broker.record.web_url).netloc
-        dedup = not place.name.is_live and self._broker.quotas.book.policies.of(place.name).deduplicate
-        return stats.topic_stats(log, LogFacts(dedup, owner, self._broker.clock.wall_ms()), wanted)
+        log = await self._log(place)
+        return stats.topic_stats(log, stats.facts_of(self._broker, place.name), wanted)
 
     async def internal_stats(self, place: Place) -> InternalStats:
         return stats.internal_stats(await self._log(place))
@@ -187,11 +195,7 @@ class Logs:
 
     async def id_at_time(self, place: Place, timestamp_ms: int) -> MessageIdBody:
         """The id of the first message from a time on, else that of the last message."""
-        log = await self._log(place)
-        ordinal = log.log.extent.ordinal_at_time(timestamp_ms)
-        if ordinal >= log.log.extent.next_ordinal:
-            return last_id_of(log)
-        return stats.message_id(log.log.extent.position_of(ordinal), log.partition)
+        return id_at_time_of(await self._log(place), timestamp_ms)
 
     async def expire(self, place: Place, subscription: str, before_ms: int) -> None:
         """Acknowledge the messages that were published before that time."""

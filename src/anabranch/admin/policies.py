@@ -213,12 +213,21 @@ def _of_namespaces() -> PolicyPlace:
     return PolicyPlace({**found, "subscriptionAuthMode": mode})
 
 
+async def refuse_rate(call: Call) -> None:
+    """Refuse a rate of one subscription: each subscription of a topic has the same."""
+    raise NotAllowedError(
+        f"{call.path} is not supported: a subscription has no rate of its own; set "
+        "subscriptionDispatchRate, which holds for each subscription of the topic"
+    )
+
+
 PLACES = {
     "/admin/v2/namespaces/{tenant}/{namespace}/{policy}": _of_namespaces(),
     "/admin/v2/persistent/{tenant}/{namespace}/{topic}/{policy}": _of_topics("persistent"),
     "/admin/v2/scalable/{tenant}/{namespace}/{topic}/{policy}": _of_topics("topic"),
 }
 
+SUBSCRIPTION_RATE = "/admin/v2/persistent/{tenant}/{namespace}/{topic}/{subName}/dispatchRate"
 _QUOTA_TYPE = {"backlogQuotaType": str}
 _PARAMETERS = {**_QUOTA_TYPE, "messageTTL": int}
 
@@ -227,5 +236,6 @@ ROUTES = [
     *(route("POST", path, place.set, body=Any, query=_PARAMETERS) for path, place in PLACES.items()),
     *(route("PUT", path, place.set, body=Any, query=_PARAMETERS) for path, place in PLACES.items()),
     *(route("DELETE", path, place.remove, query=_QUOTA_TYPE) for path, place in PLACES.items()),
+    *(route(method, SUBSCRIPTION_RATE, refuse_rate) for method in ("GET", "POST", "DELETE")),
 ]
 """They match any last part of a path, so they come after all other routes."""

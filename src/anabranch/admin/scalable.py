@@ -60,7 +60,7 @@ async def delete(call: Call) -> None:
     async def unused() -> int:
         incarnation = (await call.topics.load(name)).incarnation
         if not force:
-            await check_unused(call)
+            await check_unused(call, name)
         return incarnation
 
     incarnation = await call.once("incarnation", unused)

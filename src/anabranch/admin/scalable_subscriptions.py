@@ -17,7 +17,7 @@ from anabranch.errors import (
 from anabranch.metadata.layouts import layout_of
 from anabranch.metadata.records import SubscriptionKind, SubscriptionRecord
 from anabranch.model.layout import Segment
-from anabranch.model.names import Place
+from anabranch.model.names import Place, TopicName
 
 KINDS: tuple[str, ...] = get_args(SubscriptionKind)
 
@@ -50,7 +50,7 @@ async def remove_subscription(call: Call, *, force: bool) -> None:
     async def unused() -> tuple[str, SubscriptionRecord]:
         subscription, record = await existing_subscription(call)
         if not force:
-            await check_unused(call, subscription)
+            await check_unused(call, call.topic("topic"), subscription)
         return subscription, record
 
     leader = await call.leader()
@@ -58,8 +58,8 @@ async def remove_subscription(call: Call, *, force: bool) -> None:
     await leader.delete_subscription(subscription, force=force, created_at_ms=record.created_at_ms)
 
 
-async def check_unused(call: Call, subscription: str | None = None) -> None:
-    """Raise ConsumerBusyError while the topic, or the given subscription, has consumers.
+async def check_unused(call: Call, topic: TopicName, subscription: str | None = None) -> None:
+    """Raise ConsumerBusyError while a topic, or the given subscription, has consumers.
 
     Consumers that the leader does not know would attach again and create the subscription again.
     """
@@ -70,7 +70,6 @@ async def check_unused(call: Call, subscription: str | None = None) -> None:
             return [sub for sub, count in consumers.items() if count and subscription in (None, sub)]
         return []
 
-    topic = call.topic("topic")
     layout = layout_of(await call.topics.load(topic))
     found = await together(used(segment) for segment in layout.segments.values())
     if names := sorted({sub for subs in found for sub in subs}):

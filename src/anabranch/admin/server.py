@@ -19,14 +19,17 @@ from starlette.responses import Response
 
 from anabranch.admin import (
     auto_scale,
+    broker_stats,
     brokers,
     clusters,
     configuration,
     lanes,
     live_topics,
     messages,
+    namespace_subscriptions,
     permissions,
     policies,
+    policy_checks,
     properties,
     quotas,
     scalable,
@@ -91,9 +94,12 @@ ROUTES = [
     *quotas.ROUTES,
     *schemas.ROUTES,
     *schema_policies.ROUTES,
+    *namespace_subscriptions.ROUTES,
     *tenants.ROUTES,
     *clusters.ROUTES,
     *configuration.ROUTES,
+    *policy_checks.ROUTES,
+    *broker_stats.ROUTES,
     *brokers.ROUTES,
     *metrics.ROUTES,
     route("GET", "/openapi.json", describe_api, returns=dict[str, Any]),
@@ -109,6 +115,7 @@ def create_app(broker: Broker) -> Any:
     app.state.broker = broker
     app.state.logs = serve_logs(broker)
     app.state.scraper = Scraper(broker)
+    app.state.policy_checks = policy_checks.PolicyChecks(broker)
     plane = broker.data_plane
     asked = authenticated(app if plane is None else redirected(app, plane.admin_url), broker)
 

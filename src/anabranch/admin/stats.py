@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from anabranch.admin.lane_reports import lane_figures
 from anabranch.admin.models.topics import (
@@ -22,6 +23,7 @@ from anabranch.admin.models.topics import (
     SubscriptionStats,
     TopicStats,
 )
+from anabranch.broker.broker import Broker
 from anabranch.broker.serving import client_rates
 from anabranch.broker.serving.acknowledging import backlog_messages
 from anabranch.broker.serving.consumer import ServedConsumer
@@ -32,6 +34,7 @@ from anabranch.broker.serving.strategies import kind_name
 from anabranch.broker.serving.subscription import Subscription
 from anabranch.ledger.storage import SegmentLog
 from anabranch.model.ids import Position
+from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 
@@ -53,6 +56,12 @@ class LogFacts(NamedTuple):
     deduplication: bool
     owner: str
     now_ms: int
+
+
+def facts_of(broker: Broker, name: TopicName) -> LogFacts:
+    """The facts about a log that this broker owns."""
+    dedup = not name.is_live and broker.quotas.book.policies.of(name).deduplicate
+    return LogFacts(dedup, urlsplit(broker.record.web_url).netloc, broker.clock.wall_ms())
 
 
 def topic_stats(segment: ServedLog, facts: LogFacts, wanted: StatsRequest = WHOLE_STATS) -> TopicStats:

@@ -1,4 +1,4 @@
-"""Compaction of topics, and unloading of topics and namespaces over HTTP, with Pulsar's paths."""
+"""Compaction and trimming of topics, and unloading of topics and namespaces, with Pulsar's paths."""
 
 from __future__ import annotations
 
@@ -29,6 +29,16 @@ async def compaction_status(call: Call) -> CompactionStatus:
     """The state of the last compaction; that of a topic with partitions is the worst of them."""
     found = await together(call.logs.compaction_status(place) for place in await classic_places(call))
     return min(found, key=lambda one: ("ERROR", "RUNNING", "NOT_RUN", "SUCCESS").index(one.status))
+
+
+async def trim(call: Call) -> None:
+    """Drop the old messages of a topic that every subscription has acknowledged, by whole ledgers."""
+    await together(call.logs.trim(place) for place in await classic_places(call))
+
+
+async def truncate(call: Call) -> None:
+    """Drop all messages of a topic, acknowledged or not, by whole ledgers."""
+    await together(call.logs.truncate(place) for place in await classic_places(call))
 
 
 async def unload(call: Call) -> None:
@@ -84,6 +94,8 @@ ROUTES = [
     route("GET", NAMESPACE + "/bundles", bundles),
     route("PUT", TOPIC + "/compaction", compact),
     route("GET", TOPIC + "/compaction", compaction_status),
+    route("POST", TOPIC + "/trim", trim),
+    route("DELETE", TOPIC + "/truncate", truncate),
     route("PUT", TOPIC + "/unload", unload),
     route("PUT", SCALABLE + "/unload", unload_scalable),
 ]

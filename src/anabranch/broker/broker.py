@@ -195,11 +195,11 @@ class Broker:
             answer_s = self.config.authentication_refresh_check_s
             self._tasks.spawn(Expiry(self.connections, self.clock, self.gate.audit, answer_s).run())
         self._tasks.spawn(UnledTopics(self.logs, self.controllers).run())
-        policies = self.quotas.book.policies
+        policies, check_s = self.quotas.book.policies, self.config.policy_check_s
         self._tasks.spawn(Trimming(self.stores, self.logs, self.clock, policies).run())
         policies.changed = partial(follow_policies, self.logs, policies)
-        rounds = PolicyRounds(self.logs, policies, self.clock.wall_ms, self.spawn, self.config.policy_check_s)
-        self._tasks.spawn(rounds.run())
+        self.policy_rounds = PolicyRounds(self.logs, policies, self.clock.wall_ms, self.spawn, check_s)
+        self._tasks.spawn(self.policy_rounds.run())
         self._tasks.spawn(UnusedLiveTopics(self.classic, self.logs, self.records).run())
 
     async def stop(self) -> None:

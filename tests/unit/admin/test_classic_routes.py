@@ -123,6 +123,24 @@ TABLE: list[tuple[str, str, object, int]] = [
     ("PUT", f"{NONE}/backlogSize", ID, 404),
     ("PUT", f"{TOPIC}/unload", None, 204),
     ("PUT", f"{NONE}/unload", None, 404),
+    ("POST", f"{TOPIC}/trim", None, 204),
+    ("POST", f"{PARTS}/trim", None, 204),
+    ("POST", f"{NONE}/trim", None, 404),
+    ("DELETE", f"{TOPIC}/truncate", None, 204),
+    ("DELETE", f"{PARTS}/truncate", None, 204),
+    ("DELETE", f"{NONE}/truncate", None, 404),
+    *((method, f"{TOPIC}/s/dispatchRate", None, 405) for method in ("GET", "POST", "DELETE")),
+    ("POST", f"{TOPIC}/permissions/dispatchRate", ["consume"], 204),
+    *(
+        ("POST", f"{SPACE}{bundle}/{call}", None, status)
+        for bundle, status in (("", 204), ("/0x00000000_0xffffffff", 204), ("/0x00000000_0x80000000", 404))
+        for call in ("clearBacklog", "clearBacklog/s", "unsubscribe/s", "unsubscribe/none")
+    ),
+    *(("POST", f"{NO_SPACE}/{call}", None, 404) for call in ("clearBacklog", "unsubscribe/s")),
+    ("POST", f"{SPACE}/permissions/clearBacklog", ["consume"], 204),
+    ("GET", f"{V2}/brokers/backlog-quota-check", None, 204),
+    ("GET", f"{V2}/broker-stats/topics", None, 200),
+    ("GET", f"{V2}/broker-stats/metrics", None, 405),
     ("PUT", f"{TOPIC}/compaction", None, 204),
     ("GET", f"{TOPIC}/compaction", None, 200),
     ("GET", f"{NONE}/compaction", None, 404),
@@ -163,7 +181,7 @@ def test_answers(acme: Admin, method: str, path: str, body: object, status: int)
     ("method", "path"),
     [
         ("GET", f"{V2}/brokers/mars"),
-        ("DELETE", f"{TOPIC}/truncate"),
+        ("GET", f"{TOPIC}/internal-info"),
         ("GET", f"{SPACE}/nonsense"),
     ],
 )

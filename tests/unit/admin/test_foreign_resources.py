@@ -71,6 +71,8 @@ FIXED_PARTS = {
     "position": "1",
     "key": "colour",
     "name": "maxMessageSize",
+    "figures": "metrics",
+    "subName": "s",
     "value": "red",
     "policy": "retention",
     "bundle": "0x00000000_0xffffffff",

@@ -65,6 +65,8 @@ PARTS = {
     "position": "1",
     "key": "colour",
     "name": "maxMessageSize",
+    "figures": "metrics",
+    "subName": "s",
     "value": "red",
 }
 CONNECTING = [role for role in ROLES if may(role, [{"proven"}], SPOTS[0], with_subscription=False)]

@@ -42,6 +42,16 @@ def plan_trim(marks: Iterable[int], kept: int, next_ordinal: int) -> int:
     return max(0, min(kept, next_ordinal - 1, *marks))
 
 
+def first_kept(log: SegmentLog, limits: Retention, now_ms: int) -> int:
+    """The first ordinal within both limits of retention."""
+    kept = log.extent.first_ordinal
+    if limits.time_s is not None:
+        kept = max(kept, log.extent.ordinal_at_time(now_ms - int(limits.time_s * 1000)))
+    if limits.size_bytes is not None:
+        kept = max(kept, log.extent.ordinal_keeping(limits.size_bytes))
+    return kept
+
+
 async def trim(log: SegmentLog, kept: int) -> None:
     """Drop the acknowledged entries below `kept`."""
     # The acknowledgements counted here were queued for the disk before the trim.
@@ -75,7 +85,8 @@ class Trimming:
             log, parsed = self._stores.get(name), TopicName.parse(name)
             limits = self._policies.of(parsed).retention
             if log is not None:
-                kept = self._kept(log, Retention(limits.time_s) if parsed.is_segment else limits)
+                limits = Retention(limits.time_s) if parsed.is_segment else limits
+                kept = first_kept(log, limits, self._clock.wall_ms())
                 await self._attempt(name, trim(log, kept))
         await self._trim_side_logs()
         async for segment in in_slices(self._logs.served, LOGS_PER_TURN):
@@ -98,12 +109,3 @@ class Trimming:
                 _logger.error("%s: old entries cannot be dropped: %s", name, error)
         else:
             self._failing.discard(name)
-
-    def _kept(self, log: SegmentLog, limits: Retention) -> int:
-        """The first ordinal within both limits."""
-        kept = log.extent.first_ordinal
-        if limits.time_s is not None:
-            kept = max(kept, log.extent.ordinal_at_time(self._clock.wall_ms() - int(limits.time_s * 1000)))
-        if limits.size_bytes is not None:
-            kept = max(kept, log.extent.ordinal_keeping(limits.size_bytes))
-        return kept
