@@ -107,8 +107,8 @@ class Call:
         except UnicodeDecodeError:
             raise InvalidNameError(f"{self.parts[name]!r} is not UTF-8; escape it as UTF-8") from None
 
-    def number_part(self, name: str) -> int:
-        return whole(self.part(name), name)
+    def number_part(self, name: str, *, least: int = -NUMBER_MAX) -> int:
+        return whole(self.part(name), name, least)
 
     def namespace(self) -> str:
         return namespace_in(self.part)
@@ -242,14 +242,14 @@ class Call:
         return bytes(data)
 
 
-def whole(text: str, name: str) -> int:
+def whole(text: str, name: str, least: int = -NUMBER_MAX) -> int:
     """A number as a caller wrote it, decimal or hexadecimal."""
     try:
         number = int(text, 0) if text.lower().startswith("0x") else int(text)
     except ValueError:
         raise InvalidConfigurationError(f"{name} must be a whole number, not {text!r}") from None
-    if not -NUMBER_MAX <= number <= NUMBER_MAX:
-        raise InvalidConfigurationError(f"{name} must be at most {NUMBER_MAX}, not {text}")
+    if not least <= number <= NUMBER_MAX:
+        raise InvalidConfigurationError(f"{name} must be from {least} to {NUMBER_MAX}, not {text}")
     return number
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from anabranch.admin.calls import Call, route
 from anabranch.admin.models.topics import BacklogAnalysis, CursorPosition
+from anabranch.admin.place_bodies import place_in
 from anabranch.admin.topics import SUBSCRIPTION, TOPIC, Start, classic_places, subscribed_places
 from anabranch.errors import InvalidConfigurationError, NotAllowedError
 from anabranch.model.names import Place
@@ -45,7 +46,7 @@ async def expire_all(call: Call) -> None:
 
 async def expire_up_to(call: Call) -> None:
     """Acknowledge the messages of a subscription up to a message id."""
-    last = await call.body(object)
+    last = await place_in(call)
     if last is None:
         raise InvalidConfigurationError("the body must be a message id: the last message to expire")
     place, name = await _only_place(call)
@@ -54,13 +55,13 @@ async def expire_up_to(call: Call) -> None:
 
 async def analyze_backlog(call: Call) -> BacklogAnalysis:
     """Count the entries and messages of a backlog, from a message id on if the body has one."""
-    start = await call.body(object)
+    start = await place_in(call)
     place, name = await _only_place(call)
     return await call.logs.analyze(place, name, start)
 
 
 def _before_ms(call: Call) -> int:
-    return call.broker.clock.wall_ms() - call.number_part("seconds") * 1000
+    return call.broker.clock.wall_ms() - call.number_part("seconds", least=0) * 1000
 
 
 async def _only_place(call: Call) -> tuple[Place, str]:

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from anabranch.admin.answers import PreconditionFailedError
-from anabranch.admin.calls import NUMBER_MAX, Call, route
+from anabranch.admin.calls import Call, route
 from anabranch.admin.models.topics import (
     CursorPosition,
     MessageIdBody,
     PartitionedMetadata,
 )
 from anabranch.admin.permissions import forget_topic
+from anabranch.admin.place_bodies import names_an_entry, place_in
 from anabranch.aio import together
 from anabranch.broker.catalog.classic_topics import log_names
 from anabranch.broker.dispatch.compaction import COMPACTION
@@ -43,6 +44,10 @@ async def list_partitioned(call: Call) -> list[str]:
 async def create(call: Call) -> None:
     properties = await call.body(dict[str, str])
     name = call.classic()
+    if name.partition is not None and not await _is_partition(call, name):
+        raise PreconditionFailedError(
+            f"{name} is no partition of {name.partitioned_topic}; choose another name"
+        )
     await call.once("record", lambda: call.broker.classic.create(name, 0, properties or {}))
     await call.logs.make(await _place(call, name))
 
@@ -52,8 +57,10 @@ async def create_partitioned(call: Call) -> None:
     given: int | PartitionedMetadata | None = await call.body(either)
     if not isinstance(given, PartitionedMetadata):
         given = PartitionedMetadata(partitions=given or 0)
-    count = _partition_count(given.partitions)
-    await call.broker.classic.create(call.classic(), count, given.properties)
+    count, name = _partition_count(given.partitions), call.classic()
+    if name.partition is not None:
+        raise PreconditionFailedError(f"{name} is the name of a partition; choose another name")
+    await call.broker.classic.create(name, count, given.properties)
 
 
 async def grow_partitions(call: Call) -> None:
@@ -158,7 +165,7 @@ async def create_subscription(call: Call) -> None:
     validate_subscription(name)
     if call.flag("replicated"):
         raise NotAllowedError("a subscription cannot be replicated: there is one cluster")
-    start = await call.body(object)
+    start = await place_in(call)
 
     async def free() -> Sequence[Place]:
         places = await classic_places(call)
@@ -188,7 +195,7 @@ async def skip_all(call: Call) -> None:
 
 
 async def skip(call: Call) -> None:
-    left = call.number_part("count")
+    left = call.number_part("count", least=0)
     places, name, _ = await subscribed_places(call)
     call.repeatable = False
     for place in places:
@@ -203,18 +210,12 @@ async def reset_to_time(call: Call) -> None:
 
 
 async def reset_to_id(call: Call) -> None:
-    target = await call.body(object)
+    target = await place_in(call)
     places, name, _ = await subscribed_places(call)
-    if _names_an_entry(target) and len(await classic_places(call)) > 1:
+    if names_an_entry(target) and len(await classic_places(call)) > 1:
         raise NotAllowedError(f"{call.classic()} has partitions, and a message id is of one: name that one")
     for place in places:
         await call.logs.seek(place, name, target)
-
-
-def _names_an_entry(target: object) -> bool:
-    """Whether a place is an entry of one log, not the beginning or the end of any."""
-    ledger = target.get("ledgerId") if isinstance(target, dict) else None
-    return isinstance(ledger, int) and 0 <= ledger < NUMBER_MAX
 
 
 async def classic_places(call: Call, *, partitions: bool = True) -> list[Place]:

@@ -112,6 +112,20 @@ TABLE: list[tuple[str, str, object, int]] = [
         )
     ),
     ("POST", f"{SUB}/skip/x", None, 412),
+    ("POST", f"{SUB}/skip/-1", None, 412),
+    ("POST", f"{SUB}/expireMessages/-5", None, 412),
+    ("POST", f"{TOPIC}/all_subscription/expireMessages/-5", None, 412),
+    *(
+        ("POST", f"{SUB}/{call}", {**ID, **wrong}, 412)
+        for call in ("resetcursor", "expireMessages", "analyzeBacklog")
+        for wrong in ({"batchIndex": "x"}, {"isExcluded": "no"}, {"entryId": True}, {"ledgerId": 10**30})
+    ),
+    ("PUT", NO_SUB, {**ID, "isExcluded": "no"}, 412),
+    ("PUT", f"{TOPIC}/backlogSize", {**ID, "ledgerId": 10**30}, 400),
+    ("PUT", f"{PARTS}-partition-0", None, 204),
+    ("PUT", f"{PARTS}-partition-9", None, 412),
+    ("PUT", f"{NONE}-partition-0", None, 412),
+    ("PUT", f"{NONE}-partition-0/partitions", 2, 412),
     ("GET", f"{SUB}/position/1", None, 404),
     ("GET", f"{NO_SUB}/position/1", None, 404),
     ("GET", f"{TOPIC}/lastMessageId", None, 200),

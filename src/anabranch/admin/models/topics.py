@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from anabranch.admin.models.body import Body
+
+LongNumber = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""A number that Java keeps in a `long`."""
 
 
 class MessageIdBody(Body, frozen=True, kw_only=True):
     """The id of a classic message; a batch index of -1 means the whole entry."""
 
-    ledger_id: int
-    entry_id: int
+    ledger_id: LongNumber
+    entry_id: LongNumber
     partition_index: int = -1
     batch_index: int = -1
 
@@ -19,8 +24,8 @@ class MessageIdBody(Body, frozen=True, kw_only=True):
 class CursorPosition(Body, frozen=True, kw_only=True):
     """The message at which a subscription begins; `isExcluded` begins behind the message."""
 
-    ledger_id: int
-    entry_id: int
+    ledger_id: LongNumber
+    entry_id: LongNumber
     partition_index: int = -1
     batch_index: int = -1
     is_excluded: bool = False
