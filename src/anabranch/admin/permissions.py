@@ -30,7 +30,7 @@ async def show_namespace(call: Call) -> dict[str, list[str]]:
 
 
 async def grant_on_namespace(call: Call) -> None:
-    role, actions = _role(call.part("role")), await _actions(call)
+    role, actions = checked_role(call.part("role")), await _actions(call)
     await _change(call, lambda policies: grants.with_role(policies, role, actions))
     call.note_change(f"granted {role!r} {_words(actions)}")
 
@@ -48,7 +48,7 @@ async def show_subscriptions(call: Call) -> dict[str, list[str]]:
 
 async def reserve_subscription(call: Call) -> None:
     subscription = validate_subscription(call.part("subscription"))
-    roles = sorted({_role(role) for role in await call.body(list[str]) or ()})
+    roles = sorted({checked_role(role) for role in await call.body(list[str]) or ()})
     await _change(call, lambda policies: grants.with_subscription_roles(policies, subscription, roles))
     call.note_change(f"reserved subscription {subscription!r} for {_words(roles)}")
 
@@ -89,7 +89,7 @@ async def grant_on_scalable(call: Call) -> None:
 
 
 async def _grant_on_topic(call: Call, domain: Domain) -> None:
-    name, role, actions = call.topic(domain), _role(call.part("role")), await _actions(call)
+    name, role, actions = call.topic(domain), checked_role(call.part("role")), await _actions(call)
     if not call.broker.config.grants_on_missing_topics and not await topic_exists(call, name):
         raise TopicNotFoundError(f"{name} does not exist; create it before you grant rights on it")
     await _change(call, lambda policies: grants.with_topic_role(policies, name, role, actions))
@@ -114,7 +114,7 @@ async def grant_on_topics(call: Call) -> None:
     """Grant actions on several topics; nothing is granted unless the caller may grant all of it."""
     given = await _on_topics(call)
     for one, name in given:
-        _role(one.role)
+        checked_role(one.role)
         check_actions(one.actions)
         if not call.broker.config.grants_on_missing_topics and not await topic_exists(call, name):
             raise TopicNotFoundError(f"{name} does not exist; create it before you grant rights on it")
@@ -187,18 +187,18 @@ def check_auth_policies(namespace: str, policies: Policies) -> None:
     except msgspec.ValidationError as error:
         raise InvalidConfigurationError(f"{grants.AUTH_POLICIES} has the wrong form: {error}") from error
     for role, actions in given.namespace_auth.items():
-        _role(role)
+        checked_role(role)
         check_actions(actions)
     for topic, roles in given.destination_auth.items():
         if TopicName.parse(topic).namespace_name != namespace:
             raise InvalidConfigurationError(f"{topic} is not a topic of {namespace}")
         for role, actions in roles.items():
-            _role(role)
+            checked_role(role)
             check_actions(actions)
     for subscription, names in given.subscription_auth_roles.items():
         validate_subscription(subscription)
         for role in names:
-            _role(role)
+            checked_role(role)
 
 
 async def _grants(call: Call) -> NamespaceGrants:
@@ -220,7 +220,8 @@ def _shown(found: NamespaceGrants, on_topic: Iterable[RoleActions]) -> dict[str,
     return {role: sorted(shown[role]) for role in sorted(shown)}
 
 
-def _role(text: str) -> str:
+def checked_role(text: str) -> str:
+    """A role as it is stored; InvalidConfigurationError for a text that no caller can have as its role."""
     if not is_role(text):
         raise InvalidConfigurationError(
             f"{text!r} cannot be a role; use 1 to {ROLE_CHARACTERS_MAX} printable characters"

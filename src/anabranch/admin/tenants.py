@@ -10,7 +10,7 @@ import msgspec
 from anabranch.admin.calls import Call, route
 from anabranch.admin.models.namespaces import NamespacePolicies
 from anabranch.admin.models.tenants import TenantInfo
-from anabranch.admin.permissions import check_auth_policies
+from anabranch.admin.permissions import check_auth_policies, checked_role
 from anabranch.admin.policies import check_mode
 from anabranch.admin.quotas import check_new_namespace
 from anabranch.admin.topics import delete_topic
@@ -57,7 +57,9 @@ async def _tenant(call: Call) -> TenantRecord:
     unknown = [name for name in clusters if name != cluster]
     if unknown:
         raise InvalidConfigurationError(f"there is no cluster {unknown[0]!r}; this one is {cluster!r}")
-    return TenantRecord(admin_roles=tuple(given.admin_roles or ()), allowed_clusters=clusters)
+    # Some tools send a list with an empty text for no role.
+    roles = tuple(checked_role(role) for role in given.admin_roles or () if role)
+    return TenantRecord(admin_roles=roles, allowed_clusters=clusters)
 
 
 async def delete_tenant(call: Call) -> None:
