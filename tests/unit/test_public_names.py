@@ -102,7 +102,7 @@ NAMES = {
     """,
     "Schema": """
         auto_consume avro bool by_writer bytes decode decoder definition encode float32 float64 int16 int32
-        int64 int8 json key_value protobuf string
+        int64 int8 json key_decoder key_value protobuf string
     """,
     "SchemaError": "retryable",
     "SentMessage": "event_time key notes producer_name properties size topic value",

@@ -51,6 +51,8 @@ class Received:
 
     decode: Callable[[bytes], Any]
     """Decodes values; `WriterSchemas` replaces it if the schema of the writer decides."""
+    decode_key: Callable[[bytes | None], Any] | None
+    """Decodes the key if it is the first half of the value; replaced in the same way."""
     _problem: AnabranchError | None
     _head: EntryHead | None
     """The metadata, until the entry is checked."""
@@ -90,7 +92,6 @@ class Received:
     def __init__(self, source: Source, delivery: Delivery) -> None:
         self.source, self.decode = source, source.schema.decode
         self.decode_key = getattr(source.schema, "decode_key", None)
-        """Decodes the part of the value that is the key of the message, if the schema has such a part."""
         self.position = (delivery.ledger, delivery.entry)
         self.data = delivery.data
         self.redelivery_count = delivery.redelivery_count

@@ -75,6 +75,10 @@ class Schema(Codec[T]):
         """The function that decodes what a writer wrote; None is a writer without a registered schema."""
         return self.decode
 
+    def key_decoder(self, writer: Definition | None) -> Callable[[builtins.bytes | None], Any] | None:
+        """The function that decodes the key of a message as the first half of its value; None without one."""
+        return None
+
     @staticmethod
     def bytes() -> Schema[builtins.bytes]:
         """Values are bytes, stored unchanged."""
@@ -174,8 +178,8 @@ class Schema(Codec[T]):
     def auto_consume() -> Schema[Any]:
         """For consumers: values decoded by the schema that each message was written with.
 
-        JSON and Avro become dicts, native protobuf becomes a message, primitives become Python's; messages
-        without a schema stay bytes.
+        JSON and Avro become dicts, native protobuf becomes a message, primitives become Python's, key-value
+        schemas become pairs; messages without a schema stay bytes.
         """
         from anabranch.client.typed_schemas import AutoConsume
 

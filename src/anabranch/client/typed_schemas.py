@@ -181,12 +181,21 @@ class SeparatedSchema(KeyValueSchema[K, T]):
 
     def decode_key(self, key: bytes | None) -> K:
         """The first half of the value of a message with this key."""
-        if key is None:
-            raise SchemaError("the message has no key, which is the first half of its value")
-        return self._key.decode(key)
+        return _half_of(key, self._key.decode)
 
     def decoder(self, writer: Definition | None) -> Callable[[bytes], Any]:
         return self.decode if writer is None else self._value.decoder(self._halves_of(writer)[1])
+
+    def key_decoder(self, writer: Definition | None) -> Callable[[bytes | None], K]:
+        if writer is None:
+            return self.decode_key
+        return partial(_half_of, decode=self._key.decoder(self._halves_of(writer)[0]))
+
+
+def _half_of(key: bytes | None, decode: Callable[[bytes], K]) -> K:
+    if key is None:
+        raise SchemaError("the message has no key, which is the first half of its value")
+    return decode(key)
 
 
 def checked_pair(value: Any) -> tuple[Any, Any]:
@@ -216,14 +225,22 @@ class AutoConsume(Schema[Any]):
     def decoder(self, writer: Definition | None) -> Callable[[bytes], Any]:
         if writer is None:
             return self.decode
-        decode = decoder_by_definition(writer)
+        return _checked_by(halves(writer)[1] if is_separated(writer) else writer)
 
-        def checked(data: bytes) -> Any:
-            try:
-                return decode(data)
-            except _MISTAKES as error:
-                raise SchemaError(
-                    f"the value does not fit its schema of kind {writer.kind}: {error}"
-                ) from error
+    def key_decoder(self, writer: Definition | None) -> Callable[[bytes | None], Any] | None:
+        if writer is None or not is_separated(writer):
+            return None
+        return partial(_half_of, decode=_checked_by(halves(writer)[0]))
 
-        return checked
+
+def _checked_by(writer: Definition) -> Decode:
+    """The function that decodes what a schema wrote into plain values; its errors are those of schemas."""
+    decode = decoder_by_definition(writer)
+
+    def checked(data: bytes) -> Any:
+        try:
+            return decode(data)
+        except _MISTAKES as error:
+            raise SchemaError(f"the value does not fit its schema of kind {writer.kind}: {error}") from error
+
+    return checked

@@ -18,7 +18,7 @@ import msgspec
 from anabranch.errors import InvalidConfigurationError
 from anabranch.schemas.avro import parse_avro
 from anabranch.schemas.avro_resolution import reader_of
-from anabranch.schemas.definitions import KEY_VALUE, NATIVE, Definition, halves, is_separated
+from anabranch.schemas.definitions import KEY_VALUE, NATIVE, Definition, halves
 from anabranch.schemas.optional import optional
 from anabranch.schemas.pairs import split_pair
 from anabranch.schemas.primitives import DECODERS
@@ -101,7 +101,10 @@ def protobuf_definition(kind: Any) -> Definition:
 
 
 def decoder_by_definition(writer: Definition) -> Decode:
-    """The function that decodes what a schema wrote into plain values, or a protobuf message."""
+    """The function that decodes what a schema wrote into plain values, or a protobuf message.
+
+    The halves of a pair with a separated key are decoded one by one, each with its own definition.
+    """
     if writer.kind == "None":
         return bytes
     if writer.kind in DECODERS:
@@ -110,7 +113,7 @@ def decoder_by_definition(writer: Definition) -> Decode:
         return json.loads
     if writer.kind == "Avro":
         return avro_reader(writer.data)
-    if writer.kind == KEY_VALUE and not is_separated(writer):
+    if writer.kind == KEY_VALUE:
         return _pair_decoder(*map(decoder_by_definition, halves(writer)))
     if writer.kind == NATIVE:
         from google.protobuf import message_factory

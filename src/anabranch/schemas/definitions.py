@@ -90,8 +90,8 @@ def key_value_definition(key: Definition | None, value: Definition | None, *, se
 
 
 def is_separated(definition: Definition) -> bool:
-    """Whether the key of a key-value schema is the key of its messages."""
-    return definition.properties.get("kv.encoding.type") == SEPARATED
+    """Whether it is a key-value schema whose key is the key of its messages."""
+    return definition.kind == KEY_VALUE and definition.properties.get("kv.encoding.type") == SEPARATED
 
 
 def halves(definition: Definition) -> tuple[Definition, Definition]:

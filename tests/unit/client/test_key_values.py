@@ -99,6 +99,32 @@ async def test_pairs_are_registered_and_compared(brokers: Brokers) -> None:
         assert (await first(client, Schema.auto_consume(), "s")).value == ("alice", {"size": 3})
 
 
+@pytest.mark.parametrize("make", [Schema.json, Schema.avro])
+async def test_auto_consume_reads_pairs_with_a_separated_key(brokers: Brokers, make: Any) -> None:
+    schema: Any = Schema.key_value(make(Cup), make(NewCup), separated=True)
+    async with brokers.client() as client:
+        producer = await client.create_producer("cups", schema=schema)
+        await producer.send((Cup(1), NewCup(3)))
+        message = await first(client, Schema.auto_consume(), "s")
+        assert message.value == ({"size": 1}, {"size": 3, "colour": "white"})
+
+
+async def test_a_separated_key_is_read_with_the_version_that_wrote_it(brokers: Brokers) -> None:
+    old, new = (Schema.key_value(Schema.avro(kind), Schema.int32(), separated=True) for kind in (Cup, NewCup))
+    async with brokers.client() as client:
+        await (await client.create_producer("cups", schema=old)).send((Cup(1), 7))
+        assert (await first(client, new, "s")).value == (NewCup(1), 7)
+
+
+def test_auto_consume_refuses_a_separated_key_that_does_not_fit() -> None:
+    written = Schema.key_value(Schema.int32(), Schema.string(), separated=True)
+    decode = Schema.auto_consume().key_decoder(written.definition)
+    assert decode is not None
+    for bad in (b"alice", None):
+        with pytest.raises(SchemaError):
+            decode(bad)
+
+
 @pytest.mark.parametrize(
     "data",
     [

@@ -7,7 +7,7 @@ are those of the topic, or of the segment's own topic where Apache Pulsar holds 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from anabranch.client.net.schemas import TopicSchema, has_own_schemas, look_up_writer
 from anabranch.client.options import log
@@ -22,7 +22,13 @@ if TYPE_CHECKING:
     from anabranch.client.consume.inbox import Inbox
     from anabranch.client.consume.segment_consumer import SegmentConsumer
 
-Decode = Callable[[bytes], Any]
+
+class _Decoders(NamedTuple):
+    """The functions that decode the entries of one version."""
+
+    value: Callable[[bytes], Any]
+    key: Callable[[bytes | None], Any] | None = None
+    """For a key that is the first half of the value."""
 
 
 class _Versions:
@@ -31,12 +37,12 @@ class _Versions:
     __slots__ = ("decoders", "waiting")
 
     def __init__(self) -> None:
-        self.decoders: dict[bytes, Decode] = {}
+        self.decoders: dict[bytes, _Decoders] = {}
         self.waiting: dict[bytes, list[SegmentConsumer]] = {}
 
 
 class WriterSchemas:
-    """Chooses the function that decodes the values of each entry of a consumer."""
+    """Chooses the functions that decode the values of each entry of a consumer."""
 
     def __init__(self, home: Inbox[Any], schema: Schema[Any]) -> None:
         self._home, self._schema = home, schema
@@ -59,11 +65,11 @@ class WriterSchemas:
             # The inbox finds the same problem when it decodes the entry.
             return False
         versions = self._of_segment.get(source.topic) or self._add(source.topic)
-        decode = versions.decoders.get(version)
-        if decode is None and not version:
-            decode = versions.decoders[version] = self._decoder(None)
-        if decode is not None:
-            entry.decode = decode
+        found = versions.decoders.get(version)
+        if found is None and not version:
+            found = versions.decoders[version] = self._decoders(None)
+        if found is not None:
+            entry.decode, entry.decode_key = found
             return False
         if version not in versions.waiting:
             versions.waiting[version] = []
@@ -88,7 +94,7 @@ class WriterSchemas:
             found = await pool.retry(
                 lambda: look_up_writer(pool, name, segment_topic, version), f"asking for a schema of {topic}"
             )
-            versions.decoders[version] = self._decoder(found, version)
+            versions.decoders[version] = self._decoders(found, version)
         except AnabranchError as error:
             log.warning("%s: the schema version %s cannot be read: %s", topic, version.hex(), error)
             versions.decoders[version] = _refusing(f"the schema of the writer cannot be read: {error}")
@@ -96,19 +102,19 @@ class WriterSchemas:
             if source.entries:
                 self._home._ready(source)
 
-    def _decoder(self, found: TopicSchema | None, version: bytes = b"") -> Decode:
+    def _decoders(self, found: TopicSchema | None, version: bytes = b"") -> _Decoders:
         if found is None and version:
             return _refusing(f"the topic has no version {version.hex()} of its schema any more")
         writer = None if found is None else Definition(found.kind, found.data, found.properties)
         try:
-            return self._schema.decoder(writer)
+            return _Decoders(self._schema.decoder(writer), self._schema.key_decoder(writer))
         except Exception as error:
             # The definition is another client's, and packages that read it have errors of no common type.
             return _refusing(f"the schema of the writer cannot be used: {error}")
 
 
-def _refusing(reason: str) -> Decode:
+def _refusing(reason: str) -> _Decoders:
     def refuse(data: bytes) -> NoReturn:
         raise SchemaError(reason)
 
-    return refuse
+    return _Decoders(refuse)
