@@ -10,12 +10,13 @@ from anabranch.broker.catalog.side_logs import delete_garbage
 from anabranch.broker.catalog.stores import Stores
 from anabranch.broker.catalog.trimming import trim
 from anabranch.broker.serving.backing import Backing
-from anabranch.broker.serving.context import LogContext, SubscriptionContext, SubscriptionLimits, TopicEpoch
+from anabranch.broker.serving.context import LogContext, SubscriptionContext, SubscriptionLimits
 from anabranch.broker.serving.log_use import LogUse
 from anabranch.broker.serving.throttles import Throttles
 from anabranch.ledger.file_storage import FileStorage
 from anabranch.ledger.limits import StorageLimits
 from anabranch.ledger.storage import Entry, SegmentLog
+from anabranch.metadata.producer_epochs import TopicEpoch
 from anabranch.model.names import TopicName
 from anabranch.testing.faults import SimClock
 from anabranch.testing.platter import Platter

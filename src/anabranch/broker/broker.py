@@ -14,7 +14,6 @@ from anabranch.broker.catalog.classic_topics import ClassicTopics
 from anabranch.broker.catalog.idle_logs import IdleLogs
 from anabranch.broker.catalog.message_size import largest_message_bytes
 from anabranch.broker.catalog.policy_rounds import PolicyRounds, follow_policies
-from anabranch.broker.catalog.producer_epochs import TopicEpochs
 from anabranch.broker.catalog.quotas import QuotaBook
 from anabranch.broker.catalog.schemas import SchemaRegistry
 from anabranch.broker.catalog.served_logs import ServedLogs
@@ -59,6 +58,7 @@ from anabranch.controller.topic.controller import TopicController
 from anabranch.controller.topic.leadership import ControllerContext, ControllerSettings, has_right
 from anabranch.errors import AnabranchError, PersistenceError
 from anabranch.metadata.broker_record import BrokerRecord
+from anabranch.metadata.producer_epochs import TopicEpochs
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import TopicName
 from anabranch.protocol.connection import CONTROL_VERSION

@@ -19,6 +19,7 @@ from anabranch.errors import (
 )
 from anabranch.metadata import records
 from anabranch.metadata.namespaces import NamespaceStore
+from anabranch.metadata.producer_epochs import TopicEpochs
 from anabranch.metadata.record_store import RecordStore
 from anabranch.metadata.records import (
     ClassicTopicRecord,
@@ -44,6 +45,7 @@ class TopicStore(RecordStore):
         super().__init__(store)
         self.namespaces = NamespaceStore(store)
         self.schemas = SchemaStore(store)
+        self.producer_epochs = TopicEpochs(store)
         self.room: TopicRoom | None = None
         """Limits the number of topics; set by a broker."""
         self._decoded: dict[str, tuple[bytes, TopicRecord]] = {}

@@ -67,6 +67,10 @@ class Segment:
     def bucket_count(self) -> int:
         return len(self.bucket_splits) + 1
 
+    def shares_keys(self, other: Segment) -> bool:
+        """Whether a key may lie in both; keys of this segment lie anywhere if it is a classic topic."""
+        return self.is_classic or self.range.overlaps(other.range)
+
 
 @dataclass(frozen=True)
 class Layout:

@@ -13,6 +13,7 @@ from google.protobuf.message import Message as ProtoMessage
 
 from anabranch.aio import TaskRegistry
 from anabranch.client.decide.credits import CreditWaits, LinkCredit
+from anabranch.client.decide.held_epochs import HeldEpochs
 from anabranch.client.decide.outgoing import Outgoing
 from anabranch.client.decide.refused_roles import is_refused_role
 from anabranch.client.net.connection import address_of
@@ -186,6 +187,7 @@ class FakeHome:
         self.sequence = -1
         self._role = RoleTrouble(lambda: "topic", is_refused_role)
         self._fenced: ProducerFencedError | None = None
+        self._held_epochs = HeldEpochs()
         self._preparing = Preparing(Schema.bytes(), self._clock)
         self._encryption: EntryEncryption | None = None
 

@@ -18,6 +18,7 @@ from anabranch.clock import Clock
 from anabranch.config.broker import BrokerConfig
 from anabranch.failpoints import Failpoints, NoFailpoints
 from anabranch.ledger.storage import SegmentLog
+from anabranch.metadata.producer_epochs import TopicEpoch
 from anabranch.model.drains import Ranges
 from anabranch.model.names import TopicName
 from anabranch.timings import TimeHistogram
@@ -104,13 +105,6 @@ class SubscriptionLimits:
             spill_bytes=config.lane_retained_bytes if config.lane_spill else None,
             keyed=keyed_strategy(config),
         )
-
-
-class TopicEpoch(NamedTuple):
-    """The last exclusive producer of a topic: its number, -1 before the first, and its role."""
-
-    number: int = -1
-    principal: str = ""
 
 
 @dataclass(frozen=True, slots=True)

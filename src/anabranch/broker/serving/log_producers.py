@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from anabranch.broker.serving.context import ClientLink, LogContext, TopicEpoch
+from anabranch.broker.serving.context import ClientLink, LogContext
 from anabranch.broker.serving.producer import ServedProducer
 from anabranch.broker.serving.producer_access import next_step
 from anabranch.broker.serving.traffic import TrafficMeter
@@ -22,6 +22,7 @@ from anabranch.errors import (
     TopicTerminatedError,
 )
 from anabranch.ledger.storage import SegmentLog, StoredSequences
+from anabranch.metadata.producer_epochs import TopicEpoch
 from anabranch.model.inheritance import Known, highest_of
 from anabranch.model.names import TopicName
 from anabranch.model.ranges import FULL

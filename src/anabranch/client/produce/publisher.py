@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from anabranch.aio import TaskRegistry
 from anabranch.client.decide.credits import CreditWaits
+from anabranch.client.decide.held_epochs import HeldEpochs
 from anabranch.client.decide.outgoing import Extras, Outgoing
 from anabranch.client.interceptors import InterceptorChain
 from anabranch.client.net.closing import Closing, Deadline, farewell
@@ -73,6 +74,7 @@ class Publisher(MessageAdding, Generic[T]):
         """The highest sequence id that was stored under this name before."""
         self._fenced: ProducerFencedError | None = None
         """The loss of exclusive access to another producer, which is final."""
+        self._held_epochs = HeldEpochs()
         self._message_bytes_max = MESSAGE_BYTES_MAX - METADATA_BYTES_MAX
         self._failures = FailedBatches(str(topic))
         self._credit_waits = CreditWaits()

@@ -56,8 +56,7 @@ class ProducerRegistration:
         self._unanswered = False
         self._home = home
         self._topic = topic
-        self._managed = segment.is_classic
-        self._topic_epoch: int | None = None
+        self._segment = segment
 
     @property
     def may_be_held(self) -> bool:
@@ -91,7 +90,7 @@ class ProducerRegistration:
             return None
         self.count += 1
         if reply.HasField("topic_epoch"):
-            self._topic_epoch = reply.topic_epoch
+            self._home._held_epochs.note(self._segment, reply.topic_epoch)
         self.producer_id = producer_id
         self.connection = connection
         self.schema_version = self._home._preparing.schema.registered(reply)
@@ -100,14 +99,15 @@ class ProducerRegistration:
     def _note_fencing(self, error: BaseException) -> None:
         """Remember that another producer took the access that this one had to the segment."""
         # A new registration would take the access back from the producer that replaced this one.
-        held = self._topic_epoch is not None and self._home._options.access_mode != "shared"
-        if held and isinstance(error, ProducerFencedError):
+        held = self._home._held_epochs.of(self._segment)
+        exclusive = held is not None and self._home._options.access_mode != "shared"
+        if exclusive and isinstance(error, ProducerFencedError):
             self._home._fenced = error
 
     def _command(self) -> pb.CommandProducer:
         home, options = self._home, self._home._options
         properties = dict(options.properties)
-        if self._managed:
+        if self._segment.is_classic:
             properties[MANAGED] = "true"
         command = pb.CommandProducer(
             topic=self._topic,
@@ -122,8 +122,8 @@ class ProducerRegistration:
             encrypted=True if options.encryption is not None else None,
         )
         home._preparing.schema.describe(command)
-        if self._topic_epoch is not None:
-            command.topic_epoch = self._topic_epoch
+        if (held := home._held_epochs.of(self._segment)) is not None:
+            command.topic_epoch = held
         if options.initial_subscription is not None:
             command.initial_subscription_name = options.initial_subscription
         return command

@@ -89,7 +89,7 @@ class SegmentRoutes:
         """The producer of an active segment, or of a sealed segment that overlaps it and is not settled."""
         holder: SegmentProducer | None = None
         for sealed in self._leaving:
-            if _overlap(sealed.segment, target):
+            if sealed.segment.shares_keys(target):
                 holder = sealed
                 if slot in sealed.segment.range:
                     break
@@ -200,6 +200,7 @@ class SegmentRoutes:
         self._keyless_segments = self._router.segments
         self.by_key.clear()
         known = layout.layout.segments
+        self.home._held_epochs.follow(layout.layout.active)
         self._leaving = [
             producer
             for id_, producer in self.segments.items()
@@ -224,8 +225,8 @@ class SegmentRoutes:
             near = [waiting.pop(0)]
             while near:
                 group += near
-                targets = [target for target in active if any(_overlap(s.segment, target) for s in group)]
-                near = [s for s in waiting if any(_overlap(s.segment, target) for target in targets)]
+                targets = [target for target in active if any(s.segment.shares_keys(target) for s in group)]
+                near = [s for s in waiting if any(s.segment.shares_keys(target) for target in targets)]
                 waiting = [s for s in waiting if s not in near]
             if all(segment.life.settled for segment in group):
                 self._move_on(group, targets)
@@ -277,11 +278,6 @@ class SegmentRoutes:
         if self._router.slot_of(raw) in former.range:
             return raw
         return self._router.moved_to(raw, former.range.start) if judged else None
-
-
-def _overlap(one: Segment, other: Segment) -> bool:
-    # The keys of a classic topic are spread over the whole ring, regardless of the range it shows.
-    return one.is_classic or one.range.overlaps(other.range)
 
 
 def _numbered(batches: Iterable[Sequence[Row]]) -> Iterator[tuple[int, int, int]]:

@@ -128,6 +128,17 @@ def children(intent: IntentRecord) -> tuple[Place, ...]:
     )
 
 
+def lineage(layout: Layout, intent: IntentRecord, topic: TopicName) -> dict[TopicName, tuple[TopicName, ...]]:
+    """The name of each child's log, and those of its parents."""
+    made = next_layout(layout, intent, 0)
+    names = {segment.id: segment_name(topic, segment) for segment in made.segments.values()}
+    first = intent.first_id
+    return {
+        names[id_]: tuple(names[parent] for parent in made.segments[id_].parents)
+        for id_ in range(first, first + len(intent.child_names))
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class LayoutVersion:
     """The state of a topic that a request to change its layout refers to."""

@@ -67,10 +67,8 @@ class LayoutChanges:
         """The phase that the running operation is in, or failed in."""
         self._lead = lead
         self._context = lead.context
-        self._subscriptions = subscriptions
-        self._scaling = scaling
-        self._watches = watches
-        self._notify = notify
+        self._subscriptions, self._scaling = subscriptions, scaling
+        self._watches, self._notify = watches, notify
         self._unfenced = [segment.id for segment in lead.layout.active]
 
     def describe(self) -> dict[str, object] | None:
@@ -162,6 +160,8 @@ class LayoutChanges:
         self._phase = "sealing"
         sealed = await self._each(f"{kind}.sealed", parents, self._seal)
         self._phase = "inheriting"
+        lineage = operation.lineage(self._lead.layout, intent, self._lead.name)
+        await self._context.topics.producer_epochs.inherit(lineage)
         heirs = operation.heirs(children, [piece for pieces in sealed for piece in pieces])
         await self._each(
             f"{kind}.inherited", [*heirs], lambda place: segments.inherit(place, heirs[place], term)
