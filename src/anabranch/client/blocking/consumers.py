@@ -55,7 +55,7 @@ class Consumer(Handle, Generic[C, V]):
         """The next message; raises ReceiveTimeoutError when none arrives in time.
 
         Without a `timeout` the call waits for a message for ever. It raises AlreadyClosedError when the
-        consumer is closed meanwhile.
+        consumer is closed meanwhile, and TopicNotFoundError while the topic is deleted.
         """
         self._await_resume("receive", timeout)
         found = self._at_hand("receive", 1)

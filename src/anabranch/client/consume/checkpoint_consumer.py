@@ -51,7 +51,7 @@ class AsyncCheckpointConsumer(Inbox[T]):
         self._options = replace(options, name=name)
         self._pins: dict[SegmentConsumer, asyncio.Task[None]] = {}
         """Tasks that replace the start LATEST of a segment by its last message."""
-        self._watch = LayoutWatch(pool, options.topic, self._layout_changed, gone=self._role_refused)
+        self._watch = LayoutWatch(pool, options.topic, self._layout_changed, gone=self._topic_gone)
         self._layout: TopicLayout | None = None
         self._read = ReadPositions(options.start)
         self._member: GroupMember | None = None
@@ -147,6 +147,7 @@ class AsyncCheckpointConsumer(Inbox[T]):
         self._member.report_starts()
 
     def _layout_changed(self, layout: TopicLayout) -> None:
+        self._missing.found()
         self._keep_position()
         for id_ in self._read.unread(layout.layout):
             self._removed(id_)
@@ -242,9 +243,8 @@ class AsyncCheckpointConsumer(Inbox[T]):
     def _load(self) -> bool:
         if not self._run:
             self._keep_position()
-            for id_ in list(self._read.ends):
-                if id_ in self._sources:
-                    self._finish_if_read(self._sources[id_])
+            for source in [self._sources[id_] for id_ in self._read.ends if id_ in self._sources]:
+                self._finish_if_read(source)
         return super()._load()
 
     def _keep_position(self) -> None:

@@ -55,7 +55,9 @@ class GroupMembership:
             pb.STREAM,
             attachment.initial_position,
         )
-        self._registration = Registration(home._pool, request, self._assigned, self._refused)
+        self._registration = Registration(
+            home._pool, request, self._assigned, self._refused, gone=home._topic_gone
+        )
 
     @property
     def topic(self) -> str:
@@ -133,6 +135,7 @@ class GroupMembership:
         self._assignment = {segment.segment_id: segment for segment in assignment.segments}
         self._generation = assignment.generation if assignment.generation != UNCOUNTED else None
         home._opened_in = self._registration.opened_in
+        home._missing.found()
         gone = before - self._assignment.keys()
         removed = tuple(home._sources[id_].topic for id_ in sorted(gone) if id_ in home._sources)
         self.reconcile()

@@ -77,7 +77,8 @@ class Inbox(PausableConsumer, Generic[T]):
         """The next message; raises ReceiveTimeoutError when none came in time.
 
         Without a `timeout` the call waits for a message for ever. It raises AlreadyClosedError when the
-        consumer is closed meanwhile. A cancelled call has taken no message.
+        consumer is closed meanwhile, and TopicNotFoundError while the topic is deleted. A cancelled call has
+        taken no message.
         """
         if not self._run or self._stopped:
             await self._next(timeout)
@@ -124,8 +125,7 @@ class Inbox(PausableConsumer, Generic[T]):
             async with asyncio.timeout(limit):
                 while not self._has_message():
                     self._bad.raise_once()
-                    if self._failure is not None:
-                        raise self._failure
+                    self._raise_trouble()
                     await self._waiting.wait()
                     if self._closed:
                         raise AlreadyClosedError("the consumer was closed")
@@ -140,8 +140,7 @@ class Inbox(PausableConsumer, Generic[T]):
         if self._has_message():
             return self._take(limit)
         self._bad.raise_once()
-        if self._failure is not None:
-            raise self._failure
+        self._raise_trouble()
         return []
 
     def _has_message(self) -> bool:
@@ -294,4 +293,5 @@ class Inbox(PausableConsumer, Generic[T]):
     def _end_waiting(self) -> None:
         self._closed = self._stopped = True
         self._run = []
+        self._missing.found()
         self._waiting.wake_all()

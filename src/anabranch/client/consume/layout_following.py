@@ -14,7 +14,13 @@ from anabranch.client.decide.seeking import SeekMove, seek_command
 from anabranch.client.net.closing import Deadline, farewell
 from anabranch.client.net.layout_watch import LayoutWatch, TopicLayout
 from anabranch.client.net.queue_subscription import QueueSubscription
-from anabranch.errors import AnabranchError, ConsumerBusyError, NotConnectedError, UnsupportedFeatureError
+from anabranch.errors import (
+    AnabranchError,
+    ConsumerBusyError,
+    NotConnectedError,
+    TopicNotFoundError,
+    UnsupportedFeatureError,
+)
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
@@ -32,7 +38,7 @@ class LayoutFollowing:
         self._queue_size = queue_size
         self._finished: dict[int, None] = {}
         """Sealed segments that the subscription has acknowledged to their end."""
-        self._watch = LayoutWatch(home._pool, topic, self._layout_changed, gone=home._role_refused)
+        self._watch = LayoutWatch(home._pool, topic, self._layout_changed, gone=home._topic_gone)
         self._at_leader = QueueSubscription(home._pool, attachment.subscription)
         self._layout: TopicLayout | None = None
         self._is_subscribed = False
@@ -111,6 +117,7 @@ class LayoutFollowing:
 
     def _layout_changed(self, layout: TopicLayout) -> None:
         self._layout = layout
+        self._home._missing.found()
         if not self._is_subscribed:
             return
         # Segments that are newer than this consumer have the subscription at their first message.
@@ -179,5 +186,8 @@ class LayoutFollowing:
 
     def gave_up(self, source: SegmentConsumer, error: AnabranchError) -> None:
         """The segment's consumer has ended because of an error."""
+        if isinstance(error, TopicNotFoundError) and self._layout is not None and self._layout.is_classic:
+            # The layout of a classic topic tells nothing of its deletion.
+            self._home._missing.report(error)
         if self._home._sources.get(source.segment_id) is source:
             del self._home._sources[source.segment_id]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from anabranch.aio import TaskRegistry
 from anabranch.client.consume.attachment import Attachment, SegmentAddress
+from anabranch.client.consume.missing_topic import MissingTopic
 from anabranch.client.consume.segment_consumer import SegmentConsumer
 from anabranch.client.net.closing import Deadline
 from anabranch.client.net.connection_pool import ConnectionPool
@@ -25,6 +26,7 @@ class MemberHome(Protocol):
     _loop: asyncio.AbstractEventLoop
     _sources: dict[int, SegmentConsumer]
     _opened_in: int | None
+    _missing: MissingTopic
 
     _closed: bool
 
@@ -45,6 +47,9 @@ class MemberHome(Protocol):
 
     def _use_share(self, share: GroupMembership) -> None:
         """Read what the leader assigns from now on, because the topic was migrated."""
+
+    def _topic_gone(self, error: AnabranchError) -> None:
+        """Called for each attempt that does not find the topic."""
 
     def _refused(self, error: AnabranchError) -> None:
         """Called once, when the leader refuses the consumer for good."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 
 from anabranch.client.consume.leaving import LeavingConsumer
+from anabranch.client.consume.missing_topic import MissingTopic
 from anabranch.client.consume.waiters import Waiters
 from anabranch.client.figures import State, described
 from anabranch.client.interceptors import Interceptor, InterceptorChain
 from anabranch.client.net.closing import Deadline
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.options import Seconds, optional_seconds
-from anabranch.errors import AlreadyClosedError, ReceiveTimeoutError
+from anabranch.errors import AlreadyClosedError, AnabranchError, ReceiveTimeoutError, TopicNotFoundError
 
 
 class PausableConsumer(LeavingConsumer):
@@ -29,6 +30,7 @@ class PausableConsumer(LeavingConsumer):
         """Why no message is handed out although the consumer is open."""
         self._stopped = False
         """Whether the consumer is closed or holds messages back."""
+        self._missing = MissingTopic(lambda: self._waiting.wake_all())
 
     def pause(self) -> None:
         """Hand out no message until `resume`: `receive`, iterations and runs wait.
@@ -86,6 +88,19 @@ class PausableConsumer(LeavingConsumer):
     def _report_end(self) -> None:
         if self._interceptors is not None:
             self._interceptors.closed(self.topic)
+
+    def _topic_gone(self, error: AnabranchError) -> None:
+        """Note that the broker did not find the topic, or end if it refuses the role."""
+        if isinstance(error, TopicNotFoundError):
+            self._missing.report(error)
+        else:
+            self._role_refused(error)
+
+    def _raise_trouble(self) -> None:
+        """Raise the reason why no message comes: the consumer has failed, or its topic was deleted."""
+        error = self._failure or self._missing.error
+        if error is not None:
+            raise error
 
     def _hold_back(self, why: str) -> None:
         self._held_back[why] = None

@@ -28,6 +28,7 @@ from anabranch.errors import (
     AnabranchError,
     InvalidConfigurationError,
     ReceiveTimeoutError,
+    TopicNotFoundError,
 )
 from anabranch.model.ids import MessageId
 
@@ -172,16 +173,23 @@ class AsyncTopicsConsumer(Generic[T]):
             raise ReceiveTimeoutError(f"no message came within {limit_s:g} s") from None
 
     def _poll(self, limit: int) -> list[Message[T]]:
-        """The messages at hand of the first topic in turn that has some; its turn is over."""
+        """The messages at hand of the first topic in turn that has some; raises if a listed one is gone."""
+        missing: TopicNotFoundError | None = None
         for _ in range(len(self._turns)):
             child = self._turns[0]
             self._turns.rotate(-1)
-            found = child._poll(limit)
+            try:
+                found = child._poll(limit)
+            except TopicNotFoundError as error:
+                missing = error
+                continue
             if found:
                 if self._waiting:
                     # There may be a message for another waiting caller.
                     self._waiting.wake()
                 return found
+        if missing is not None and not self._selection.may_change:
+            raise missing
         return []
 
     # Acknowledging.

@@ -28,6 +28,7 @@ from anabranch.errors import (
     ConsumerBusyError,
     NotConnectedError,
     SubscriptionNotFoundError,
+    TopicNotFoundError,
     UnsupportedFeatureError,
 )
 from anabranch.model.assignment import UNCOUNTED, Assignment
@@ -72,7 +73,8 @@ class RegistrationOptions:
 class Registration:
     """Registers one consumer, and passes each new assignment to `assigned`.
 
-    `refused` is called once, when the leader refuses an open consumer for good.
+    `refused` is called once, when the leader refuses an open consumer for good. `gone` is called for each
+    attempt that does not find the topic; a later assignment shows that the topic is back.
     """
 
     def __init__(
@@ -81,6 +83,8 @@ class Registration:
         request: RegistrationOptions,
         assigned: Callable[[Assignment], None],
         refused: Callable[[AnabranchError], None],
+        *,
+        gone: Callable[[AnabranchError], None] = lambda _: None,
     ) -> None:
         self.opened_in: int | None = None
         """The incarnation of the topic whose subscription is open."""
@@ -88,6 +92,7 @@ class Registration:
         self._request = request
         self._assigned = assigned
         self._refused = refused
+        self._gone = gone
         self._instance = pool.rng.getrandbits(64)
         """Distinguishes this consumer from other consumers of its name."""
         self._found: TopicName | None = None
@@ -175,6 +180,8 @@ class Registration:
         return self._give_up(connection, self._consumer_id)
 
     def _failed(self, error: Exception) -> bool:
+        if isinstance(error, TopicNotFoundError):
+            self._gone(error)
         if not self._is_final(error):
             return False
         self._fail_reports(error)
