@@ -16,8 +16,15 @@ from typing import Any
 import pytest
 
 from anabranch import AdminClient, AsyncAdminClient, Client
+from anabranch.admin.models.schemas import PostedSchema
 from anabranch.admin.models.topics import TopicStats
-from anabranch.errors import ConflictError, ConnectError, InvalidNameError, NotFoundError
+from anabranch.errors import (
+    ConflictError,
+    ConnectError,
+    InvalidConfigurationError,
+    InvalidNameError,
+    NotFoundError,
+)
 from anabranch.testing.process import BrokerProcess
 from tests.harness.public import methods
 
@@ -100,6 +107,28 @@ def test_errors_say_what_a_caller_can_do(broker: BrokerProcess) -> None:
             admin.create_namespace("orders")
     with pytest.raises(ConnectError, match="anabranch serve"):
         AdminClient("http://127.0.0.1:1").brokers()
+
+
+def test_schemas_are_added_compared_found_and_deleted(broker: BrokerProcess) -> None:
+    first = PostedSchema(type="AVRO", schema='{"type":"record","name":"Order","fields":[]}')
+    other = PostedSchema(type="STRING")
+    with AdminClient(broker.http_url) as admin:
+        admin.create_topic("orders")
+        assert admin.find_schema("orders", first).version == -1
+        assert admin.add_schema("orders", first).version == admin.find_schema("orders", first).version == 0
+        assert [found.type for found in admin.schemas("orders")] == ["AVRO"]
+        assert admin.schema("orders", 0) == admin.schema("topic://public/default/orders")
+        assert not admin.check_schema("orders", other).compatibility
+        with pytest.raises(ConflictError):
+            admin.add_schema("orders", other)
+        with pytest.raises(InvalidConfigurationError, match="no Avro schema"):
+            admin.add_schema("orders", PostedSchema(type="AVRO", schema='"odd"'))
+        with pytest.raises(InvalidConfigurationError, match="PostedSchema"):
+            admin.add_schema("orders", "STRING")  # type: ignore[arg-type]
+        assert admin.delete_schema("orders").version == 1
+        assert admin.delete_schema("orders").version == -1
+        with pytest.raises(NotFoundError):
+            admin.schema("orders")
 
 
 def test_calls_of_an_asynchronous_client_run_side_by_side(broker: BrokerProcess) -> None:

@@ -18,6 +18,7 @@ import pytest
 
 from anabranch import AdminClient, AsyncAdminClient
 from anabranch.admin.client.requests import get
+from anabranch.admin.models.schemas import PostedSchema
 from anabranch.errors import AlreadyClosedError, ConnectError, OperationTimeoutError
 from anabranch.model.names import TopicName
 from tests.harness.public import methods
@@ -102,6 +103,12 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "revoke_on_topics": lambda admin: admin.revoke_on_topics([]),
     "namespace_properties": lambda admin: admin.namespace_properties("public/default"),
     "set_namespace_properties": lambda admin: admin.set_namespace_properties("public/default", {}),
+    "schema": lambda admin: admin.schema(ORDERS),
+    "schemas": lambda admin: admin.schemas(ORDERS),
+    "add_schema": lambda admin: admin.add_schema(ORDERS, PostedSchema(type="STRING")),
+    "find_schema": lambda admin: admin.find_schema(ORDERS, PostedSchema(type="STRING")),
+    "check_schema": lambda admin: admin.check_schema(ORDERS, PostedSchema(type="STRING")),
+    "delete_schema": lambda admin: admin.delete_schema(ORDERS),
     "close": lambda admin: admin.close(),
 }
 

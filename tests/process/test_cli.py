@@ -232,6 +232,12 @@ def test_a_policy_is_set_shown_and_removed(run: Run) -> None:
     assert run("policy", "set", "public/default", "noSuchPolicy", "1")[0] == 1
     assert "not valid JSON" in run("policy", "set", "public/default", "retention", "{")[2]
     assert "name the policy" in run("policy", "show", "persistent://public/default/t")[2]
+    for words in (
+        ("show", "orders"),
+        ("set", "a/b/orders", "retention", "1"),
+        ("remove", "orders", "retention"),
+    ):
+        assert "topic://public/default/orders" in run("policy", *words)[2]
 
 
 def test_a_schema_is_added_compared_shown_and_deleted(run: Run, tmp_path: Path) -> None:
@@ -250,6 +256,8 @@ def test_a_schema_is_added_compared_shown_and_deleted(run: Run, tmp_path: Path) 
     assert run(*add, str(other))[0] == 1
     assert run("schema", "delete", "orders", "--yes")[0] == 0
     assert run("schema", "show", "orders")[0] == 1
+    code, _, reason = run("schema", "delete", "orders", "--yes")
+    assert (code, "topic://public/default/orders has no schema" in reason) == (1, True), reason
 
 
 def test_a_namespace_shows_its_policies(run: Run) -> None:

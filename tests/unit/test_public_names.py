@@ -13,16 +13,17 @@ from anabranch.apps import App, Bench, BenchPublished, HandlerOptions
 from anabranch.testing.local_broker import LocalBroker
 
 ADMIN = """
-    auto_scale_policy backlog_size brokers call classic_properties classic_stats classic_topics close
-    cluster clusters create_classic_topic create_namespace create_subscription create_tenant create_topic
-    delete_classic_topic delete_namespace delete_property delete_subscription delete_tenant delete_topic
-    grant grant_on_topics grow_partitions internal_configuration internal_stats lane lanes last_message_id
-    list_topics lookup merge message message_id_at migrate namespace_policies namespace_properties
-    namespaces partitioned_stats partitions peek peek_lane permissions policy quotas rebucket release_lane
-    remove_policy reserve_subscription revoke revoke_on_topics seek segment_stats send
-    set_auto_scale_policy set_classic_properties set_namespace_properties set_policy set_properties
-    set_quotas set_tenant_admins skip_all skip_lane split subscription_figures subscription_roles
-    subscriptions tenant tenant_admins tenants terminate topic_metadata topic_stats usage version why
+    add_schema auto_scale_policy backlog_size brokers call check_schema classic_properties classic_stats
+    classic_topics close cluster clusters create_classic_topic create_namespace create_subscription
+    create_tenant create_topic delete_classic_topic delete_namespace delete_property delete_schema
+    delete_subscription delete_tenant delete_topic find_schema grant grant_on_topics grow_partitions
+    internal_configuration internal_stats lane lanes last_message_id list_topics lookup merge message
+    message_id_at migrate namespace_policies namespace_properties namespaces partitioned_stats partitions
+    peek peek_lane permissions policy quotas rebucket release_lane remove_policy reserve_subscription
+    revoke revoke_on_topics schema schemas seek segment_stats send set_auto_scale_policy
+    set_classic_properties set_namespace_properties set_policy set_properties set_quotas set_tenant_admins
+    skip_all skip_lane split subscription_figures subscription_roles subscriptions tenant tenant_admins
+    tenants terminate topic_metadata topic_stats usage version why
 """
 
 NAMES = {

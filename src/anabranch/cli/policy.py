@@ -46,6 +46,7 @@ def show(
     at: AdminOptions = ADMIN,
 ) -> int:
     """Show one policy, or all policies of a namespace that are set."""
+    _check_owner(of)
     if name is None and "://" in of:
         raise InvalidConfigurationError("name the policy of a topic, such as retention")
     with role_of(at, os.environ).open_admin() as admin:
@@ -68,6 +69,7 @@ def set_policy(
     at: AdminOptions = ADMIN,
 ) -> int:
     """Set one policy; the others stay."""
+    _check_owner(of)
     with role_of(at, os.environ).open_admin() as admin:
         admin.set_policy(of, name, value_of(value))
     return tell({"set": {name: value_of(value)}}, f"set {name} of {of}", as_json=at.as_json)
@@ -76,11 +78,20 @@ def set_policy(
 @app.command
 def remove(of: Owner, name: PolicyName, /, *, yes: Yes = False, at: AdminOptions = ADMIN) -> int:
     """Remove one policy, so that the default holds."""
+    _check_owner(of)
     if not confirmed(f"remove {name} of {of}", yes=yes):
         return 1
     with role_of(at, os.environ).open_admin() as admin:
         admin.remove_policy(of, name)
     return tell({"removed": name}, f"removed {name} of {of}", as_json=at.as_json)
+
+
+def _check_owner(of: str) -> None:
+    if "://" not in of and of.count("/") != 1:
+        raise InvalidConfigurationError(
+            f"{of!r} is neither a namespace nor a topic: write tenant/namespace, such as public/default, or "
+            "the whole name of a topic, such as topic://public/default/orders"
+        )
 
 
 def value_of(text: str) -> Any:

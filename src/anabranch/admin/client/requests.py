@@ -55,6 +55,7 @@ _ERRORS: Final[Mapping[int, type[AnabranchError]]] = {
     405: NotAllowedError,
     409: ConflictError,
     412: InvalidConfigurationError,
+    422: InvalidConfigurationError,
     429: TooManyRequestsError,
     501: UnsupportedFeatureError,
     503: ServiceNotReadyError,
@@ -279,6 +280,12 @@ def subscription_path(topic: TopicLike, subscription: str, *parts: str) -> str:
     """The path of a subscription of a topic of any kind."""
     noun = "subscriptions" if topic_name(topic, "topic").domain == "topic" else "subscription"
     return topic_path(topic, noun, subscription, *parts)
+
+
+def schema_path(topic: TopicLike, *parts: str) -> str:
+    """The path of the schemas of a topic, which are the same under each of its schemes."""
+    name = topic_name(topic, "topic")
+    return path_of("schemas", name.tenant, name.namespace, name.local, *parts)
 
 
 def permissions_path(on: TopicLike, *parts: str) -> str:

@@ -9,6 +9,7 @@ from anabranch.admin.client.asynchronous.namespaces import AsyncNamespaceMethods
 from anabranch.admin.client.asynchronous.quotas import AsyncQuotaMethods
 from anabranch.admin.client.asynchronous.rights import AsyncRightMethods
 from anabranch.admin.client.asynchronous.scalable import AsyncScalableMethods
+from anabranch.admin.client.asynchronous.schemas import AsyncSchemaMethods
 from anabranch.admin.client.asynchronous.subscriptions import AsyncSubscriptionMethods
 
 
@@ -21,8 +22,9 @@ class AsyncAdminClient(
     AsyncClassicMethods,
     AsyncSubscriptionMethods,
     AsyncLaneMethods,
+    AsyncSchemaMethods,
 ):
-    """The admin API of one cluster: tenants, namespaces, topics, subscriptions, rights, quotas and brokers.
+    """Tenants, namespaces, topics, schemas, subscriptions, rights, quotas and brokers of one cluster.
 
     `authentication` proves the role of each request, as that of AsyncClient does. A topic is named by
     `topic://tenant/namespace/name` or `persistent://...`. A name without a scheme is a scalable topic, or a

@@ -11,6 +11,7 @@ from anabranch.admin.client.blocking.namespaces import NamespaceMethods
 from anabranch.admin.client.blocking.quotas import QuotaMethods
 from anabranch.admin.client.blocking.rights import RightMethods
 from anabranch.admin.client.blocking.scalable import ScalableMethods
+from anabranch.admin.client.blocking.schemas import SchemaMethods
 from anabranch.admin.client.blocking.subscriptions import SubscriptionMethods
 
 
@@ -23,8 +24,9 @@ class AdminClient(
     ClassicMethods,
     SubscriptionMethods,
     LaneMethods,
+    SchemaMethods,
 ):
-    """The admin API of one cluster: tenants, namespaces, topics, subscriptions, rights, quotas and brokers.
+    """Tenants, namespaces, topics, schemas, subscriptions, rights, quotas and brokers of one cluster.
 
     `authentication` proves the role of each request, as that of Client does. A topic is named by
     `topic://tenant/namespace/name` or `persistent://...`. A name without a scheme is a scalable topic, or a
