@@ -48,6 +48,11 @@ class Listeners:
         """The addresses for clients, separated by spaces."""
         return " ".join(_url(config, scheme, found[-1]) for scheme, found in self.sockets.items())
 
+    def close(self) -> None:
+        for found in self.sockets.values():
+            for listener in found:
+                listener.close()
+
 
 def bind(config: BrokerConfig) -> Listeners:
     """Listen on all ports that are switched on."""

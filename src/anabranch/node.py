@@ -48,6 +48,7 @@ SWITCH_S = 0.0005
 def run(config: BrokerConfig) -> int:
     """Serve in this process until SIGTERM or SIGINT; returns the exit code."""
     set_up_logging(config)
+    check_ports(config)
     lock = open_data(config.data)
     try:
         prepare_metadata(config)
@@ -71,6 +72,12 @@ def run_worker(config: BrokerConfig, worker: Worker) -> int:
     sys.setswitchinterval(SWITCH_S)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(serve(config, worker, shares.files_per_store))
+
+
+def check_ports(config: BrokerConfig) -> None:
+    """Raise ConflictError for a port in use, before a new data directory is made for nothing."""
+    if not Path(config.data).exists():
+        bind(config).close()
 
 
 def check_files(config: BrokerConfig) -> None:

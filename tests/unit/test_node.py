@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from anabranch import node, supervisor
 from anabranch.config.broker import BrokerConfig
-from anabranch.errors import InvalidConfigurationError, MissingDataError
+from anabranch.errors import ConflictError, InvalidConfigurationError, MissingDataError
 from anabranch.node import cache_of_each_store, check_files, prepare_metadata
 
 
@@ -38,6 +41,19 @@ def test_a_start_is_refused_when_there_are_stores_but_no_metadata(tmp_path: Path
     (tmp_path / "metadata.db").unlink()
     with pytest.raises(MissingDataError):
         prepare_metadata(config)
+
+
+@pytest.mark.parametrize("serve", [node.run, supervisor.run])
+def test_a_port_in_use_leaves_no_new_data_directory_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Callable[[BrokerConfig], int]
+) -> None:
+    monkeypatch.setattr(node, "set_up_logging", lambda *given: None)
+    data = tmp_path / "data"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        config = BrokerConfig(data=str(data), port=taken.getsockname()[1], http_port=0, workers=2)
+        with pytest.raises(ConflictError, match="is in use"):
+            serve(config)
+    assert not data.exists()
 
 
 CRYPTOGRAPHY = ("jwt", "cryptography", "bcrypt", "anabranch.security.outside")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -67,6 +68,7 @@ class ProducerArguments(TypedDict, total=False):
 CompressionName = Literal["lz4", "zlib", "zstd", "snappy"]
 
 PLAIN_PORT, TLS_PORT = 6650, 6651
+_NOT_IN_HOST: Final = re.compile(r"[\s/?#\[\]]")
 MEMORY_LIMIT = 64 * 2**20
 
 
@@ -156,10 +158,7 @@ class PublishOptions:
             raise InvalidConfigurationError("batching must be a Batching, True or False")
         check_flag("block_if_full", self.block_if_full)
         check_flag("chunking", self.chunking)
-        if self.name == "":
-            raise InvalidConfigurationError("name must not be empty; leave it out to get a generated one")
-        if self.name is not None:
-            validate_client_name("producer", self.name)
+        check_name("producer", self.name)
         first = self.initial_sequence_id
         if first is not None and not (type(first) is int and -1 <= first < 2**63):
             raise InvalidConfigurationError(f"initial_sequence_id must be -1 or more, not {first!r}")
@@ -237,6 +236,14 @@ def kept_pairs(name: str, pairs: Mapping[str, str] | None) -> dict[str, str]:
     return found
 
 
+def check_name(kind: Literal["producer", "consumer"], name: str | None) -> None:
+    """Check the name of a caller; None lets the client choose one."""
+    if name == "":
+        raise InvalidConfigurationError("name must not be empty; leave it out to get a generated one")
+    if name is not None:
+        validate_client_name(kind, name)
+
+
 def parse_topic(text: str) -> TopicName:
     """The topic of a name that a caller gave; a bare name means topic://public/default/<name>."""
     name = TopicName.parse(text, default_domain="topic")
@@ -267,11 +274,17 @@ def is_tls_url(url: str) -> bool:
 
 
 def parse_host(text: str, url: str) -> tuple[str, int]:
-    """`host`, `host:port` or `[v6]:port`."""
+    """`host`, `host:port`, `[v6]` or `[v6]:port`."""
+    if "@" in text:
+        # The URL is not shown, because it may hold a password.
+        raise InvalidServiceUrlError("a service URL has no user and password; pass authentication=...")
     host, colon, port = text.strip().rpartition(":")
     if not colon or port.endswith("]"):
         host, port = text.strip(), str(TLS_PORT if is_tls_url(url) else PLAIN_PORT)
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or "/" in host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 2**16:
+    bracketed = host.startswith("[") and host.endswith("]")
+    if bracketed:
+        host = host[1:-1]
+    usable = bool(host) and not _NOT_IN_HOST.search(host) and (bracketed or ":" not in host)
+    if not usable or not port.isascii() or not port.isdigit() or not 0 < int(port) < 2**16:
         raise InvalidServiceUrlError(f"{url!r} cannot be used as a service URL: {text!r} is not host:port")
     return host, int(port)

@@ -81,11 +81,23 @@ def test_service_urls_name_one_host_or_several() -> None:
         ("pulsar://", "host:port"),
         ("pulsar://a:b", "host:port"),
         ("pulsar://a:70000", "host:port"),
+        ("pulsar://[::1", "host:port"),
+        ("pulsar://::1]:6650", "host:port"),
+        ("pulsar://::1", "host:port"),
+        ("pulsar://a b:6650", "host:port"),
+        ("pulsar://a?b:6650", "host:port"),
+        ("pulsar://user:pw@host", "authentication="),
     ],
 )
 def test_a_wrong_service_url_is_refused_with_a_hint(url: str, hint: str) -> None:
     with pytest.raises(InvalidServiceUrlError, match=hint):
         AsyncClient(url)
+
+
+def test_the_password_in_a_wrong_service_url_is_not_shown() -> None:
+    with pytest.raises(InvalidServiceUrlError) as caught:
+        AsyncClient("pulsar://user:secret@host:6650")
+    assert "secret" not in str(caught.value)
 
 
 def test_a_bare_topic_name_is_a_scalable_topic_of_the_default_namespace() -> None:
@@ -107,6 +119,10 @@ def test_names_that_cannot_be_opened_are_refused(name: str) -> None:
         (lambda client: client.create_producer("t", access_mode="odd"), "access_mode must be one of shared"),
         (lambda client: client.create_producer("t", compression="rar"), "compression must be one of lz4"),
         (lambda client: client.create_producer("t", name=""), "name must not be empty"),
+        (lambda client: client.subscribe_queue("t", "s", name=""), "name must not be empty"),
+        (lambda client: client.subscribe_stream("t", "s", name=""), "name must not be empty"),
+        (lambda client: client.create_checkpoint_consumer("t", name=""), "name must not be empty"),
+        (lambda client: client.subscribe_queue("t", ""), "cannot be a subscription name"),
         (
             lambda client: client.create_producer("t", send_timeout=-1),
             "send_timeout must be a positive number of seconds, not -1",

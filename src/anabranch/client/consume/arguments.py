@@ -29,6 +29,7 @@ from anabranch.client.options import (
     InitialPosition,
     QueueOrder,
     Seconds,
+    check_name,
     kept_pairs,
     one_of,
     parse_topic,
@@ -37,7 +38,7 @@ from anabranch.client.options import (
 )
 from anabranch.errors import InvalidConfigurationError
 from anabranch.model.checkpoint import Checkpoint
-from anabranch.model.names import validate_client_name, validate_subscription
+from anabranch.model.names import validate_subscription
 
 REDELIVERY = Backoff(60.0, 60.0)
 QUEUE_BUFFER = 1000
@@ -171,8 +172,7 @@ def _consumer_part(given: ConsumerArguments, *, dead_letters: bool = False) -> d
         raise InvalidConfigurationError('bad_entries="dead_letter" needs a queue consumer with a dead_letter')
     check_optional("encryption of a consumer", encryption, Decrypt, "a Decrypt")
     name, queue_size = given.get("name"), given.get("receiver_queue_size")
-    if name is not None:
-        validate_client_name("consumer", name)
+    check_name("consumer", name)
     if queue_size is not None:
         whole("receiver_queue_size", queue_size, least=1, most=INT32_MAX)
     return {
