@@ -169,7 +169,7 @@ async def delete_storage(context: ControllerContext, name: TopicName) -> bool:
 
 async def _delete(context: ControllerContext, item: GarbageRecord, term: int) -> bool:
     try:
-        await context.segments.delete(Place(TopicName.parse(item.name), item.store), term)
+        await context.delete_log(Place(TopicName.parse(item.name), item.store), term)
     except AnabranchError:
         return False
     return True

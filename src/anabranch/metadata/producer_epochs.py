@@ -52,6 +52,11 @@ class TopicEpochs:
         }
         await together(raise_to(child, epoch) for child, epoch in highest.items() if epoch.number >= 0)
 
+    async def forget(self, topic: TopicName) -> None:
+        """Drop the number of a log that is deleted for good."""
+        if await self._store.get(_path(topic)) is not None:
+            await self._store.delete(_path(topic))
+
     async def _change(self, topic: TopicName, change: Callable[[TopicEpoch], TopicEpoch]) -> TopicEpoch:
         for _ in range(_ATTEMPTS):
             stored = await self._store.get(_path(topic))

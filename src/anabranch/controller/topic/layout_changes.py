@@ -282,7 +282,7 @@ class LayoutChanges:
         async def delete(item: GarbageRecord) -> None:
             place = Place(TopicName.parse(item.name), item.store)
             try:
-                await self._context.segments.delete(place, self._lead.term)
+                await self._context.delete_log(place, self._lead.term)
             except AnabranchError as error:
                 troubles[f"garbage {item.name}"] = in_words(error)
             else:

@@ -90,6 +90,11 @@ class ControllerContext:
     check_right: Callable[[], None] = has_right
     """Raises ServiceNotReadyError unless this process is known to be the leader that it was."""
 
+    async def delete_log(self, place: Place, term: int) -> None:
+        """Delete the storage of a segment that is gone from its layout, and the number of its producers."""
+        await self.segments.delete(place, term)
+        await self.topics.producer_epochs.forget(place.name)
+
     def jitter_s(self, delay_s: float) -> float:
         """The delay, up to a fifth longer, so that calls that failed together are not repeated together."""
         return delay_s * self.rng.uniform(1.0, 1.2)

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
+from anabranch.controller.decide.operation import segment_name
 from anabranch.controller.ports.segments import SegmentLoad
 from anabranch.errors import (
     NotConnectedError,
@@ -33,6 +34,21 @@ async def test_sealed_segments_are_pruned_when_drained_and_old_enough(plane: Con
     assert sorted(layout.segments) == [1, 2]
     assert seen[-1] == layout.epoch == 2
     assert controller.records["s"].drained == ()
+
+
+@pytest.mark.plane(retention_s=100.0, auto_scale_interval_s=10.0)
+async def test_the_number_of_exclusive_producers_goes_with_the_segment(plane: ControlPlane) -> None:
+    controller = await plane.lead(1)
+    epochs = plane.context.topics.producer_epochs
+    parent = segment_name(TOPIC, controller.layout.segment(0))
+    await plane.call(epochs.next(parent, "alice"))
+    await plane.call(controller.split(0))
+    child = segment_name(TOPIC, controller.layout.segment(1))
+    await asyncio.sleep(200)
+    assert 0 not in controller.layout.segments
+    assert [(await plane.call(epochs.current(log))).number for log in (parent, child)] == [-1, 0]
+    await plane.call(plane.service.delete_topic(TOPIC))
+    assert (await plane.call(epochs.current(child))).number == -1
 
 
 @pytest.mark.plane(auto_scale_interval_s=10.0)
