@@ -20,6 +20,11 @@ from anabranch.speedups import join_messages
 _HEADER_BYTES_MAX = 40
 """Most bytes of a header besides key and properties."""
 
+HEADER_BYTES = 24
+"""The same for a message whose sequence id is small, or comes from its entry; without an event time."""
+
+EVENT_TIME_BYTES = 8
+
 JOINED_HEADER_BYTES = 48
 """Room for the header of a message that the compiled form asks for, besides the key."""
 
@@ -62,9 +67,9 @@ class MessageColumns:
     def sizes(self, first_sequence_id: int | None) -> Numbers:
         """Return an upper estimate of the bytes of each message."""
         last = (first_sequence_id or 0) + len(self._values)
-        sizes = _lengths(self._values) + (_HEADER_BYTES_MAX if last >= 2**35 else 24)
+        sizes = _lengths(self._values) + (_HEADER_BYTES_MAX if last >= 2**35 else HEADER_BYTES)
         if self._event_times is not None:
-            sizes += 8
+            sizes += EVENT_TIME_BYTES
         for column in (self._keys, self._headers):
             if column is not None:
                 sizes += _lengths(column)

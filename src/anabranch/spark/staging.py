@@ -201,6 +201,10 @@ class LiveStager:
         # Opening has registered the producer, so the log exists.
         return producer, (await self._host.extent(self._log)).next
 
+    @property
+    def message_bytes_max(self) -> int:
+        return self._producer.message_bytes_max - _STAMP_BYTES_MAX
+
     def write(self, topic: str, rows: OutgoingRows) -> None:
         self._rows += len(rows.values)
         self._topics[topic] = None
@@ -210,7 +214,7 @@ class LiveStager:
         layout = await self._layout(topic)
         self._turn += 1
         encoder = RowEncoder(rows, self._options.flush_bytes, self._turn, numbered=False)
-        parts = encoder.encode(layout, 0, self._producer.message_bytes_max - _STAMP_BYTES_MAX)
+        parts = encoder.encode(layout, 0, self.message_bytes_max)
         entries = [(self._entry(part, topic, layout), part.message_count) for part in parts]
         self._waiting.append(await self._producer.enqueue_entries(entries))
         # Report an error of earlier rows now and not after the last row.

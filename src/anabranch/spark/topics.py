@@ -136,6 +136,10 @@ class StagedRows(NamedTuple):
 class Stager(Protocol):
     """Appends the rows of one task attempt to the row log of a sink. All calls block."""
 
+    @property
+    def message_bytes_max(self) -> int:
+        """The largest message that can be staged."""
+
     def write(self, topic: str, rows: OutgoingRows) -> None:
         """Append rows for a topic; may return before they are stored."""
 

@@ -12,7 +12,7 @@ _MODULES = {
     "ArchiveOptions": "archiving",
     "CompactOptions": "compacting",
     "Expectations": "verify_pass",
-    "LoadOptions": "loading",
+    "LoadOptions": "load_messages",
     "MirrorOptions": "mirroring",
     "ReplayOptions": "replaying",
     "SkewOptions": "weighing",

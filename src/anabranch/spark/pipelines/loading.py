@@ -12,16 +12,18 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from anabranch.errors import InvalidConfigurationError
+from anabranch.errors import MessageTooBigError
 from anabranch.spark.decide.progress import PipelineProgress
-from anabranch.spark.pipelines.failures import PipelineError, spark_failures
+from anabranch.spark.pipelines.failures import PipelineError, reason_of, spark_failures
 from anabranch.spark.pipelines.files import Files
 from anabranch.spark.pipelines.job_states import claim_state
+from anabranch.spark.pipelines.load_messages import LoadOptions, extremes, messages, refuse_unsendable
 from anabranch.spark.pipelines.load_sources import LoadSource, open_source
 from anabranch.spark.pipelines.places import (
     FORMAT,
@@ -40,31 +42,8 @@ from anabranch.spark.pipelines.stored_topics import check_sink
 JOB = "job.json"
 """The file of the state directory with the name of the load."""
 
-
-@dataclass(frozen=True)
-class LoadOptions:
-    """How to read the files and how to make messages of their rows.
-
-    Example:
-        pipelines.LoadOptions(key="customer", value="amount", order_by=["number:int"])
-    """
-
-    format: str | None = None
-    """parquet, csv, json or iceberg; by the name of the files if None."""
-    read_options: Mapping[str, str] = field(default_factory=dict)
-    """Options of Spark's reader of this format, or of that of Iceberg tables."""
-    key: str | None = None
-    """Column of the key; None sends messages without keys."""
-    value: str | None = None
-    """Column of the value; None sends the whole row as JSON."""
-    event_time: str | None = None
-    """Column of the event time."""
-    order_by: Sequence[str] = ()
-    """Columns that give the order, as `name` or `name:type`; by file name and row if empty."""
-    rows_per_commit: int = 1_000_000
-    """Most rows of one step."""
-    state: str | None = None
-    """The directory of the progress; in `anabranch-state/` if None."""
+TOO_LARGE = (MessageTooBigError.__name__, "cannot be delivered", "maxMessageSize=")
+"""Signs of rows that the client, the broker or the topic refused; the limit of a topic counts for entries."""
 
 
 class LoadSummary(NamedTuple):
@@ -150,9 +129,9 @@ class _Load:
         new = self.source.new_rows(known)
         if new is None:
             return 0
-        check_sink(self.place, self.sink)
+        bytes_max = check_sink(self.place, self.sink)
         number = len(self._plans())
-        steps = self._put_in_order(number, new)
+        steps = self._put_in_order(number, new, bytes_max)
         self.files.create_json(f"plans/{number:08d}.json", {"v": 1, "files": new.read, "steps": steps})
         return new.files
 
@@ -164,30 +143,29 @@ class _Load:
             for step in self.files.read_json(f"plans/{name}")["steps"]:
                 yield LoadStep(*step)
 
-    def _put_in_order(self, plan: int, new: NewRows) -> list[LoadStep]:
-        """Write the messages of new rows in their order; return the steps that send them."""
+    def _put_in_order(self, plan: int, new: NewRows, bytes_max: int) -> list[LoadStep]:
+        """Write the messages of new rows in their order; return the steps that send them.
+
+        Raises PipelineError for a row that cannot be sent: the sink would refuse it in every run, because a
+        run sends first what it has planned.
+        """
         from pyspark.sql import functions as sql
 
         directory = f"ordered/{plan:08d}"
         self.files.delete(directory)
-        rows = _messages(new, self.given)
+        rows = messages(new, self.given)
         writer = rows.write.option("maxRecordsPerFile", self.given.rows_per_commit)
         writer.parquet(self.files.url(directory))
         written = [one.path for one in self.files.files_below(directory)]
         if not written:
             return []
         frame = self.spark.read.parquet(self.files.url(directory))
-        first_time = sql.min("eventTime") if self.given.event_time else sql.lit(None).cast("timestamp")
         found = (
             frame.groupBy(sql.col("_metadata.file_name").alias("file"))
-            .agg(sql.count("*").alias("rows"), sql.unix_millis(first_time).alias("first_ms"))
+            .agg(sql.count("*").alias("rows"), *extremes(self.given))
             .collect()
         )
-        if any(row.first_ms is not None and row.first_ms < 0 for row in found):
-            # The sink would refuse these rows in every run, because a run sends first what it has planned.
-            raise PipelineError(
-                f"column {self.given.event_time} holds a time before 1970, which cannot be sent as event time"
-            )
+        refuse_unsendable(found, new, self.given, bytes_max)
         rows_of = {row.file: row.rows for row in found}
         first = sum(1 for _ in self.steps())
         ordered = sorted((name for name in written if rows_of.get(name)), key=_file_order)
@@ -218,9 +196,11 @@ class _Load:
             .sortWithinPartitions("_row")
             .select(*columns)
         )
-        ordered.write.format(FORMAT).options(
+        writer = ordered.write.format(FORMAT).options(
             **self.place.to_write(delivery="exactly-once", sinkId=self.sink, batchId=step.number)
-        ).mode("append").save()
+        )
+        with _advice():
+            writer.mode("append").save()
         self.files.create_json(f"done/{step.number:08d}.json", {"rows": step.rows})
 
     def clean(self) -> None:
@@ -228,53 +208,19 @@ class _Load:
         self.files.delete("ordered")
 
 
-def _messages(new: NewRows, given: LoadOptions) -> Any:
-    """Return the rows as messages, in their order."""
-    from pyspark.sql import functions as sql
-
-    frame, columns = new.frame, new.frame.columns
-    named = [given.key, given.value, given.event_time, *(part.partition(":")[0] for part in given.order_by)]
-    for name in named:
-        if name is not None and name not in columns:
-            raise InvalidConfigurationError(
-                f"the files have no column {name}; they have {', '.join(columns)}"
-            )
-    value = _bytes(frame, given.value) if given.value else sql.to_json(sql.struct(*map(_quoted, columns)))
-    made = [
-        (_bytes(frame, given.key) if given.key else sql.lit(None).cast("binary")).alias("key"),
-        value.cast("binary").alias("value"),
-    ]
-    if given.event_time:
-        made.append(sql.col(_quoted(given.event_time)).cast("timestamp").alias("eventTime"))
-    # A task reads its parts of files one after the other, so its row numbers grow inside each part.
-    row = sql.monotonically_increasing_id()
-    wanted = [_order(part) for part in given.order_by]
-    order = {f"_order{at}": column for at, column in enumerate([*wanted, *new.place, row])}
-    arranged = frame.select(*made, *(column.alias(name) for name, column in order.items()))
-    return arranged.orderBy(*order).drop(*order)
-
-
-def _order(part: str) -> Any:
-    from pyspark.sql import functions as sql
-
-    name, _, kind = part.partition(":")
-    column = sql.col(_quoted(name))
-    return column.cast(kind) if kind else column
-
-
-def _bytes(frame: Any, name: str) -> Any:
-    from pyspark.sql import functions as sql
-
-    column, kind = sql.col(_quoted(name)), dict(frame.dtypes)[name]
-    if kind == "binary":
-        return column
-    # Spark's own text of a struct, such as {1, a}, has no names and cannot be read again.
-    nested = kind.startswith(("struct<", "array<", "map<", "variant"))
-    return (sql.to_json(column) if nested else column.cast("string")).cast("binary")
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
+@contextmanager
+def _advice() -> Iterator[None]:
+    """Add to a refusal of large rows what the caller can do; a limit may have been lowered since the plan."""
+    try:
+        yield
+    except Exception as error:
+        if not any(sign in str(error) for sign in TOO_LARGE):
+            raise
+        raise PipelineError(
+            f"{reason_of(error)}. The load has these rows in its state, and a change of the source does not "
+            "change them: raise the limit and run the load again, or load with another --state directory, "
+            "which sends all rows again"
+        ) from error
 
 
 def _file_order(name: str) -> tuple[int, int]:

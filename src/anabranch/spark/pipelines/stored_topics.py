@@ -74,17 +74,22 @@ def check_source(place: TopicPlace) -> None:
             raise
 
 
-def check_sink(place: TopicPlace, sink: str) -> None:
-    """Raise an error that names the reason if rows cannot be staged in a sink, before the work on the rows.
+def check_sink(place: TopicPlace, sink: str) -> int:
+    """Return the bytes of the largest message that a sink takes, before the work on the rows.
+
+    Raises an error that names the reason if rows cannot be staged.
 
     The logs of the sink are made if they are missing. The right to write to the topic itself, which the role
-    usually gets with that to write to the logs beside it, is not checked.
+    usually gets with that to write to the logs beside it, is not checked, nor is a limit
+    of the topic itself.
     """
     options = read_sink_options(place.to_write(delivery="exactly-once", sinkId=sink))
     service = AnabranchSource({}).service(options.service_url, options.client)
     try:
         opened = service.sink(options.sink_namespace, sink)
-        opened.stager(f"check-{uuid4().hex}", options.flush_bytes, options.compression).close()
+        stager = opened.stager(f"check-{uuid4().hex}", options.flush_bytes, options.compression)
+        stager.close()
+        return stager.message_bytes_max
     finally:
         close_sessions()
 
