@@ -29,6 +29,7 @@ from anabranch.errors import InvalidConfigurationError
 from anabranch.schemas.protobuf import MessageType
 from anabranch.spark.values.avro_rows import AvroRows
 from anabranch.spark.values.avro_types import avro_schema, spark_type
+from anabranch.spark.values.ddl import check_ddl
 from anabranch.spark.values.decoder import ValueDecoder
 from anabranch.spark.values.formats import RowFormat
 from anabranch.spark.values.json_rows import JsonRows
@@ -88,6 +89,7 @@ def value_type(options: ValueOptions, topics: Sequence[str], schema_of: SchemaOf
     """Return the type of the value column of a query without a user-defined schema, or its DDL."""
     found = _stated_schema(options, topics, schema_of)
     if options.schema is not None and not options.registered and not _is_json(options.schema):
+        check_ddl(options.schema)
         return f"struct<{options.schema}>"
     if found is None:
         raise InvalidConfigurationError(

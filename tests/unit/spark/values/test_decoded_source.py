@@ -184,6 +184,7 @@ def test_registered_protobuf_and_primitives_have_their_types(topic: FileTopic) -
         ({"valueFormat": "xml"}, "json, avro, protobuf"),
         ({"valueFormat": "json"}, "needs valueSchema"),
         ({"valueFormat": "json", "valueSchema": '{"type": "long"}'}, "set valueFormat=avro"),
+        ({"valueFormat": "json", "valueSchema": "id bigin"}, "valueSchema 'id bigin' is not valid DDL"),
         ({"valueFormat": "protobuf"}, "needs valueDescriptor"),
         ({"valueFormat": "protobuf", "valueDescriptor": "/no", "valueMessage": "M"}, "cannot be read"),
         ({"valueSchema": "registered"}, "topic orders has no registered schema"),
