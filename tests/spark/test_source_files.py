@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import Row
 
 from anabranch.spark.pipelines.failures import PipelineError, spark_failures
 from anabranch.spark.pipelines.source_files import SourceFiles
@@ -63,6 +64,82 @@ def test_csv_files_whose_columns_lack_names_are_read(spark: Any, tmp_path: Path)
         (tmp_path / f"{number}.csv").write_text(f",n,x,x\nindex,{number},y,z\n")
     found = rows_of(SourceFiles(spark, str(tmp_path), "csv", {}))
     assert found == [{"_c0": "index", "n": str(n), "x2": "y", "x3": "z"} for n in (1, 2)]
+
+
+@pytest.mark.parametrize(
+    "headers", [("x0,x1,n", "x1,x0,n"), ("_c0,n", "n,_c0"), ("n,,x", "n,x,"), ("n,x,x", "n,y,y")]
+)
+def test_headers_with_names_that_spark_could_have_made_are_compared(
+    spark: Any, tmp_path: Path, headers: tuple[str, str]
+) -> None:
+    row = ",".join(str(at) for at in range(headers[0].count(",") + 1))
+    for number, header in enumerate(headers):
+        (tmp_path / f"{number}.csv").write_text(f"{header}\n{row}\n")
+    source = SourceFiles(spark, str(tmp_path), "csv", {})
+    with pytest.raises(PipelineError, match=r"1\.csv has another header line than .*0\.csv"):
+        rows_of(source)
+    for number in range(2):
+        (tmp_path / f"{number}.csv").write_text(f"{headers[0]}\n{row}\n")
+    (tmp_path / "empty.csv").touch()
+    assert len(rows_of(source)) == 2
+
+
+def test_csv_files_without_header_lines_are_read_by_place(spark: Any, tmp_path: Path) -> None:
+    for number in range(2):
+        (tmp_path / f"{number}.csv").write_text(f"{number},x\n")
+    rows = SourceFiles(spark, str(tmp_path), "csv", {"Header": "false"}).rows(
+        [str(tmp_path / f"{number}.csv") for number in range(2)]
+    )
+    assert sorted(tuple(row) for row in rows.collect()) == [("0", "x"), ("1", "x")]
+
+
+@pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE", "DROPMALFORMED"])
+def test_a_column_that_is_called_as_spark_calls_bad_rows_is_read(
+    spark: Any, tmp_path: Path, mode: str
+) -> None:
+    (tmp_path / "a.json").write_text('{"n": 1, "_corrupt_record": {"x": 1}}\n')
+    (tmp_path / "a.csv").write_text("n,_corrupt_record\n1,real\n")
+    for kind, value in (("json", Row(x=1)), ("csv", "real")):
+        source = SourceFiles(spark, str(tmp_path / f"a.{kind}"), kind, {"mode": mode})
+        assert [row["_corrupt_record"] for row in rows_of(source)] == [value]
+
+
+def test_bad_rows_of_json_have_a_column_that_no_row_has(spark: Any, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.json"
+    bad.write_text('{"n": 1}\nno JSON\n')
+    source = SourceFiles(spark, str(tmp_path), "json", {"mode": "permissive"})
+    assert rows_of(source) == [
+        {"n": 1, "_corrupt_record": None},
+        {"n": None, "_corrupt_record": "no JSON"},
+    ]
+    (tmp_path / "good.json").write_text('{"n": 2, "_corrupt_record": "real"}\n')
+    with pytest.raises(PipelineError, match="columnNameOfCorruptRecord"):
+        rows_of(source)
+    named = {"mode": "permissive", "columnNameOfCorruptRecord": "bad"}
+    assert {"n": 2, "_corrupt_record": "real", "bad": None} in rows_of(
+        SourceFiles(spark, str(tmp_path), "json", named)
+    )
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        (pa.int32(), pa.string()),
+        (pa.int32(), pa.int64()),
+        (pa.timestamp("us"), pa.timestamp("us", "UTC")),
+        (pa.struct([("x", pa.int32())]), pa.struct([("x", pa.int64())])),
+    ],
+)
+def test_parquet_files_with_other_types_are_refused_by_column(
+    spark: Any, tmp_path: Path, kinds: tuple[Any, Any]
+) -> None:
+    for number, kind in enumerate(kinds):
+        column = pa.array([None], kind)
+        pq.write_table(pa.table({"n": [1], "column": column}), tmp_path / f"{number}.parquet")
+    with pytest.raises(PipelineError, match=r"column column is .* in .*0\.parquet and .* in .*1\.parquet"):
+        rows_of(SourceFiles(spark, str(tmp_path), "parquet", {}))
+    # A run for each type can read them.
+    assert len(rows_of(SourceFiles(spark, str(tmp_path / "1*"), "parquet", {}))) == 1
 
 
 def test_files_have_the_order_of_their_names(spark: Any, tmp_path: Path) -> None:

@@ -6,13 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from anabranch.spark.pipelines.failures import PipelineError
+from anabranch.spark.pipelines.failures import PipelineError, reason_of
 from anabranch.spark.pipelines.files import Files
 
 _PATTERN = "*?[{"
 _STRICT = {"mode": "FAILFAST"}
 """Spark's default mode passes on a row that it cannot parse, with null or without some of its fields."""
-_DEFAULTS: Mapping[str, Mapping[str, str]] = {"csv": {"header": "true", **_STRICT}, "json": _STRICT}
+_CORRUPT = "columnNameOfCorruptRecord"
+_TEXT = {**_STRICT, _CORRUPT: "_anabranch_corrupt_record"}
+"""Under its usual name for rows that it cannot parse, Spark would not read a column of the files."""
+_DEFAULTS: Mapping[str, Mapping[str, str]] = {"csv": {"header": "true", **_TEXT}, "json": _TEXT}
 """Options of Spark's readers; without `inferSchema`, every column of a CSV file stays the text that it is."""
 
 
@@ -92,15 +95,74 @@ class SourceFiles:
         if self.format == "parquet" and not self._is_given("mergeSchema"):
             # Spark would read the columns of one file, and leave out those that only other files have.
             reader = reader.option("mergeSchema", "true")
-        frame = reader.load(list(urls))
-        if self._can_compare_headers(frame.columns, urls):
-            # Spark would give the names of one file to the columns of all files, by their place in a line.
-            frame = reader.option("enforceSchema", "false").schema(frame.schema).load(list(urls))
+        frame = self._named(reader, self._loaded(reader, urls), urls)
+        if self._has_headers_to_compare(urls):
+            if has_made_up_names(frame.columns):
+                self._compare_headers(urls)
+            else:
+                # Spark would give the names of one file to the columns of all files, by place.
+                frame = reader.option("enforceSchema", "false").schema(frame.schema).load(list(urls))
         return frame
 
-    def _can_compare_headers(self, columns: Sequence[str], urls: Sequence[str]) -> bool:
+    def _loaded(self, reader: Any, urls: Sequence[str]) -> Any:
+        """Return the rows; raises PipelineError that names a column whose types differ in Parquet files."""
+        try:
+            return reader.load(list(urls))
+        except Exception as error:
+            if "CANNOT_MERGE_SCHEMAS" not in str(error):
+                raise
+            raise PipelineError(self._difference(urls) or reason_of(error)) from error
+
+    def _difference(self, urls: Sequence[str]) -> str | None:
+        known: dict[str, tuple[str, str]] = {}
+        for url in urls:
+            for name, kind in self._reader().load(url).dtypes:
+                before, file = known.setdefault(name.lower(), (kind, url))
+                if before != kind:
+                    return (
+                        f"column {name} is {before} in {file} and {kind} in {url}; write the files with one "
+                        "type, or load those of each type in a run of their own, with a pattern as source"
+                    )
+        return None
+
+    def _named(self, reader: Any, frame: Any, urls: Sequence[str]) -> Any:
+        """Return the frame with Spark's name of the column of rows that cannot be parsed, if it has one."""
+        if self._is_given(_CORRUPT) or _TEXT[_CORRUPT] not in frame.columns:
+            return frame
+        usual = self.spark.conf.get("spark.sql.columnNameOfCorruptRecord")
+        if usual in frame.columns:
+            raise PipelineError(
+                f"{self.path} has rows that cannot be parsed, and a column {usual}, which is the name for "
+                f"such rows; give them another one with --read-option {_CORRUPT}=NAME"
+            )
+        return reader.option(_CORRUPT, usual).load(list(urls))
+
+    def _has_headers_to_compare(self, urls: Sequence[str]) -> bool:
         given = any(map(self._is_given, ("enforceSchema", "singleVariantColumn")))
-        return self.format == "csv" and len(urls) > 1 and not given and not has_made_up_names(columns)
+        return self.format == "csv" and len(urls) > 1 and not given and self._has_headers()
+
+    def _has_headers(self) -> bool:
+        found = [text for name, text in self.read_options.items() if name.lower() == "header"]
+        return not found or found[-1].lower() == "true"
+
+    def _compare_headers(self, urls: Sequence[str]) -> None:
+        """Raise PipelineError if files have different header lines, which are read one by one."""
+        plain = self._reader().option("header", "false").option("inferSchema", "false")
+        first: tuple[str, list[str]] | None = None
+        for url in urls:
+            # A file without a line has no columns.
+            rows = plain.load(url)
+            line = rows.first() if rows.columns else None
+            if line is None:
+                continue
+            names = [(name or "").lower() for name in line]
+            first = first or (url, names)
+            if names != first[1]:
+                raise PipelineError(
+                    f"{url} has another header line than {first[0]}; load each in a run of its own, with a "
+                    "pattern as source, or take the names of one file for all with --read-option "
+                    "enforceSchema=true"
+                )
 
     def _root(self) -> str:
         """Return the path, or the directory that contains all files of a pattern."""
