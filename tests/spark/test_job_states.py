@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 import anabranch
 from anabranch.errors import InvalidConfigurationError
 from anabranch.spark import pipelines
+from anabranch.spark.pipelines.failures import PipelineError
 from anabranch.spark.pipelines.files import Files
 from anabranch.spark.pipelines.job_states import claim_state
 from anabranch.testing.process import BrokerProcess
@@ -54,3 +55,49 @@ def test_no_pipeline_goes_on_from_the_progress_of_another_job(
     for run in runs:
         with pytest.raises(InvalidConfigurationError, match="has the progress of another job"):
             run()
+
+
+class _Brokers:
+    """Two brokers with a topic each, and the jobs that write to one of them with a state for each job."""
+
+    def __init__(self, spark: Any, root: Path, urls: Sequence[str]) -> None:
+        self.spark, self.root = spark, root
+        for url in urls:
+            with anabranch.Client(url) as client:
+                client.create_producer("orders").send(b"1", key="a")
+        self.orders = pipelines.TopicPlace("orders", urls[0])
+        self.lake, self.rows = str(root / "lake"), root / "rows.csv"
+        self.rows.write_text("n\n1\n")
+        pipelines.archive(spark, self.orders, self.lake, show=pipelines.silent)
+
+    def run(self, job: str, url: str) -> int:
+        to, state = pipelines.TopicPlace(f"{job}-target", url), str(self.root / job)
+        show = pipelines.silent
+        if job == "mirror":
+            done = pipelines.mirror(self.spark, self.orders, to, pipelines.MirrorOptions(state), show)
+        elif job == "compact":
+            options = pipelines.CompactOptions(state=state)
+            done = pipelines.compact_to_topic(self.spark, self.orders, to, options, show)
+        elif job == "replay":
+            given = pipelines.ReplayOptions(state=state, show=show)
+            done = pipelines.replay_to_topic(self.spark, self.lake, None, to, given)
+        else:
+            done = pipelines.load(self.spark, str(self.rows), to, pipelines.LoadOptions(state=state), show)
+        return int(done.rows)
+
+
+@pytest.mark.timeout(600)
+def test_no_pipeline_goes_on_with_a_target_on_another_broker(
+    spark: Any, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    with BrokerProcess(tmp_path / "other", {"auto_scale.enabled": "false"}) as other:
+        brokers = _Brokers(spark, tmp_path, (broker.url, other.url))
+        for job in ("mirror", "compact", "replay", "load"):
+            assert brokers.run(job, broker.url) == 1
+            with pytest.raises(InvalidConfigurationError, match="the progress of a job with other brokers"):
+                brokers.run(job, other.url)
+            # The same broker under another name has the record.
+            assert brokers.run(job, broker.url.replace("127.0.0.1", "localhost")) == 0
+        elsewhere = pipelines.TopicPlace("orders", other.url)
+        with pytest.raises(PipelineError, match="or it is on another broker"):
+            pipelines.archive(spark, elsewhere, brokers.lake, show=pipelines.silent)

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from anabranch.errors import InvalidConfigurationError
 from anabranch.spark.decide.attempts import BatchRun, attempt_name, batch_run_of, has_other_write
 from anabranch.spark.decide.sink_logs import job_sink
-from anabranch.spark.decide.sink_records import BatchName, Pin
+from anabranch.spark.decide.sink_records import BatchName, Pin, numbered_batch
 from anabranch.spark.options import SinkOptions
 from anabranch.spark.topics import OutgoingRows, Service, StagedRows
 
@@ -45,7 +45,7 @@ def batch_of_task(options: SinkOptions, run: str) -> tuple[str, BatchName]:
     if options.transaction is not None:
         name = BatchName(f"txn:{options.transaction}", 0)
     elif options.batch is not None:
-        name = BatchName("batch", options.batch)
+        name = numbered_batch(options.batch)
     elif query is not None and batch is not None and (options.streaming or options.sink_id):
         name = BatchName(query, int(batch))
     else:

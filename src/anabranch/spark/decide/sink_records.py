@@ -63,6 +63,11 @@ class Done:
 Record = Pin | Done
 
 
+def numbered_batch(number: int) -> BatchName:
+    """Return the name of a batch that has only a number, that of the option `batchId`."""
+    return BatchName("batch", number)
+
+
 @dataclass(frozen=True, slots=True)
 class Pending:
     """A batch that counts, and the number of its first row."""

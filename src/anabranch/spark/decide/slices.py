@@ -9,7 +9,7 @@ from anabranch.spark.decide.offsets import Cut, TopicCut
 from anabranch.spark.decide.starts import resolve
 from anabranch.spark.decide.topology import Lost, Slice, Topology, uncovered
 
-RECREATED = "it was deleted and created again after the query had read it"
+RECREATED = "it was deleted and created again after the query had read it, or it is on another broker"
 ADVICE = "Start a query with a new checkpoint to read the topic as it is now"
 
 

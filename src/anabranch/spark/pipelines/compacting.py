@@ -32,6 +32,7 @@ from anabranch.spark.pipelines.places import (
     refuse_same,
 )
 from anabranch.spark.pipelines.progress import Show, Summary, run_stream, showing
+from anabranch.spark.pipelines.state_sinks import kept_name, same_brokers
 from anabranch.spark.pipelines.stored_topics import check_source, look_up
 from anabranch.spark.source import read_stream
 
@@ -125,9 +126,11 @@ def compact_to_topic(
     state = given.state or default_state("compact", *names)
     files = Files(spark, state)
     claim_state(files, {"pipeline": "compact", "from": place.short_name, "to": target.short_name})
-    send = _sender(target, f"compact-{identity(state, *names)}", files)
-    stream = _stream(spark, place, given, None)
-    run = _run(stream.writeStream.foreachBatch(send).option("checkpointLocation", state), show, given, place)
+    sink = kept_name(files, f"compact-{identity(state, *names)}")
+    with same_brokers(files, target, {"sinkId": sink}):
+        send = _sender(target, sink, files)
+        writer = _stream(spark, place, given, None).writeStream.foreachBatch(send)
+        run = _run(writer.option("checkpointLocation", state), show, given, place)
     return CompactSummary(run.rows, run.seconds)
 
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from anabranch.errors import MessageTooBigError
 from anabranch.spark.decide.progress import PipelineProgress
+from anabranch.spark.decide.sink_records import numbered_batch
 from anabranch.spark.pipelines.failures import PipelineError, reason_of, spark_failures
 from anabranch.spark.pipelines.files import Files
 from anabranch.spark.pipelines.job_states import claim_state
@@ -37,6 +38,7 @@ from anabranch.spark.pipelines.places import (
 from anabranch.spark.pipelines.progress import Show, patiently, showing
 from anabranch.spark.pipelines.sessions import make_known
 from anabranch.spark.pipelines.source_files import NewRows
+from anabranch.spark.pipelines.state_sinks import other_brokers, sink_state
 from anabranch.spark.pipelines.stored_topics import check_sink
 
 JOB = "job.json"
@@ -91,6 +93,7 @@ def load(
     claim_state(files, {"pipeline": "load", "to": place.short_name})
     job = _Load(spark, files, loaded, place, given, f"load-{_job_of(files)}")
     with spark_failures(), showing(show, f"load into {place.short_name}") as display:
+        job.check_brokers()
         # An interrupted run is completed first, with the rows that it read: the source may have changed.
         rows = job.send_waiting(0, display, began)
         display(PipelineProgress(rows, time.monotonic() - began, step="putting the rows in order"))
@@ -120,6 +123,12 @@ class _Load:
     place: TopicPlace
     given: LoadOptions
     sink: str
+
+    def check_brokers(self) -> None:
+        """Refuse brokers that do not know of the last step that is done."""
+        done = [step.number for step in self.steps() if self.is_done(step)]
+        if done and not sink_state(self.place, {"sinkId": self.sink}).has(numbered_batch(done[-1])):
+            raise other_brokers(self.files, self.place)
 
     def plan(self) -> int:
         """Store a plan for rows that no plan contains; return the number of files with such rows."""

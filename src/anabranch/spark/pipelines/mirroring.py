@@ -6,9 +6,11 @@ tombstones, headers and event times arrive as they were; positions and publish t
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+from anabranch.spark.options import read_sink_options
 from anabranch.spark.pipelines.files import Files
 from anabranch.spark.pipelines.job_states import claim_state
 from anabranch.spark.pipelines.places import (
@@ -22,6 +24,7 @@ from anabranch.spark.pipelines.places import (
     refuse_same,
 )
 from anabranch.spark.pipelines.progress import Show, Summary, run_stream, showing
+from anabranch.spark.pipelines.state_sinks import same_brokers
 from anabranch.spark.pipelines.stored_topics import check_source
 from anabranch.spark.source import FORMAT, read_stream
 
@@ -70,10 +73,14 @@ def mirror(
     names = (origin.url, origin.short_name, copy.url, copy.short_name)
     state = options.state or default_state("mirror", *names)
     job = {"pipeline": "mirror", "from": origin.short_name, "to": copy.short_name}
-    claim_state(Files(spark, state), job)
-    writer = rows.writeStream.format(FORMAT).options(**written_as(copy))
-    with showing(show, "mirror") as display:
-        return run_stream(writer.option("checkpointLocation", state), display, follow=options.interval)
+    files = Files(spark, state)
+    claim_state(files, job)
+    written = written_as(copy)
+    writer = rows.writeStream.format(FORMAT).options(**written)
+    place = {"checkpointLocation": state}
+    once = read_sink_options(written).exactly_once
+    with same_brokers(files, copy, place) if once else nullcontext(), showing(show, "mirror") as display:
+        return run_stream(writer.options(**place), display, follow=options.interval)
 
 
 def written_as(copy: TopicPlace) -> dict[str, str]:

@@ -27,6 +27,7 @@ from anabranch.spark.pipelines.places import (
 )
 from anabranch.spark.pipelines.progress import Show, Summary, run_stream, showing
 from anabranch.spark.pipelines.sessions import make_known
+from anabranch.spark.pipelines.state_sinks import kept_name, same_brokers
 from anabranch.spark.pipelines.stored_topics import check_source
 
 SCHEMA = (
@@ -174,15 +175,18 @@ def replay_to_topic(
     source = ("", "") if place is None else (place.url, place.short_name)
     names = (archive, *source, target.url, target.short_name)
     state = given.state or default_state("replay", *names)
-    job = {"pipeline": "replay", "from": log.about({})["topic"], "to": target.short_name}
-    claim_state(Files(spark, state), job)
+    files = Files(spark, state)
+    claim_state(files, {"pipeline": "replay", "from": log.about({})["topic"], "to": target.short_name})
+    sink = kept_name(files, f"replay-{identity(state, *names)}")
+    written = target.to_write(delivery="exactly-once", sinkId=sink, checkpointLocation=state)
+    writer = _sent(spark, archive, place, given).writeStream.format(FORMAT).options(**written)
+    brokers = same_brokers(files, target, {"sinkId": sink})
+    with brokers, showing(given.show, f"replay of {archive}") as display:
+        return run_stream(writer, display, follow=given.follow)
+
+
+def _sent(spark: Any, archive: str, place: TopicPlace | None, given: ReplayOptions) -> Any:
+    """Return the stream of what a replay sends of each message."""
     limited = place is not None and place.gives(LIMIT)
     stream = replay_stream(spark, archive, place, {} if limited else {LIMIT: given.rows_per_commit})
-    writer = (
-        stream.select("key", "value", "headers", "eventTime")
-        .writeStream.format(FORMAT)
-        .options(**target.to_write(delivery="exactly-once", sinkId=f"replay-{identity(state, *names)}"))
-        .option("checkpointLocation", state)
-    )
-    with showing(given.show, f"replay of {archive}") as display:
-        return run_stream(writer, display, follow=given.follow)
+    return stream.select("key", "value", "headers", "eventTime")
