@@ -49,6 +49,10 @@ class LayoutFollowing:
         """The name of the topic that the broker resolved."""
         return str(self._layout.name if self._layout is not None else self._topic)
 
+    @property
+    def _is_classic(self) -> bool:
+        return self._layout is not None and self._layout.is_classic
+
     async def open(self, deadline: Deadline) -> None:
         """Look the topic up and subscribe to all its segments."""
         self._layout = await self._watch.open(self._home._tasks, deadline.left_s)
@@ -66,7 +70,7 @@ class LayoutFollowing:
             await self._at_leader.move(self._layout, seek_command(move, 0, request, to_leader=True))
             return
         sources = self._attached()
-        if self._layout is not None and self._layout.is_classic:
+        if self._is_classic:
             chosen = [source for source in sources if move.segment_id in (None, source.segment_id)]
             for source in chosen:
                 await source.ask(partial(seek_command, move, to_leader=False))
@@ -84,9 +88,8 @@ class LayoutFollowing:
             await farewell(source.hang_up() for source in self._home._sources.values())
             await self._at_leader.delete(self._layout)
             return
-        classic = self._layout is not None and self._layout.is_classic
         asked = self._attached()
-        if not classic and asked[0].broker_is_ours:
+        if not self._is_classic and asked[0].broker_is_ours:
             # Its leader deletes the subscription in all segments.
             asked = asked[:1]
         for source in self._home._sources.values():
@@ -99,9 +102,7 @@ class LayoutFollowing:
     def _attached(self) -> list[SegmentConsumer]:
         """The segments' consumers that have a connection, those of classic segments last."""
         found = [source for source in self._home._sources.values() if source.connected]
-        if not found or (
-            len(found) < len(self._home._sources) and self._layout is not None and self._layout.is_classic
-        ):
+        if not found or (len(found) < len(self._home._sources) and self._is_classic):
             raise NotConnectedError(f"{self.topic} is not connected now; try again")
         return sorted(found, key=lambda source: source.topic.startswith("persistent://"))
 
@@ -172,22 +173,26 @@ class LayoutFollowing:
 
     def attached_again(self, source: SegmentConsumer) -> None:
         """Subscribe to finished segments again, because a seek may have moved the subscription back."""
+        if self._is_classic:
+            self._home._missing.found()
         if self._finished and self._layout is not None and not self._home._closed:
             self._finished.clear()
             self._layout_changed(self._layout)
 
-    @staticmethod
-    def is_final(source: SegmentConsumer, error: AnabranchError) -> bool | None:
-        """Whether another consumer's claim ends the segment's consumer; None for other errors."""
+    def is_final(self, source: SegmentConsumer, error: AnabranchError) -> bool | None:
+        """Whether the error ends the segment's consumer; None for errors that all consumers share."""
         if isinstance(error, ConsumerBusyError):
             # While opening the caller gets the error; later another consumer may hold a segment for a moment.
             return not source.first_answer.decided
+        if isinstance(error, TopicNotFoundError) and self._is_classic and source.first_answer.accepted:
+            # The layout of a classic topic tells neither of its deletion nor of its return.
+            self._home._missing.report(error)
+            earliest = pb.CommandSubscribe.Earliest
+            source.attachment = replace(source.attachment, initial_position=earliest)
+            return False
         return None
 
     def gave_up(self, source: SegmentConsumer, error: AnabranchError) -> None:
         """The segment's consumer has ended because of an error."""
-        if isinstance(error, TopicNotFoundError) and self._layout is not None and self._layout.is_classic:
-            # The layout of a classic topic tells nothing of its deletion.
-            self._home._missing.report(error)
         if self._home._sources.get(source.segment_id) is source:
             del self._home._sources[source.segment_id]

@@ -185,6 +185,9 @@ class AsyncStreamConsumer(MovableConsumer[T]):
 
     # Called by the consumers of segments.
 
+    def _attached_again(self, source: SegmentConsumer) -> None:
+        self._membership.attached_again(source)
+
     def _is_final(self, source: SegmentConsumer, error: AnabranchError) -> bool:
         ends = self._membership.is_final(source, error)
         return super()._is_final(source, error) if ends is None else ends

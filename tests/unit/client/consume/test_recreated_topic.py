@@ -130,7 +130,9 @@ async def test_a_waiting_receive_outlives_a_restart_of_the_broker(brokers: Broke
 
 @pytest.mark.brokers(auto_create_topics=False)
 @pytest.mark.parametrize("kind", ["queue", "stream"])
-async def test_a_waiting_receive_of_a_deleted_classic_topic_raises(brokers: Brokers, kind: str) -> None:
+async def test_a_waiting_receive_of_a_deleted_classic_topic_raises_until_it_is_back(
+    brokers: Brokers, kind: str
+) -> None:
     classic = TopicName.parse("persistent://public/default/orders")
     await brokers[0].classic.create(classic)
     async with brokers.client() as client:
@@ -140,6 +142,10 @@ async def test_a_waiting_receive_of_a_deleted_classic_topic_raises(brokers: Brok
         await brokers[0].records.delete_classic(classic)
         with pytest.raises(TopicNotFoundError):
             await asyncio.wait_for(waiting, 2 * RECREATED_S)
+        await brokers[0].classic.create(classic)
+        await (await client.create_producer(str(classic))).send(b"new")
+        await asyncio.sleep(2 * RECREATED_S)
+        assert (await consumer.receive(5)).value == b"new"
 
 
 @pytest.mark.parametrize("kind", ["queue", "stream"])
@@ -155,5 +161,5 @@ async def test_unsubscribing_from_a_deleted_topic_has_nothing_to_do(brokers: Bro
         await topics.unsubscribe()
         assert brokers.loop.time() - began < 5
         assert "closed" in repr(consumer)
-        left = await client.subscribe_queue(f"{TOPIC}-2", "t", initial_position="latest")
+        left = await client.subscribe_queue(f"{TOPIC}-2", "t", initial_position="earliest")
         await left.unsubscribe()
