@@ -118,7 +118,7 @@ def test_a_client_that_takes_an_empty_last_ledger_for_an_empty_topic_is_caught(
     monkeypatch.setattr(place_search, "last_message", do_nothing)
     monkeypatch.setattr(place_reader, "last_message", do_nothing)
     monkeypatch.setattr(segment_consumer, "last_message", do_nothing)
-    assert_caught("lost", "is stored at", step=CONTROL, first=226)
+    assert_caught("lost", "is stored at", step=CONTROL, first=242)
 
 
 def test_a_sweeper_that_trusts_names_alone_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +167,7 @@ def test_a_former_leader_that_goes_on_calling_pulsar_is_caught(monkeypatch: pyte
     monkeypatch.setattr(control_run, "STEP_PAUSES", (1,))
     monkeypatch.setattr(control_run, "PAUSES_S", (9.0, 12.0))
     monkeypatch.setattr(SessionLease, "check", lambda self: None)
-    assert_caught("lacks the subscription again", step=CONTROL, first=3)
+    assert_caught("lacks the subscription again", step=CONTROL, first=17)
 
 
 def test_a_former_leader_that_goes_on_writing_records_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +182,7 @@ def test_a_former_leader_that_goes_on_writing_records_is_caught(monkeypatch: pyt
     monkeypatch.setattr(control_run, "ADMIN_TROUBLES", (AdminTrouble(late=0.05),))
     monkeypatch.setattr(sim_session, "RECONNECT_S", (4.0, 6.0))
     monkeypatch.setattr(Leadership, "check_term", lambda self, term: None)
-    assert_caught("without a cause", "whose log is open", step=CONTROL, first=4)
+    assert_caught("without a cause", "whose log is open", step=CONTROL, first=52)
 
 
 def test_a_half_made_topic_that_is_taken_for_a_whole_one_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

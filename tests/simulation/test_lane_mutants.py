@@ -79,7 +79,7 @@ def test_a_restart_that_forgets_which_slots_had_lanes_is_caught(monkeypatch: pyt
     favour(monkeypatch, **RESTARTED)
     _write_notes_often(monkeypatch)
     monkeypatch.setattr(KeyedDispatch, "restore", restore)
-    assert_caught(*OUT_OF_ORDER, first=7)
+    assert_caught(*OUT_OF_ORDER, first=34)
 
 
 def test_a_restart_that_forgets_the_side_log_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
