@@ -64,8 +64,7 @@ def bind(config: BrokerConfig) -> Listeners:
 def bind_workers(config: BrokerConfig, stack: ExitStack) -> list[Listeners]:
     """The listeners of each worker: its own ones, and those that all share; `stack` closes them."""
     shared = bind(config)
-    for found in shared.sockets.values():
-        stack.enter_context(found[0])
+    stack.callback(shared.close)
     ports = own_ports(_ports(config), config.workers)
     workers = []
     for number in range(config.workers):

@@ -46,8 +46,8 @@ READY = b"r"
 def run(config: BrokerConfig) -> int:
     """Serve with several workers until SIGTERM or SIGINT; returns the exit code."""
     node.set_up_logging(config, "supervisor ")
-    # Workers inherit the lock, so the directory stays locked until the last worker has ended.
     node.check_ports(config)
+    # Workers inherit the lock, so the directory stays locked until the last worker has ended.
     lock = open_data(config.data)
     node.check_files(config)
     node.prepare_metadata(config)

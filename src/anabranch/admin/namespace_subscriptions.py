@@ -70,9 +70,7 @@ async def _unused_places(call: Call, subscription: str) -> list[Place]:
     async for place in _classic_places(call):
         consumers = (await call.logs.subscriptions(place)).get(subscription)
         if consumers:
-            raise PreconditionFailedError(
-                f"{subscription} has consumers at {place.name}; disconnect them first"
-            )
+            raise _in_use(subscription, place.name)
         if consumers is not None:
             found.append(place)
     return found

@@ -58,7 +58,6 @@ from anabranch.controller.topic.controller import TopicController
 from anabranch.controller.topic.leadership import ControllerContext, ControllerSettings, has_right
 from anabranch.errors import AnabranchError, PersistenceError
 from anabranch.metadata.broker_record import BrokerRecord
-from anabranch.metadata.producer_epochs import TopicEpochs
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import TopicName
 from anabranch.protocol.connection import CONTROL_VERSION
@@ -101,7 +100,7 @@ class Broker:
         self._servers: Sequence[Listener] = ()
         self._tasks, self.data_plane = TaskRegistry(), environment.data_plane
         self._unwatch: Callable[[], None] = lambda: None
-        drains, context = DrainEvents(), _log_context(config, environment, self._tasks, self.limits)
+        drains, context = DrainEvents(), self._log_context(environment)
         self.logs = ServedLogs(self.stores, context, drains.report)
         self.segments = LocalSegments(self.logs, drains)
         self.secret = ClusterSecret(environment.secrets, environment.clock)
@@ -282,19 +281,16 @@ class Broker:
         connection = ServerConnection(self._services, handlers, self.connections)
         return FairPump(machine, Handshake(connection), self.limits)
 
-
-def _log_context(
-    config: BrokerConfig, environment: BrokerEnvironment, tasks: TaskRegistry, shared: SharedLimits
-) -> LogContext:
-    epochs = TopicEpochs(environment.store)
-    return LogContext(
-        clock=environment.clock,
-        spawn=tasks.spawn,
-        later=shared.turns.later,
-        limits=SubscriptionLimits.from_config(config, ordered_delays=environment.ordered_delays),
-        rate_window_s=config.load_report_interval_s,
-        epoch_of=epochs.current,
-        next_epoch=epochs.next,
-        dispatch_times=environment.timings.dispatch,
-        failpoints=environment.failpoints,
-    )
+    def _log_context(self, environment: BrokerEnvironment) -> LogContext:
+        epochs = self.records.producer_epochs
+        return LogContext(
+            clock=environment.clock,
+            spawn=self._tasks.spawn,
+            later=self.limits.turns.later,
+            limits=SubscriptionLimits.from_config(self.config, ordered_delays=environment.ordered_delays),
+            rate_window_s=self.config.load_report_interval_s,
+            epoch_of=epochs.current,
+            next_epoch=epochs.next,
+            dispatch_times=environment.timings.dispatch,
+            failpoints=environment.failpoints,
+        )

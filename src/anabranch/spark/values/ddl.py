@@ -1,6 +1,7 @@
 """Checks the DDL of a value, because the error of Spark names a column that its user never wrote. Pure.
 
 Spark parses the DDL as a part of the schema of the source, and reports the first column of the whole.
+A source runs in a process without Spark's own parser, so this module reads the DDL itself.
 """
 
 from __future__ import annotations
