@@ -13,7 +13,7 @@ CLIENTS ?= 2000
 export PYTHONDONTWRITEBYTECODE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install format check test examples sim process flips lowest fuzz sanitize slow programs interop engine cluster peers bench demo proto chromium clean
+.PHONY: help install format check test examples sim process flips lowest fuzz sanitize slow programs interop engine cluster peers bench demo proto changelog chromium clean
 
 help:  ## Show the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -30,7 +30,7 @@ format: $(STAMP)  ## Format the code and sort its imports
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format --quiet .
 
-check: $(STAMP)  ## Lint, types, import rules, determinism, sizes, prose, documents, generated code
+check: $(STAMP)  ## Lint, types, import rules, determinism, sizes, prose, documents, changes, generated code
 	@echo "==> ruff";           $(BIN)/ruff check . && $(BIN)/ruff format --check --quiet .
 	@echo "==> mypy";           $(BIN)/python tools/snippets.py build/snippets && $(BIN)/mypy src tests examples tools build/snippets
 	@echo "==> import rules";   $(BIN)/lint-imports
@@ -39,6 +39,7 @@ check: $(STAMP)  ## Lint, types, import rules, determinism, sizes, prose, docume
 	@echo "==> prose";          $(BIN)/python tools/check_prose.py
 	@echo "==> tests";          $(BIN)/python tools/check_tests.py
 	@echo "==> documents";      $(BIN)/python tools/check_docs.py
+	@echo "==> changes";        $(BIN)/towncrier build --draft --version next > build/changelog.txt 2>&1 || { cat build/changelog.txt; false; }
 	@echo "==> generated code"; $(BIN)/python tools/generate_proto.py --check && $(BIN)/python tools/generate_admin.py --check
 
 test: $(STAMP)  ## Unit, property, conformance, simulation and Spark tests, JOBS=n at a time
@@ -109,6 +110,9 @@ demo: $(STAMP)  ## The main job: publish, split, kill, merge, consume, Spark; FA
 
 proto: $(STAMP)  ## Generate the protobuf code again
 	$(BIN)/python tools/generate_proto.py
+
+changelog: $(STAMP)  ## Show the release notes that the fragments in changes/ make so far
+	@$(BIN)/towncrier build --draft --version next
 
 clean:  ## Remove what the targets made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -11,12 +11,15 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", *sorted(map(str, Path("docs").glob("*.md"))))
+DOCUMENTS = (
+    *("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "changes/README.md"),
+    *sorted(map(str, Path("docs").glob("*.md"))),
+)
 LINES_MAX = 300
 WIDTH_MAX = 120
 
 NAMES = re.compile(r"`([a-z_./]+(?:\.(?:py|toml|txt|proto|md)|/))`")
-ROOTS = ("csrc", "src", "tests", "tools", "docs", "examples")
+ROOTS = ("changes", "csrc", "src", "tests", "tools", "docs", "examples")
 
 
 def known_paths() -> set[str]:
