@@ -23,11 +23,11 @@ if TYPE_CHECKING:
         StreamConsumer,
         TopicsConsumer,
     )
-    from anabranch.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
-    from anabranch.client.consume.queue_consumer import AsyncQueueConsumer
-    from anabranch.client.consume.run_options import RunStatistics
-    from anabranch.client.consume.stream_consumer import AsyncStreamConsumer
-    from anabranch.client.consume.topics_consumer import AsyncTopicsConsumer
+    from anabranch.client.consume.consumers.checkpoint_consumer import AsyncCheckpointConsumer
+    from anabranch.client.consume.consumers.queue_consumer import AsyncQueueConsumer
+    from anabranch.client.consume.consumers.stream_consumer import AsyncStreamConsumer
+    from anabranch.client.consume.consumers.topics_consumer import AsyncTopicsConsumer
+    from anabranch.client.consume.handlers.run_options import RunStatistics
     from anabranch.client.encryption import Decrypt, Encrypt, EncryptionKey, PemFiles
     from anabranch.client.interceptors import Interceptor, SentMessage
     from anabranch.client.message import Message
@@ -54,12 +54,12 @@ _HOME = {
     "AnabranchError": "anabranch.errors",
     "App": "anabranch.apps",
     "AsyncAdminClient": "anabranch.admin.client.asynchronous.client",
-    "AsyncCheckpointConsumer": "anabranch.client.consume.checkpoint_consumer",
+    "AsyncCheckpointConsumer": "anabranch.client.consume.consumers.checkpoint_consumer",
     "AsyncClient": "anabranch.client.api",
     "AsyncProducer": "anabranch.client.produce.producer",
-    "AsyncQueueConsumer": "anabranch.client.consume.queue_consumer",
-    "AsyncStreamConsumer": "anabranch.client.consume.stream_consumer",
-    "AsyncTopicsConsumer": "anabranch.client.consume.topics_consumer",
+    "AsyncQueueConsumer": "anabranch.client.consume.consumers.queue_consumer",
+    "AsyncStreamConsumer": "anabranch.client.consume.consumers.stream_consumer",
+    "AsyncTopicsConsumer": "anabranch.client.consume.consumers.topics_consumer",
     "Authentication": "anabranch.credentials.authentication",
     "AuthenticationBasic": "anabranch.credentials.authentication",
     "AuthenticationOauth2": "anabranch.credentials.oauth2",
@@ -81,7 +81,7 @@ _HOME = {
     "PemFiles": "anabranch.client.encryption",
     "Producer": "anabranch.client.blocking",
     "QueueConsumer": "anabranch.client.blocking",
-    "RunStatistics": "anabranch.client.consume.run_options",
+    "RunStatistics": "anabranch.client.consume.handlers.run_options",
     "Schema": "anabranch.client.schema",
     "SentMessage": "anabranch.client.interceptors",
     "SchemaError": "anabranch.schemas.schema_errors",

@@ -24,9 +24,9 @@ from anabranch.aio import Backoff
 from anabranch.app_messages import message_without_broker
 from anabranch.arguments import check_function, check_optional, of_kind
 from anabranch.client.api import AsyncClient
-from anabranch.client.consume.attempts import begin, check_callable
-from anabranch.client.consume.run_options import StopSignal
-from anabranch.client.consume.topics_options import TopicsKind
+from anabranch.client.consume.consumers.topics_options import TopicsKind
+from anabranch.client.consume.handlers.attempts import begin, check_callable
+from anabranch.client.consume.handlers.run_options import StopSignal
 from anabranch.client.message import Message
 from anabranch.client.options import (
     DeadLetter,

@@ -9,7 +9,7 @@ answers with "no such attribute" when the source cannot be loaded.
 def __getattr__(name: str) -> object:
     if name == "DefaultSource":
         try:
-            from anabranch.spark.source import AnabranchSource
+            from anabranch.spark.source.data_source import AnabranchSource
         except Exception as error:
             raise AttributeError(f"the anabranch source cannot be loaded: {error!r}") from error
         return AnabranchSource

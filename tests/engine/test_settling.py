@@ -21,10 +21,10 @@ from anabranch.client.net.stored_tail import BEFORE_ALL, StoredTail, stored_sinc
 from anabranch.client.net.timeouts import PoolTimes
 from anabranch.control.pulsar_admin import PulsarAdmin
 from anabranch.model.names import TopicName
-from anabranch.spark.live import LiveService, close_sessions
-from anabranch.spark.options import read_source_options
-from anabranch.spark.source import source_schema
-from anabranch.spark.source_reader import BatchReader
+from anabranch.spark.options.queries import read_source_options
+from anabranch.spark.service import BrokerService, close_sessions
+from anabranch.spark.source.batch_reader import BatchReader
+from anabranch.spark.source.data_source import source_schema
 from anabranch.testing.pulsar.control import ControlServer
 from tests.harness.pulsar import EngineAddresses
 
@@ -75,7 +75,7 @@ async def read_by_checkpoint(url: str, topic: str, count: int) -> list[int]:
 
 def read_by_spark(url: str, topic: str) -> list[int]:
     options = read_source_options({"service.url": url, "subscribe": topic})
-    reader = BatchReader(LiveService(url), options, SCHEMA)
+    reader = BatchReader(BrokerService(url), options, SCHEMA)
     found: list[int] = []
     for partition in pickle.loads(pickle.dumps(reader.partitions())):
         for batch in reader.read(partition):

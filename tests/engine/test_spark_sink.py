@@ -14,7 +14,7 @@ import anabranch
 from anabranch.admin.client import AdminClient
 from anabranch.errors import AnabranchError, TopicNotFoundError, UnsupportedFeatureError
 from anabranch.failpoints import FailpointReachedError
-from anabranch.spark.live import close_sessions
+from anabranch.spark.service import close_sessions
 from anabranch.testing.pulsar.cluster import PulsarCluster
 from anabranch.testing.pulsar.control import ControlServer, control_servers
 from anabranch.testing.pulsar.server_process import ServerProcess

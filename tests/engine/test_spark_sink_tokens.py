@@ -9,7 +9,7 @@ import pytest
 from anabranch import AdminClient, AuthenticationToken, Client
 from anabranch.errors import AuthenticationError, AuthorizationError
 from anabranch.failpoints import FailpointReachedError
-from anabranch.spark.live import close_sessions
+from anabranch.spark.service import close_sessions
 from anabranch.testing.pulsar.control import ControlServer
 from anabranch.testing.pulsar.standalone import PulsarStandalone
 from anabranch.testing.pulsar.zookeeper import ZookeeperServer

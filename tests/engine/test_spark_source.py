@@ -9,7 +9,7 @@ import pytest
 
 from anabranch import AdminClient
 from anabranch.bench.pulsar_peer import PulsarServer
-from anabranch.spark.live import close_sessions
+from anabranch.spark.service import close_sessions
 from anabranch.testing.pulsar.cluster import PulsarCluster
 from anabranch.testing.pulsar.control import SESSION_S, ControlServer, session
 from tests.harness.pulsar import EngineAddresses

@@ -14,8 +14,8 @@ from anabranch import AsyncClient, AsyncProducer, AsyncStreamConsumer, Checkpoin
 from anabranch.broker.broker import Broker
 from anabranch.broker.cluster.endpoint import Accept, Endpoint
 from anabranch.broker.cluster.environment import BrokerEnvironment
-from anabranch.client.bulk import BulkClient
-from anabranch.client.consume.segment_reader import RawEntry, SegmentReader
+from anabranch.client.bulk.bulk_client import BulkClient
+from anabranch.client.bulk.segment_reader import RawEntry, SegmentReader
 from anabranch.config.broker import BrokerConfig
 from anabranch.config.fields import OFF
 from anabranch.controller.topic.controller import TopicController

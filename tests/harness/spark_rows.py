@@ -16,14 +16,14 @@ import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
 
 from anabranch.model.names import TopicName
-from anabranch.spark.decide.sink_records import BatchName
-from anabranch.spark.live import LiveService
-from anabranch.spark.options import read_sink_options, read_source_options
-from anabranch.spark.sink_writing import StagedTask, commit_staged
-from anabranch.spark.source import COLUMNS
-from anabranch.spark.source_reader import BatchReader
+from anabranch.spark.decide.sink.records import BatchName
+from anabranch.spark.options.queries import read_sink_options, read_source_options
+from anabranch.spark.service import BrokerService
+from anabranch.spark.sink.exactly_once import StagedTask, commit_staged
+from anabranch.spark.sink.writer import outgoing_rows
+from anabranch.spark.source.batch_reader import BatchReader
+from anabranch.spark.source.data_source import COLUMNS
 from anabranch.spark.topics import Stager
-from anabranch.spark.writer import outgoing_rows
 
 KEYS = 61
 ORDERS = TopicName.parse("topic://public/default/orders")
@@ -52,7 +52,7 @@ def numbered(numbers: range, *, keyless: bool = False) -> Any:
 
 def read_rows(broker: Reachable, **options: str) -> list[Row]:
     given = read_source_options({"service.url": broker.url, "subscribe": "orders", **options})
-    reader = BatchReader(LiveService(broker.url, given.client), given, SCHEMA)
+    reader = BatchReader(BrokerService(broker.url, given.client), given, SCHEMA)
     rows: list[Row] = []
     for partition in reader.partitions():
         for found in reader.read(partition):
@@ -91,7 +91,7 @@ class Writing:
         """Of the sink's own logs."""
         given = {"service.url": broker.url, "topic": topic, **options}
         self.options = read_sink_options(given, streaming=True)
-        self.service = LiveService(broker.url, self.options.client)
+        self.service = BrokerService(broker.url, self.options.client)
         self.attempts = 0
 
     def stage(self, batch: int, numbers: range, *, fails: bool = False, keyless: bool = False) -> StagedTask:
@@ -131,9 +131,9 @@ class OtherDriver:
         steps = scratch / "failpoints"
         steps.write_text(f"sink.{step}=stop")
         code = (
-            "import pickle, sys; from anabranch.spark.live import LiveService;"
-            "from anabranch.spark.sink_writing import commit_staged;"
-            "commit_staged(LiveService(sys.argv[1]), [pickle.loads(sys.stdin.buffer.read())])"
+            "import pickle, sys; from anabranch.spark.service import BrokerService;"
+            "from anabranch.spark.sink.exactly_once import commit_staged;"
+            "commit_staged(BrokerService(sys.argv[1]), [pickle.loads(sys.stdin.buffer.read())])"
         )
         self._process = subprocess.Popen(
             [sys.executable, "-c", code, broker.url],

@@ -16,12 +16,12 @@ import pulsar
 from anabranch.bench.pulsar_peer import PulsarServer
 from anabranch.client.api import AsyncClient
 from anabranch.client.produce.producer import AsyncProducer
-from anabranch.spark.decide.topology import Topology
-from anabranch.spark.live import LiveService, close_sessions
-from anabranch.spark.options import read_source_options
-from anabranch.spark.source import source_schema
-from anabranch.spark.source_reader import BatchReader
-from anabranch.spark.stream_reader import StreamReader
+from anabranch.spark.decide.source.topology import Topology
+from anabranch.spark.options.queries import read_source_options
+from anabranch.spark.service import BrokerService, close_sessions
+from anabranch.spark.source.batch_reader import BatchReader
+from anabranch.spark.source.data_source import source_schema
+from anabranch.spark.source.stream_reader import StreamReader
 
 KEYS = 13
 SCHEMA = source_schema(event_time=False, headers=False, key_hash=False)
@@ -98,14 +98,14 @@ class PulsarTopics:
 
     def batch_of_pattern(self, pattern: str) -> list[Row]:
         settings = {"service.url": self.server.url, "subscribePattern": pattern}
-        reader = BatchReader(LiveService(self.server.url), read_source_options(settings), SCHEMA)
+        reader = BatchReader(BrokerService(self.server.url), read_source_options(settings), SCHEMA)
         return read(reader, reader.partitions())
 
     def stream(self, name: str, **given: str) -> StreamReader:
-        return UncachedStreamReader(LiveService(self.server.url), self.options(name, given), SCHEMA)
+        return UncachedStreamReader(BrokerService(self.server.url), self.options(name, given), SCHEMA)
 
     def batch(self, name: str, **given: str) -> list[Row]:
-        reader = BatchReader(LiveService(self.server.url), self.options(name, given), SCHEMA)
+        reader = BatchReader(BrokerService(self.server.url), self.options(name, given), SCHEMA)
         return read(reader, reader.partitions())
 
 

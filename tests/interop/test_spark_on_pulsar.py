@@ -17,8 +17,8 @@ import pytest
 
 from anabranch.errors import DataLossError, TopicNotFoundError, UnsupportedFeatureError
 from anabranch.spark import pipelines
-from anabranch.spark.decide.places import place_of
-from anabranch.spark.live import LiveService, close_sessions
+from anabranch.spark.decide.source.places import place_of
+from anabranch.spark.service import BrokerService, close_sessions
 from tests.interop.engines import SCALABLE, PulsarServers
 from tests.interop.pulsar_topics import PulsarQuery, PulsarTopics, by_key, expected, path
 
@@ -170,7 +170,7 @@ def test_a_topic_that_does_not_exist_is_an_error(topics: PulsarTopics) -> None:
 
 def test_a_sink_that_writes_exactly_once_is_refused(topics: PulsarTopics) -> None:
     with pytest.raises(UnsupportedFeatureError, match="delivery=at-least-once"):
-        LiveService(topics.server.url).sink("public/default", "copies")
+        BrokerService(topics.server.url).sink("public/default", "copies")
 
 
 def test_spark_copies_a_topic_and_resumes_from_its_checkpoint(

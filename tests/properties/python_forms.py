@@ -21,9 +21,9 @@ def python_forms() -> Iterator[None]:
         patch("anabranch.client.message.make_messages", None),
         patch("anabranch.client.produce.adding.add_rows", None),
         patch("anabranch.client.produce.adding.add_items", None),
-        patch("anabranch.spark.spans.find_messages", None),
-        patch("anabranch.spark.pieces.copy_messages", None),
-        patch("anabranch.spark.message_columns.join_messages", None),
+        patch("anabranch.spark.decode.spans.find_messages", None),
+        patch("anabranch.spark.decode.pieces.copy_messages", None),
+        patch("anabranch.spark.sink.message_columns.join_messages", None),
         patch("anabranch.spark.columns.hash_rows", None),
     ):
         yield

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from anabranch.model.hashing import key_hash, segment_hash
 from anabranch.model.layout import Layout
 from anabranch.model.routing import Router
-from anabranch.spark.decide.offsets import Cut, decode, encode
-from anabranch.spark.decide.partitions import Partition, plan_in_key_order
-from anabranch.spark.decide.planner import CHAINED_BYTES, Pace, advance
-from anabranch.spark.decide.slices import slices_between
-from anabranch.spark.decide.starts import resolve
-from anabranch.spark.decide.topology import Limit, Lost, SegmentSpan, Topology, uncovered
+from anabranch.spark.decide.source.offsets import Cut, decode, encode
+from anabranch.spark.decide.source.partitions import Partition, plan_in_key_order
+from anabranch.spark.decide.source.planner import CHAINED_BYTES, Pace, advance
+from anabranch.spark.decide.source.slices import slices_between
+from anabranch.spark.decide.source.starts import resolve
+from anabranch.spark.decide.source.topology import Limit, Lost, SegmentSpan, Topology, uncovered
 
 TOPIC = "orders"
 KEYS = [f"key-{n}" for n in range(40)]

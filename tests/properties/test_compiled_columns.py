@@ -17,11 +17,11 @@ from anabranch.errors import AnabranchError
 from anabranch.model.hashing import key_hash
 from anabranch.model.ranges import FULL
 from anabranch.spark.columns import hash_column
-from anabranch.spark.decide.topology import Slice
-from anabranch.spark.entries import Payload
-from anabranch.spark.message_columns import MessageColumns
-from anabranch.spark.rows import RowBuilder
-from anabranch.spark.source import COLUMNS
+from anabranch.spark.decide.source.topology import Slice
+from anabranch.spark.decode.entries import Payload
+from anabranch.spark.decode.rows import RowBuilder
+from anabranch.spark.sink.message_columns import MessageColumns
+from anabranch.spark.source.data_source import COLUMNS
 from anabranch.spark.topics import OutgoingRows
 from tests.properties.python_forms import FIRST, python_forms
 from tests.properties.raw_batches import BATCHES, LIES

@@ -20,8 +20,8 @@ from anabranch.protocol.columns import Columns
 from anabranch.protocol.entries import decode_columns, open_entry
 from anabranch.protocol.frames import build_entry
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.spark.entries import Payload
-from anabranch.spark.spans import Spans, find_spans
+from anabranch.spark.decode.entries import Payload
+from anabranch.spark.decode.spans import Spans, find_spans
 from tests.properties.python_forms import python_forms
 from tests.properties.raw_batches import BATCHES, LIES
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from anabranch.spark.decide.places import (
+from anabranch.spark.decide.source.places import (
     MessagePlace,
     entry_borders,
     parse_place,

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from anabranch.model.inheritance import Known, Pieces, handed_on, inherit
 from anabranch.model.layout import Layout
 from anabranch.model.ranges import HashRange
-from anabranch.spark.decide.republishing import SLOT_MASK, RoutedRows, Stamp, home_of, judge, parts_of
+from anabranch.spark.decide.sink.republishing import SLOT_MASK, RoutedRows, Stamp, home_of, judge, parts_of
 
 SINK = "sink"
 Row = tuple[int, int]

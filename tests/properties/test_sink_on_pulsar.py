@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from anabranch.errors import DataLossError
 from anabranch.model.layout import Layout
 from anabranch.model.ranges import FULL, HashRange
-from anabranch.spark.decide.republishing import SLOT_MASK, Stamp, home_of, parts_of
-from anabranch.spark.decide.stored_levels import SegmentLevel, StoredLevels, earlier_segments
+from anabranch.spark.decide.sink.republishing import SLOT_MASK, Stamp, home_of, parts_of
+from anabranch.spark.decide.sink.stored_levels import SegmentLevel, StoredLevels, earlier_segments
 
 Row = tuple[int, int]
 """Raw hash of the key, and the place of the row among all rows."""

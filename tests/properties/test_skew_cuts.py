@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from anabranch.model.layout import Layout
 from anabranch.model.ranges import HASH_SLOTS
-from anabranch.spark.decide.skew import BUCKET_CELLS, better_boundaries, weigh_segments
+from anabranch.spark.decide.pipelines.skew import BUCKET_CELLS, better_boundaries, weigh_segments
 
 FOUR = Layout.initial(4, now_ms=0, bucket_budget=16)
 

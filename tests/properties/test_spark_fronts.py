@@ -8,12 +8,12 @@ from typing import Any, cast
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from anabranch.spark.decide.offsets import Cut, decode, encode
-from anabranch.spark.decide.planner import Pace, counts_between
-from anabranch.spark.decide.slices import forget_gone, restart_recreated
-from anabranch.spark.decide.starts import resolve
-from anabranch.spark.decide.topology import Limit, Topology
-from anabranch.spark.pacing import Pacer
+from anabranch.spark.decide.source.offsets import Cut, decode, encode
+from anabranch.spark.decide.source.planner import Pace, counts_between
+from anabranch.spark.decide.source.slices import forget_gone, restart_recreated
+from anabranch.spark.decide.source.starts import resolve
+from anabranch.spark.decide.source.topology import Limit, Topology
+from anabranch.spark.source.pacing import Pacer
 from tests.properties.spark_toys import (
     KEYS,
     OPERATIONS,

@@ -18,13 +18,18 @@ from hypothesis import strategies as st
 from anabranch.model.hashing import key_hash, segment_hash
 from anabranch.model.layout import Layout
 from anabranch.model.ranges import HashRange
-from anabranch.spark.decide.offsets import Cut, decode, encode
-from anabranch.spark.decide.partitions import Partition, PartitionLimits, plan_by_position, plan_in_key_order
-from anabranch.spark.decide.places import MessagePlace, place_of, position_of
-from anabranch.spark.decide.planner import Pace, advance
-from anabranch.spark.decide.slices import slices_between, slices_of_range
-from anabranch.spark.decide.starts import resolve
-from anabranch.spark.decide.topology import Limit, SegmentSpan, Slice, Topology
+from anabranch.spark.decide.source.offsets import Cut, decode, encode
+from anabranch.spark.decide.source.partitions import (
+    Partition,
+    PartitionLimits,
+    plan_by_position,
+    plan_in_key_order,
+)
+from anabranch.spark.decide.source.places import MessagePlace, place_of, position_of
+from anabranch.spark.decide.source.planner import Pace, advance
+from anabranch.spark.decide.source.slices import slices_between, slices_of_range
+from anabranch.spark.decide.source.starts import resolve
+from anabranch.spark.decide.source.topology import Limit, SegmentSpan, Slice, Topology
 from tests.properties.spark_toys import TOPIC, Message, check_rows, drive, fail
 
 KEYS = [f"key-{n}" for n in range(30)]

@@ -8,12 +8,12 @@ from functools import partial
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from anabranch.spark.decide.offsets import Cut, TopicCut, decode
-from anabranch.spark.decide.partitions import PartitionLimits, plan_by_position, plan_in_key_order
-from anabranch.spark.decide.planner import Pace, advance
-from anabranch.spark.decide.slices import forget_gone, slices_between, slices_of_range
-from anabranch.spark.decide.starts import resolve
-from anabranch.spark.decide.topology import Limit, Slice
+from anabranch.spark.decide.source.offsets import Cut, TopicCut, decode
+from anabranch.spark.decide.source.partitions import PartitionLimits, plan_by_position, plan_in_key_order
+from anabranch.spark.decide.source.planner import Pace, advance
+from anabranch.spark.decide.source.slices import forget_gone, slices_between, slices_of_range
+from anabranch.spark.decide.source.starts import resolve
+from anabranch.spark.decide.source.topology import Limit, Slice
 from tests.properties.spark_toys import (
     KEYS,
     OPERATIONS,

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from anabranch.client.consume import place_reader, segment_consumer
+from anabranch.client.bulk import place_reader
+from anabranch.client.consume.segments import segment_consumer
 from anabranch.client.net import place_search
 from anabranch.client.produce import segment_producer
 from anabranch.control import sweeping

@@ -22,7 +22,7 @@ from anabranch.broker.serving.kept import KeptLog
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.broker.wire.handlers import layout_watch
 from anabranch.broker.wire.handlers.register import AssignmentPush
-from anabranch.client.consume.bad_entries import BadEntryRecord
+from anabranch.client.consume.inbox.bad_entries import BadEntryRecord
 from anabranch.client.decide.read_positions import ReadPositions
 from anabranch.client.net import registration
 from anabranch.client.net.layout_watch import TopicLayout, look_up_layout

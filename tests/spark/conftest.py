@@ -70,7 +70,7 @@ def spark() -> Iterator[Any]:
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     """A broker whose topics keep their layout; the sessions of this process with it end before it does."""
-    from anabranch.spark.live import close_sessions
+    from anabranch.spark.service import close_sessions
 
     with BrokerProcess(tmp_path / "data", {"auto_scale.enabled": "false"}) as process:
         yield process

@@ -25,11 +25,11 @@ from anabranch.protocol.batches import MessageBatch
 from anabranch.protocol.entries import checked_metadata
 from anabranch.protocol.frames import build_entry
 from anabranch.protocol.outer import read_outer
-from anabranch.spark.decide.offsets import TopicCut
-from anabranch.spark.decide.topic_names import TopicPattern
-from anabranch.spark.decide.topology import SegmentSpan, Slice, Topology
-from anabranch.spark.option_values import Settings
-from anabranch.spark.source import AnabranchSource
+from anabranch.spark.decide.source.offsets import TopicCut
+from anabranch.spark.decide.source.topic_names import TopicPattern
+from anabranch.spark.decide.source.topology import SegmentSpan, Slice, Topology
+from anabranch.spark.options.given import Settings
+from anabranch.spark.source.data_source import AnabranchSource
 from anabranch.spark.topics import OutgoingRows, Service, Sink, StoredEntry
 
 _RECORD = struct.Struct(">QIQI")

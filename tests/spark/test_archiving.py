@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import anabranch
-from anabranch.client.bulk import BulkClient
+from anabranch.client.bulk.bulk_client import BulkClient
 from anabranch.spark import pipelines
 from anabranch.spark.pipelines.failures import PipelineError
-from anabranch.spark.pipelines.lake_log import LakeLog
+from anabranch.spark.pipelines.lake.lake_log import LakeLog
 from anabranch.testing.lies import HIDDEN
 from anabranch.testing.process import BrokerProcess
 

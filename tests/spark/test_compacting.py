@@ -11,7 +11,7 @@ import pytest
 
 import anabranch
 from anabranch.spark import pipelines
-from anabranch.spark.live import close_sessions
+from anabranch.spark.service import close_sessions
 from anabranch.testing.process import BrokerProcess
 from tests.harness.stored_messages import messages_by_key
 

@@ -9,9 +9,9 @@ import pytest
 
 from anabranch.admin.client import AdminClient
 from anabranch.failpoints import FailpointReachedError
-from anabranch.spark.live import LiveService
-from anabranch.spark.options import read_sink_options
-from anabranch.spark.writer import BatchWriter, StreamWriter, Written
+from anabranch.spark.options.queries import read_sink_options
+from anabranch.spark.service import BrokerService
+from anabranch.spark.sink.writer import BatchWriter, StreamWriter, Written
 from anabranch.testing.process import BrokerProcess
 from tests.harness.spark_rows import ORDERS, OtherDriver, Writing, check_rows, numbered, read_rows
 
@@ -159,7 +159,7 @@ def test_abort_publishes_nothing_and_takes_failed_tasks(
 def test_a_task_of_a_batch_that_is_written_leaves_its_rows_unread(broker: BrokerProcess) -> None:
     given = {"service.url": broker.url, "topic": "orders", "delivery": "exactly-once"}
     options = read_sink_options({**given, "sinkId": "job", "txnId": "monday"})
-    writer = BatchWriter(LiveService(broker.url), options)
+    writer = BatchWriter(BrokerService(broker.url), options)
     rows = iter([numbered(range(100))])
     writer.commit([writer.write(rows)])
     again = iter([numbered(range(100))])

@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from anabranch.errors import ConflictError
-from anabranch.spark.decide.lake import LakeCommit, LakeFile
+from anabranch.spark.decide.pipelines.lake import LakeCommit, LakeFile
 from anabranch.spark.pipelines.failures import PipelineError
 from anabranch.spark.pipelines.files import Files
-from anabranch.spark.pipelines.lake_log import LakeLog, StagedFiles
-from anabranch.spark.pipelines.replay_source import ArrowFiles
+from anabranch.spark.pipelines.lake.lake_log import LakeLog, StagedFiles
+from anabranch.spark.pipelines.lake.replay_source import ArrowFiles
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -19,10 +19,12 @@ from anabranch.client.net.layout_watch import TopicLayout
 from anabranch.errors import MessageTooBigError, OperationTimeoutError, TopicNotFoundError
 from anabranch.model.layout import Layout
 from anabranch.model.ranges import FULL
-from anabranch.spark.decide.topology import Slice
-from anabranch.spark.live import LiveReader, LiveService, Session, close_sessions
-from anabranch.spark.options import read_sink_options
-from anabranch.spark.writer import outgoing_rows, write_batches
+from anabranch.spark.brokers.anabranch_reader import AnabranchReader
+from anabranch.spark.brokers.thread_client import ThreadClient
+from anabranch.spark.decide.source.topology import Slice
+from anabranch.spark.options.queries import read_sink_options
+from anabranch.spark.service import BrokerService, close_sessions
+from anabranch.spark.sink.writer import outgoing_rows, write_batches
 from anabranch.testing.process import BrokerProcess
 from tests.harness.spark_rows import ORDERS, check_rows, numbered, read_rows
 
@@ -30,7 +32,7 @@ JSON = {"Content-Type": "application/json"}
 
 
 def write(broker: BrokerProcess, batches: Iterator[Any], **options: str) -> int:
-    service = LiveService(broker.url)
+    service = BrokerService(broker.url)
     sink = read_sink_options({"service.url": broker.url, "topic": "orders", **options})
     return write_batches(service, sink, batches).rows
 
@@ -82,7 +84,7 @@ def test_many_small_slices_are_read_in_their_order(broker: BrokerProcess) -> Non
     with AdminClient(broker.http_url) as api:
         api.create_topic(ORDERS, 40)
     write(broker, iter([numbered(range(4000))]))
-    service = LiveService(broker.url)
+    service = BrokerService(broker.url)
     topology = service.reader().topology("orders")
     slices = [
         Slice("orders", id_, topology.layout.segments[id_].range, 0, tail.next)
@@ -96,7 +98,7 @@ def test_many_small_slices_are_read_in_their_order(broker: BrokerProcess) -> Non
 
 def test_a_reader_that_is_left_early_leaves_nothing_behind(broker: BrokerProcess) -> None:
     write(broker, iter([numbered(range(5000))]))
-    service = LiveService(broker.url)
+    service = BrokerService(broker.url)
     for _ in range(3):
         reading = service.reader().read([Slice("orders", 0, FULL, 0, 5000)], 10)
         next(reading)
@@ -107,12 +109,12 @@ def test_a_reader_that_is_left_early_leaves_nothing_behind(broker: BrokerProcess
 def test_a_slice_beyond_the_end_times_out(broker: BrokerProcess) -> None:
     write(broker, iter([numbered(range(10))]))
     with pytest.raises(OperationTimeoutError, match="segment 0 of topic orders"):
-        list(LiveService(broker.url).reader().read([Slice("orders", 0, FULL, 0, 50)], 0.3))
+        list(BrokerService(broker.url).reader().read([Slice("orders", 0, FULL, 0, 50)], 0.3))
 
 
 def test_a_segment_that_is_gone_gives_nothing(broker: BrokerProcess) -> None:
     write(broker, iter([numbered(range(10))]))
-    assert list(LiveService(broker.url).reader().read([Slice("orders", 77, FULL, 0, 5)], 5)) == []
+    assert list(BrokerService(broker.url).reader().read([Slice("orders", 77, FULL, 0, 5)], 5)) == []
 
 
 def test_a_classic_topic_is_read_and_written_through_its_synthetic_layout(broker: BrokerProcess) -> None:
@@ -131,11 +133,11 @@ def test_unused_partitions_are_empty_and_not_missing(broker: BrokerProcess) -> N
     check_rows(read_rows(broker, subscribe=classic), 100)
 
 
-class StaleReader(LiveReader):
+class StaleReader(AnabranchReader):
     """Looks up layouts with a segment that the topic does not have, until `stale` look-ups are over."""
 
-    def __init__(self, session: Session, stale: int) -> None:
-        super().__init__(session)
+    def __init__(self, clients: ThreadClient, stale: int) -> None:
+        super().__init__(clients)
         self._stale = stale
 
     async def layout(self, topic: str) -> TopicLayout:
@@ -149,16 +151,16 @@ class StaleReader(LiveReader):
 def test_a_segment_pruned_since_the_layout_was_looked_up_is_passed(broker: BrokerProcess) -> None:
     with AdminClient(broker.http_url) as api:
         api.create_topic(ORDERS, 1)
-    session = Session(LiveService(broker.url))
-    assert list(StaleReader(session, 1).topology("orders").tails) == [0]
-    assert list(StaleReader(session, 1).read([Slice("orders", 1, FULL, 0, 5)], 5)) == []
-    session.close()
+    clients = ThreadClient(broker.url, ())
+    assert list(StaleReader(clients, 1).topology("orders").tails) == [0]
+    assert list(StaleReader(clients, 1).read([Slice("orders", 1, FULL, 0, 5)], 5)) == []
+    clients.close()
 
 
 @pytest.mark.parametrize("name", ["nothing", "persistent://public/default/nothing"])
 def test_reading_creates_no_topic(broker: BrokerProcess, name: str) -> None:
     with pytest.raises(TopicNotFoundError):
-        LiveService(broker.url).reader().topology(name)
+        BrokerService(broker.url).reader().topology(name)
 
 
 def test_a_row_that_is_too_large_fails_the_write_and_not_the_session(broker: BrokerProcess) -> None:
@@ -182,7 +184,7 @@ def test_a_session_outlives_a_killed_broker(broker: BrokerProcess) -> None:
 @pytest.mark.parametrize("away", ["gone", "stopped"])
 def test_reads_and_writes_end_in_time_and_name_the_broker(broker: BrokerProcess, away: str) -> None:
     write(broker, iter([numbered(range(100))]))
-    service = LiveService(broker.url, (("operation_timeout", 1.0), ("connect_timeout", 0.5)))
+    service = BrokerService(broker.url, (("operation_timeout", 1.0), ("connect_timeout", 0.5)))
     reader, writer = service.reader(), service.writer("orders", 2**20, None)
     reader.topology("orders")
     sink = read_sink_options({"service.url": broker.url, "topic": "orders"})

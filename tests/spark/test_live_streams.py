@@ -17,11 +17,11 @@ from pyspark.sql.types import StructField, StructType
 from anabranch.admin.client import AdminClient
 from anabranch.errors import DataLossError
 from anabranch.model.names import TopicName
-from anabranch.spark.live import LiveService, close_sessions
-from anabranch.spark.options import read_sink_options, read_source_options
-from anabranch.spark.source import COLUMNS
-from anabranch.spark.stream_reader import StreamReader
-from anabranch.spark.writer import write_batches
+from anabranch.spark.options.queries import read_sink_options, read_source_options
+from anabranch.spark.service import BrokerService, close_sessions
+from anabranch.spark.sink.writer import write_batches
+from anabranch.spark.source.data_source import COLUMNS
+from anabranch.spark.source.stream_reader import StreamReader
 from anabranch.testing.process import BrokerProcess
 
 CLASSIC = "persistent://public/default/classic"
@@ -41,13 +41,13 @@ def write(broker: BrokerProcess, topic: str, lo: int, hi: int) -> None:
     values = pa.array([str(n).encode() for n in numbers], pa.binary())
     sink = read_sink_options({"service.url": broker.url, "topic": topic})
     rows = pa.record_batch({"key": keys, "value": values})
-    write_batches(LiveService(broker.url), sink, iter([rows]))
+    write_batches(BrokerService(broker.url), sink, iter([rows]))
 
 
 def stream_of(broker: BrokerProcess, topic: str, **options: str) -> StreamReader:
     given = {"service.url": broker.url, "subscribe": topic, "metadata.cache.ttl.ms": "0", **options}
     settings = read_source_options({"startingOffsets": "earliest", **given})
-    return StreamReader(LiveService(broker.url), settings, SCHEMA)
+    return StreamReader(BrokerService(broker.url), settings, SCHEMA)
 
 
 def drain(reader: StreamReader, start: dict[str, Any]) -> tuple[list[list[int]], dict[str, Any]]:

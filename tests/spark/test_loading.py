@@ -17,8 +17,8 @@ import pytest
 
 import anabranch
 from anabranch.spark import pipelines
-from anabranch.spark.live import close_sessions
 from anabranch.spark.pipelines.failures import PipelineError
+from anabranch.spark.service import close_sessions
 from anabranch.testing.process import BrokerProcess
 from tests.harness.stored_messages import messages_by_key, numbers_by_key
 

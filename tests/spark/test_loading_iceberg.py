@@ -20,8 +20,8 @@ from pyiceberg.types import LongType, NestedField, StringType, TimeType, UUIDTyp
 import anabranch
 from anabranch.errors import AnabranchError, InvalidConfigurationError
 from anabranch.spark import pipelines
-from anabranch.spark.live import close_sessions
 from anabranch.spark.pipelines.failures import PipelineError
+from anabranch.spark.service import close_sessions
 from anabranch.testing.process import BrokerProcess
 from tests.harness.iceberg_tables import NAME, catalog_properties, delete_positions, make_table, rows
 from tests.harness.stored_messages import messages_by_key, numbers_by_key

@@ -10,8 +10,8 @@ import pulsar
 import pytest
 from pulsar.schema import AvroSchema, Float, Integer, JsonSchema, Record, String
 
-from anabranch.spark.live import close_sessions
-from anabranch.spark.source import AnabranchSource
+from anabranch.spark.service import close_sessions
+from anabranch.spark.source.data_source import AnabranchSource
 from anabranch.testing.process import BrokerProcess
 
 TOPIC = "persistent://public/default/typed"

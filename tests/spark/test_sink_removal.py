@@ -9,7 +9,7 @@ import pytest
 from anabranch.admin.client import AdminClient
 from anabranch.cli.main import main
 from anabranch.errors import TopicNotFoundError
-from anabranch.spark.decide.sink_logs import checkpoint_sink, job_sink
+from anabranch.spark.decide.sink.logs import checkpoint_sink, job_sink
 from anabranch.testing.process import BrokerProcess
 from tests.harness.spark_rows import Writing, check_rows, read_rows
 

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import Row
 
 from anabranch.spark.pipelines.failures import PipelineError, spark_failures
-from anabranch.spark.pipelines.source_files import SourceFiles
+from anabranch.spark.pipelines.loading.source_files import SourceFiles
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -15,7 +15,7 @@ from pyspark.sql import functions as sql
 
 from anabranch.admin.client import AdminClient
 from anabranch.client.api import AsyncClient
-from anabranch.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
+from anabranch.client.consume.consumers.checkpoint_consumer import AsyncCheckpointConsumer
 from anabranch.client.produce.producer import AsyncProducer
 from anabranch.model.checkpoint import Checkpoint
 from anabranch.model.names import TopicName

@@ -9,8 +9,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from anabranch import AuthenticationToken, Checkpoint, Client
-from anabranch.spark.live import LiveService, close_sessions
-from anabranch.spark.options import read_source_options
+from anabranch.spark.options.queries import read_source_options
+from anabranch.spark.service import BrokerService, close_sessions
 from anabranch.testing.certificates import Authority, tls_settings
 from anabranch.testing.process import BrokerProcess
 from anabranch.transport.tls_errors import TlsError
@@ -35,11 +35,11 @@ def test_the_options_of_tls_and_of_a_token_reach_the_client(tmp_path: Path) -> N
         given = {"service.url": broker.tls_url, "subscribe": "orders", "client.auth.token": token}
         trusting = read_source_options({**given, "client.tlsTrustCertsFilePath": authority.file})
         try:
-            topology = LiveService(broker.tls_url, trusting.client).reader().topology("orders")
+            topology = BrokerService(broker.tls_url, trusting.client).reader().topology("orders")
             assert sum(tail.next for tail in topology.tails.values()) == 10
             doubting = read_source_options(given)
             with pytest.raises(TlsError):
-                LiveService(broker.tls_url, doubting.client).reader().topology("orders")
+                BrokerService(broker.tls_url, doubting.client).reader().topology("orders")
         finally:
             close_sessions()
 

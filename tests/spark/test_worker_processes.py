@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import DataSource, DataSourceReader
 
-from anabranch.spark.live import LiveService
-from anabranch.spark.source import AnabranchSource
+from anabranch.spark.service import BrokerService
+from anabranch.spark.source.data_source import AnabranchSource
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -20,7 +20,7 @@ def test_tasks_that_reach_brokers_keep_their_modules_from_the_garbage_collector(
     class ExemptingReader(DataSourceReader):  # type: ignore[misc]
         def read(self, partition: Any) -> Iterator[Any]:
             # Opens a session, which connects when it is asked for something.
-            LiveService("pulsar://127.0.0.1:1").reader()
+            BrokerService("pulsar://127.0.0.1:1").session()
             yield pa.record_batch({"exempted": [gc.get_freeze_count()]})
 
     class ExemptingSource(DataSource):  # type: ignore[misc]

@@ -11,8 +11,8 @@ from typing import Any
 from anabranch.cli.pipeline_run import PipelineJob, Report, pairs
 from anabranch.errors import InvalidConfigurationError
 from anabranch.spark import pipelines
-from anabranch.spark.options import sink_part, source_part
-from anabranch.spark.pipelines.load_sources import checked_format, divide_options
+from anabranch.spark.options.queries import sink_part, source_part
+from anabranch.spark.pipelines.loading.sources import checked_format, divide_options
 
 MB = 2**20
 

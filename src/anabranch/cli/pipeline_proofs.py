@@ -7,15 +7,15 @@ from dataclasses import asdict
 from typing import Any
 
 from anabranch.cli.pipeline_run import PipelineJob, Report
-from anabranch.spark.decide.skew import HeavyKey, SegmentWeight, SkewReport
-from anabranch.spark.decide.verify_report import VerifyFinding
+from anabranch.spark.decide.pipelines.skew import HeavyKey, SegmentWeight, SkewReport
+from anabranch.spark.decide.pipelines.verify_report import VerifyFinding
 from anabranch.spark.pipelines.mirroring import MirrorOptions
 from anabranch.spark.pipelines.mirroring import mirror as copy_topic
-from anabranch.spark.pipelines.skew_plot import check_plot, save_plot, shown_key, text_plot
-from anabranch.spark.pipelines.verify_pass import Expectations
-from anabranch.spark.pipelines.verifying import verify as check_topic
-from anabranch.spark.pipelines.weighing import SkewOptions
-from anabranch.spark.pipelines.weighing import skew as weigh_topic
+from anabranch.spark.pipelines.proofs.skew_plot import check_plot, save_plot, shown_key, text_plot
+from anabranch.spark.pipelines.proofs.verify_pass import Expectations
+from anabranch.spark.pipelines.proofs.verifying import verify as check_topic
+from anabranch.spark.pipelines.proofs.weighing import SkewOptions
+from anabranch.spark.pipelines.proofs.weighing import skew as weigh_topic
 
 FAULTY = 1
 """The exit code of a check that found a fault."""

@@ -16,7 +16,7 @@ from anabranch.cli.lane_text import size_text
 from anabranch.cli.options import ADMIN, AdminOptions, Yes, command_group
 from anabranch.cli.role import role_of
 from anabranch.errors import ConflictError, InvalidConfigurationError, TopicNotFoundError
-from anabranch.spark.decide.sink_logs import (
+from anabranch.spark.decide.sink.logs import (
     SinkLog,
     SinkUse,
     checkpoint_sink,

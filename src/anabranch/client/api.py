@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Any, Unpack, cast
 
 from anabranch.arguments import refuse_unknown
-from anabranch.client.consume.consumer_figures import figures_of
-from anabranch.client.consume.consumer_opening import ConsumerOpening
-from anabranch.client.consume.inbox import Inbox
-from anabranch.client.consume.letters import LetterTarget
+from anabranch.client.consume.consumers.consumer_figures import figures_of
+from anabranch.client.consume.consumers.consumer_opening import ConsumerOpening
+from anabranch.client.consume.failures.letters import LetterTarget
+from anabranch.client.consume.inbox.inbox import Inbox
 from anabranch.client.figures import ClientFigures
 from anabranch.client.interceptors import checked_interceptors
 from anabranch.client.net.new_pool import new_pool

@@ -6,13 +6,13 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
-    "AnabranchSource": "source",
+    "AnabranchSource": "source.data_source",
     "LagListener": "lag",
     "checkpoint_to_cut": "handover",
     "cut_to_checkpoint": "handover",
     "lag_of": "lag",
-    "read_stream": "source",
-    "register": "source",
+    "read_stream": "sessions",
+    "register": "sessions",
     "session": "sessions",
 }
 """The module of each public name."""

@@ -12,11 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from anabranch.aio import new_event_loop
-from anabranch.client.bulk import BulkClient
-from anabranch.client.consume.segment_tails import SegmentTails
+from anabranch.client.bulk.bulk_client import BulkClient
+from anabranch.client.bulk.segment_tails import SegmentTails
 from anabranch.errors import InvalidConfigurationError
 from anabranch.model.checkpoint import Checkpoint, CheckpointKind
-from anabranch.spark.decide.handover import (
+from anabranch.spark.brokers.thread_client import new_bulk_client
+from anabranch.spark.decide.source.handover import (
     StoredPlace,
     check_still_there,
     checkpoint_from,
@@ -24,13 +25,12 @@ from anabranch.spark.decide.handover import (
     known_position,
     lowest_ids,
 )
-from anabranch.spark.decide.offsets import Cut, TopicCut, decode, encode
-from anabranch.spark.decide.starts import resolve
-from anabranch.spark.decide.topic_names import short_name
-from anabranch.spark.decide.topology import SegmentSpan, Topology
-from anabranch.spark.live import LiveService, new_client
-from anabranch.spark.option_values import GivenOptions
-from anabranch.spark.options import text_of
+from anabranch.spark.decide.source.offsets import Cut, TopicCut, decode, encode
+from anabranch.spark.decide.source.starts import resolve
+from anabranch.spark.decide.source.topic_names import short_name
+from anabranch.spark.decide.source.topology import SegmentSpan, Topology
+from anabranch.spark.options.given import GivenOptions
+from anabranch.spark.options.queries import text_of
 
 T = TypeVar("T")
 
@@ -149,7 +149,7 @@ def _run(
     settings = GivenOptions(text_of(options or {}), (), (), "conversion").client()
 
     async def connected() -> T:
-        async with new_client(LiveService(service_url, settings)) as client:
+        async with new_bulk_client(service_url, settings) as client:
             return await work(client)
 
     def in_thread() -> T:

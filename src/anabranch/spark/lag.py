@@ -13,8 +13,8 @@ from typing import Any
 from pyspark.sql.streaming import StreamingQueryListener
 
 from anabranch.errors import InvalidConfigurationError
-from anabranch.spark.decide.lag import Lag, lag_between, sum_of
-from anabranch.spark.decide.offsets import Cut, decode
+from anabranch.spark.decide.source.lag import Lag, lag_between, sum_of
+from anabranch.spark.decide.source.offsets import Cut, decode
 
 log = logging.getLogger("anabranch.spark")
 

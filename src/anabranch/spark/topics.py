@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from anabranch.spark.decide.offsets import TopicCut
-from anabranch.spark.decide.sink_records import Pin, SinkState
-from anabranch.spark.decide.topic_names import TopicPattern
-from anabranch.spark.decide.topology import Slice, Topology
+from anabranch.spark.decide.sink.records import Pin, SinkState
+from anabranch.spark.decide.source.offsets import TopicCut
+from anabranch.spark.decide.source.topic_names import TopicPattern
+from anabranch.spark.decide.source.topology import Slice, Topology
 
 if TYPE_CHECKING:
     from anabranch.client.net.schemas import TopicSchema

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from anabranch.aio import TaskRegistry
-from anabranch.client.consume.inbox import Inbox
-from anabranch.client.consume.segment_consumer import SegmentConsumer
+from anabranch.client.consume.inbox.inbox import Inbox
+from anabranch.client.consume.segments.segment_consumer import SegmentConsumer
 from anabranch.client.net.connection_pool import ConnectionPool
 
 

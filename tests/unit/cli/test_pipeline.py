@@ -13,7 +13,7 @@ from anabranch.cli.pipeline_options import PipelineOptions, TargetOptions
 from anabranch.cli.pipeline_run import PipelineJob, pairs, role_to_options
 from anabranch.cli.role import ClientRole, role_of
 from anabranch.errors import InvalidConfigurationError
-from anabranch.spark.pipelines.archiving import check_format
+from anabranch.spark.pipelines.lake.archiving import check_format
 
 
 def role(environment: dict[str, str] | None = None, **options: str) -> ClientRole:

@@ -19,7 +19,7 @@ from anabranch import (
     EncryptionKey,
     PemFiles,
 )
-from anabranch.client.bulk import BulkClient
+from anabranch.client.bulk.bulk_client import BulkClient
 from anabranch.client.encryption import DecryptionError, EncryptionKeyError, read_key
 from anabranch.errors import InvalidConfigurationError
 from anabranch.protocol.encryption import EncryptionRequiredError

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from anabranch import Checkpoint
-from anabranch.client.bulk import BulkClient
+from anabranch.client.bulk.bulk_client import BulkClient
 from anabranch.client.decide.layout_checks import SEGMENTS_MAX
 from anabranch.errors import AnabranchError, RemoteProtocolError
 from anabranch.protocol.commands import NO_ID, Send

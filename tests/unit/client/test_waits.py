@@ -25,9 +25,9 @@ from anabranch import (
     Checkpoint,
     Message,
 )
-from anabranch.client.bulk import BulkClient
-from anabranch.client.consume.segment_reader import SegmentReader
-from anabranch.client.consume.segment_tails import SegmentTails
+from anabranch.client.bulk.bulk_client import BulkClient
+from anabranch.client.bulk.segment_reader import SegmentReader
+from anabranch.client.bulk.segment_tails import SegmentTails
 from anabranch.errors import (
     AlreadyClosedError,
     ConnectError,

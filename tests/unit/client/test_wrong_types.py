@@ -29,8 +29,8 @@ from anabranch import (
     Schema,
 )
 from anabranch.apps import HandlerOptions
-from anabranch.client.consume.arguments import ConsumerArguments, QueueArguments, StreamArguments
-from anabranch.client.consume.run_options import RunArguments
+from anabranch.client.consume.consumers.arguments import ConsumerArguments, QueueArguments, StreamArguments
+from anabranch.client.consume.handlers.run_options import RunArguments
 from anabranch.client.options import ClientArguments, ProducerArguments
 from anabranch.credentials.authentication import Authentication
 from anabranch.errors import InvalidConfigurationError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from anabranch.client.consume.place_reader import EntryPlace
+from anabranch.client.bulk.place_reader import EntryPlace
 from anabranch.protocol.commands import NO_ID, Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.unit.client.fakes import FakeConnection, FakePool

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from anabranch.model.layout import Layout
-from anabranch.spark.decide.offsets import Cut, TopicCut
-from anabranch.spark.decide.topology import SegmentSpan, Topology
+from anabranch.spark.decide.source.offsets import Cut, TopicCut
+from anabranch.spark.decide.source.topology import SegmentSpan, Topology
 
 T = "orders"
 

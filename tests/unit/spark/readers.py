@@ -8,11 +8,11 @@ from typing import Any
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from anabranch.spark.decide.topology import Topology
-from anabranch.spark.options import read_source_options
-from anabranch.spark.source import source_schema
-from anabranch.spark.source_reader import BatchReader
-from anabranch.spark.stream_reader import StreamReader
+from anabranch.spark.decide.source.topology import Topology
+from anabranch.spark.options.queries import read_source_options
+from anabranch.spark.source.batch_reader import BatchReader
+from anabranch.spark.source.data_source import source_schema
+from anabranch.spark.source.stream_reader import StreamReader
 from tests.spark.files import FileService, FileTopic
 
 SCHEMA = source_schema(event_time=False, headers=False, key_hash=False)

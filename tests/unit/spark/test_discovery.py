@@ -34,7 +34,7 @@ def test_a_source_that_cannot_be_loaded_is_absent_and_not_an_error(monkeypatch: 
     usual: Callable[..., Any] = builtins.__import__
 
     def without_source(name: str, *rest: Any, **more: Any) -> Any:
-        if name == "anabranch.spark.source":
+        if name == "anabranch.spark.source.data_source":
             raise RuntimeError("no Arrow here")
         return usual(name, *rest, **more)
 
@@ -65,9 +65,8 @@ def test_unknown_names_are_unknown() -> None:
 
 def test_a_process_that_plans_a_query_loads_neither_producers_nor_consumers() -> None:
     code = (
-        "import sys, anabranch.spark.source, anabranch.spark.live\n"
-        "from anabranch.spark.broker_reader import ReaderOfBroker\n"
-        "parts = ('api', 'produce', 'consume.stream_consumer', 'net.schemas')\n"
+        "import sys, anabranch.spark.source.data_source, anabranch.spark.service\n"
+        "parts = ('api', 'produce', 'consume', 'net.schemas')\n"
         "print([part for part in parts if f'anabranch.client.{part}' in sys.modules])"
     )
     assert printed(code) == "[]"
@@ -78,10 +77,10 @@ def test_a_task_that_reads_does_not_load_pandas() -> None:
         "import sys\n"
         "from anabranch.model.ranges import FULL\n"
         "from anabranch.protocol.batches import MessageBatch\n"
-        "from anabranch.spark.decide.topology import Slice\n"
-        "from anabranch.spark.entries import open_entry\n"
-        "from anabranch.spark.rows import RowBuilder\n"
-        "from anabranch.spark.source import source_schema\n"
+        "from anabranch.spark.decide.source.topology import Slice\n"
+        "from anabranch.spark.decode.entries import open_entry\n"
+        "from anabranch.spark.decode.rows import RowBuilder\n"
+        "from anabranch.spark.source.data_source import source_schema\n"
         "batch = MessageBatch()\n"
         "batch.add(b'v', 'k', 0)\n"
         "batch.add(b'v', None, 1)\n"

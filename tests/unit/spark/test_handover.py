@@ -9,8 +9,8 @@ from anabranch.errors import InvalidConfigurationError
 from anabranch.model.ids import EARLIEST, LATEST
 from anabranch.model.ranges import HashRange
 from anabranch.model.slot_positions import SlotPositions
-from anabranch.spark.decide.handover import StoredPlace, checkpoint_from
-from anabranch.spark.decide.offsets import TopicCut
+from anabranch.spark.decide.source.handover import StoredPlace, checkpoint_from
+from anabranch.spark.decide.source.offsets import TopicCut
 from anabranch.spark.handover import checkpoint_of, cut_of, cut_to_checkpoint
 from tests.harness.cluster import TOPIC, Brokers
 from tests.unit.spark.plans import split_once, topology

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from anabranch.spark.decide.lag import lag_between, newest_ends
-from anabranch.spark.decide.offsets import Cut, TopicCut, decode, encode
-from anabranch.spark.decide.places import MessagePlace, position_of
-from anabranch.spark.decide.topology import SegmentSpan, Topology
+from anabranch.spark.decide.source.lag import lag_between, newest_ends
+from anabranch.spark.decide.source.offsets import Cut, TopicCut, decode, encode
+from anabranch.spark.decide.source.places import MessagePlace, position_of
+from anabranch.spark.decide.source.topology import SegmentSpan, Topology
 from anabranch.spark.lag import LagListener, lag_of
 from tests.unit.spark.plans import T, cut, split_once, topology
 

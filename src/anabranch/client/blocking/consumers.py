@@ -10,8 +10,8 @@ from typing import Any, Generic, Self, TypeVar
 
 from anabranch.client.blocking.portal import Handle, Portal
 from anabranch.client.blocking.taken import TakenMessages
-from anabranch.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
-from anabranch.client.consume.inbox import Inbox
+from anabranch.client.consume.consumers.checkpoint_consumer import AsyncCheckpointConsumer
+from anabranch.client.consume.inbox.inbox import Inbox
 from anabranch.client.decide.look_ahead import next_look_ahead
 from anabranch.client.figures import State
 from anabranch.client.message import Message

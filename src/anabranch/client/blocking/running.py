@@ -12,10 +12,10 @@ from types import CoroutineType
 from typing import Any, TypeVar, Unpack
 
 from anabranch.client.blocking.consumers import Consumer
-from anabranch.client.consume.attempts import HandlerKindError, check_callable, refuse_generator
-from anabranch.client.consume.moving import MovableConsumer, SeekTarget
-from anabranch.client.consume.run_options import RunArguments, RunOrder, RunStatistics
-from anabranch.client.consume.runnable import FLUSH_S
+from anabranch.client.consume.consumers.moving import MovableConsumer, SeekTarget
+from anabranch.client.consume.handlers.attempts import HandlerKindError, check_callable, refuse_generator
+from anabranch.client.consume.handlers.run_options import RunArguments, RunOrder, RunStatistics
+from anabranch.client.consume.handlers.runnable import FLUSH_S
 from anabranch.client.message import Message
 from anabranch.client.options import Seconds, positive, seconds
 from anabranch.client.schema import V

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from anabranch.client.blocking.ack_notes import AckNotes
 from anabranch.client.blocking.portal import Portal
 from anabranch.client.blocking.running import RunningConsumer
-from anabranch.client.consume.queue_consumer import AsyncQueueConsumer
-from anabranch.client.consume.stream_consumer import AsyncStreamConsumer
+from anabranch.client.consume.consumers.queue_consumer import AsyncQueueConsumer
+from anabranch.client.consume.consumers.stream_consumer import AsyncStreamConsumer
 from anabranch.client.message import Message
 from anabranch.client.options import Seconds
 from anabranch.client.schema import V

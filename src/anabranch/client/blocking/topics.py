@@ -7,8 +7,8 @@ from contextlib import suppress
 from typing import Generic, Self
 
 from anabranch.client.blocking.portal import Handle, Portal
-from anabranch.client.consume.moving import SeekTarget
-from anabranch.client.consume.topics_consumer import AsyncTopicsConsumer
+from anabranch.client.consume.consumers.moving import SeekTarget
+from anabranch.client.consume.consumers.topics_consumer import AsyncTopicsConsumer
 from anabranch.client.message import Message
 from anabranch.client.options import Seconds
 from anabranch.client.schema import V

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from anabranch.spark.options import read_sink_options
+from anabranch.spark.options.queries import read_sink_options
 from anabranch.spark.pipelines.files import Files
 from anabranch.spark.pipelines.job_states import claim_state
 from anabranch.spark.pipelines.places import (
@@ -26,7 +26,8 @@ from anabranch.spark.pipelines.places import (
 from anabranch.spark.pipelines.progress import Show, Summary, run_stream, showing
 from anabranch.spark.pipelines.state_sinks import same_brokers
 from anabranch.spark.pipelines.stored_topics import check_source
-from anabranch.spark.source import FORMAT, read_stream
+from anabranch.spark.sessions import read_stream
+from anabranch.spark.source.data_source import FORMAT
 
 COPIED = ("key", "value", "headers", "eventTime")
 

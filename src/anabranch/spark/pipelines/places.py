@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from anabranch.errors import InvalidConfigurationError
-from anabranch.spark.decide.topic_names import short_name
-from anabranch.spark.option_starts import TOPIC_OPTIONS
-from anabranch.spark.options import read_sink_options, text_of
-from anabranch.spark.values.wanted import VALUE_OPTIONS
+from anabranch.spark.decide.source.topic_names import short_name
+from anabranch.spark.options.queries import read_sink_options, text_of
+from anabranch.spark.options.starts import TOPIC_OPTIONS
+from anabranch.spark.options.values import VALUE_OPTIONS
 
 FORMAT = "anabranch"
 LOCAL_BROKER = "pulsar://127.0.0.1:6650"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from anabranch.spark.decide.progress import PipelineProgress
+from anabranch.spark.decide.pipelines.progress import PipelineProgress
 from anabranch.spark.pipelines.failures import PipelineError, reason_of
 
 Show = Callable[[PipelineProgress], None]

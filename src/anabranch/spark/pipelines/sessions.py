@@ -82,7 +82,7 @@ def make_known(spark: Any) -> None:
     Spark's own discovery fails for a whole session if a busy machine starts its worker too slowly. And a
     writer finds a registered format only in the active session of its thread, which other threads lack.
     """
-    from anabranch.spark.source import register
+    from anabranch.spark.sessions import register
 
     register(spark)
     # Creating a DataFrame makes its session the active one.

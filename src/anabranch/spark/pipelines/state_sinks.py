@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 from anabranch.errors import AnabranchError, ConflictError, InvalidConfigurationError
-from anabranch.spark.decide.sink_records import SinkState
-from anabranch.spark.live import close_sessions
-from anabranch.spark.options import read_sink_options
+from anabranch.spark.decide.sink.records import SinkState
+from anabranch.spark.options.queries import read_sink_options
 from anabranch.spark.pipelines.files import Files
 from anabranch.spark.pipelines.places import TopicPlace
-from anabranch.spark.source import AnabranchSource
+from anabranch.spark.service import close_sessions
+from anabranch.spark.source.data_source import AnabranchSource
 
 NAME = "sink.json"
 """The file of a state directory with the name of its sink."""

@@ -11,12 +11,12 @@ from typing import Any
 from uuid import uuid4
 
 from anabranch.errors import InvalidConfigurationError, TopicNotFoundError
-from anabranch.spark.decide.offsets import Cut, TopicCut, encode
-from anabranch.spark.decide.topology import Slice, Topology
-from anabranch.spark.live import close_sessions
-from anabranch.spark.options import SourceOptions, read_sink_options, read_source_options, text_of
+from anabranch.spark.decide.source.offsets import Cut, TopicCut, encode
+from anabranch.spark.decide.source.topology import Slice, Topology
+from anabranch.spark.options.queries import SourceOptions, read_sink_options, read_source_options, text_of
 from anabranch.spark.pipelines.places import READING, TopicPlace, place_of, refuse_options
-from anabranch.spark.source import AnabranchSource
+from anabranch.spark.service import close_sessions
+from anabranch.spark.source.data_source import AnabranchSource
 from anabranch.spark.topics import StoredEntry, TopicReader
 
 

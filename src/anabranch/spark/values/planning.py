@@ -27,6 +27,7 @@ from pyspark.sql.types import (
 from anabranch.client.net.schemas import TopicSchema
 from anabranch.errors import InvalidConfigurationError
 from anabranch.schemas.protobuf import MessageType
+from anabranch.spark.options.values import ValueOptions
 from anabranch.spark.values.avro_rows import AvroRows
 from anabranch.spark.values.avro_types import avro_schema, spark_type
 from anabranch.spark.values.ddl import check_ddl
@@ -36,7 +37,6 @@ from anabranch.spark.values.json_rows import JsonRows
 from anabranch.spark.values.primitive_rows import PrimitiveRows
 from anabranch.spark.values.protobuf_rows import ProtobufRows, spark_type_of
 from anabranch.spark.values.value_types import check_value_type
-from anabranch.spark.values.wanted import ValueOptions
 
 SchemaOf = Callable[[str], TopicSchema | None]
 """Returns the newest registered schema of a topic."""

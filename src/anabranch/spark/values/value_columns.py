@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from anabranch.errors import CorruptDataError
 from anabranch.spark.columns import Numbers
+from anabranch.spark.options.values import CORRUPT, BadRows
 from anabranch.spark.values.decoder import ValueDecoder
-from anabranch.spark.values.wanted import CORRUPT, BadRows
 
 log = logging.getLogger("anabranch.spark")
 

@@ -8,8 +8,8 @@ from collections import Counter
 from contextlib import suppress
 from typing import Any
 
-from anabranch.client.consume.inbox import Inbox
-from anabranch.client.consume.stream_consumer import AsyncStreamConsumer
+from anabranch.client.consume.consumers.stream_consumer import AsyncStreamConsumer
+from anabranch.client.consume.inbox.inbox import Inbox
 from anabranch.errors import ConsumerBusyError, OperationTimeoutError
 from anabranch.testing.judges.checkers import ClientHistory
 from anabranch.testing.simulation.reader_kinds import STREAM

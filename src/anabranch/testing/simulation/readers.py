@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any
 
 from anabranch.client.api import AsyncClient
-from anabranch.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
-from anabranch.client.consume.queue_consumer import AsyncQueueConsumer
-from anabranch.client.consume.stream_consumer import AsyncStreamConsumer
+from anabranch.client.consume.consumers.checkpoint_consumer import AsyncCheckpointConsumer
+from anabranch.client.consume.consumers.queue_consumer import AsyncQueueConsumer
+from anabranch.client.consume.consumers.stream_consumer import AsyncStreamConsumer
 from anabranch.client.message import Message
 from anabranch.errors import AuthorizationError, ConsumerBusyError, OperationTimeoutError
 from anabranch.model.checkpoint import Checkpoint

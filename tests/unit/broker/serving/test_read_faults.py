@@ -11,7 +11,7 @@ import pytest
 from anabranch import Checkpoint
 from anabranch.admin import stats
 from anabranch.broker.serving.served_log import ServedLog
-from anabranch.client.consume.segment_reader import RawEntry
+from anabranch.client.bulk.segment_reader import RawEntry
 from anabranch.errors import AnabranchError, DataLossError
 from anabranch.ledger.storage import SegmentStorage
 from anabranch.protocol.commands import Delivery

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from anabranch import AsyncCheckpointConsumer, AsyncClient, Checkpoint, Message
-from anabranch.client.consume.group_member import HANDOVER_S, GroupMember
+from anabranch.client.consume.segments.group_member import HANDOVER_S, GroupMember
 from anabranch.controller.topic.controller import TopicController
 from anabranch.errors import AlreadyClosedError, ConsumerBusyError, InvalidConfigurationError
 from anabranch.testing.client_insides import sources_of

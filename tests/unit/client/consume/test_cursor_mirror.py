@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from anabranch import Batching
-from anabranch.client.bulk import BulkClient
-from anabranch.client.consume.cursor_mirror import AckPlace
+from anabranch.client.bulk.bulk_client import BulkClient
+from anabranch.client.bulk.cursor_mirror import AckPlace
 from anabranch.errors import OperationTimeoutError
 from tests.harness.cluster import TOPIC, Brokers
 

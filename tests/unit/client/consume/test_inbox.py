@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from anabranch import Checkpoint
-from anabranch.client.consume.arguments import checkpoint_options
-from anabranch.client.consume.inbox import Inbox
+from anabranch.client.consume.consumers.arguments import checkpoint_options
+from anabranch.client.consume.inbox.inbox import Inbox
 from anabranch.client.decide.outgoing import Outgoing
 from anabranch.client.message import Message
 from anabranch.client.received import Received

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.client.consume.place_reader import EntryPlace, PlacedEntry, PlaceReader, PlaceTails
+from anabranch.client.bulk.place_reader import EntryPlace, PlacedEntry, PlaceReader, PlaceTails
 from anabranch.errors import AlreadyClosedError, OperationTimeoutError
 from anabranch.protocol.frames import build_entry
 from anabranch.protocol.pb import pulsar_pb2 as pb

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from anabranch.aio import TaskRegistry
-from anabranch.client.consume.attachment import Attachment, SegmentAddress
-from anabranch.client.consume.segment_consumer import SegmentConsumer
+from anabranch.client.consume.segments.attachment import Attachment, SegmentAddress
+from anabranch.client.consume.segments.segment_consumer import SegmentConsumer
 from anabranch.client.decide.permits import Permits
 from anabranch.client.schema import BYTES
 from anabranch.protocol.pb import pulsar_pb2 as pb

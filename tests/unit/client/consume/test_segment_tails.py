@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from anabranch import Batching, MessageId
-from anabranch.client.consume.segment_tails import SegmentTails
+from anabranch.client.bulk.segment_tails import SegmentTails
 from anabranch.model.ids import LATEST
 from tests.harness.cluster import TOPIC, Brokers
 

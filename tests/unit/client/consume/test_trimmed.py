@@ -10,9 +10,9 @@ from anabranch import AsyncClient, Batching, Checkpoint
 from anabranch.errors import DataLossError
 from anabranch.protocol.entries import decode_columns
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.spark.decide.offsets import Cut, TopicCut
-from anabranch.spark.decide.slices import slices_between
-from anabranch.spark.decide.topology import SegmentSpan, Topology
+from anabranch.spark.decide.source.offsets import Cut, TopicCut
+from anabranch.spark.decide.source.slices import slices_between
+from anabranch.spark.decide.source.topology import SegmentSpan, Topology
 from tests.harness.cluster import TOPIC, Brokers, read_all
 
 RETENTION_S = 100.0

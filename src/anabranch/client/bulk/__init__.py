@@ -1,0 +1,1 @@
+"""Clients for bulk readers and writers, such as Spark, and the readers that they hand out."""

@@ -1,0 +1,76 @@
+"""Moves the cursors of a subscription after a reader that keeps its positions elsewhere, such as Spark.
+
+A mirror is the only member of its stream subscription. It asks for no messages, and acknowledges what the
+reader has read, parents before children, as the leader assigns segments.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from anabranch.client.consume.consumers.stream_consumer import AsyncStreamConsumer
+from anabranch.client.consume.segments.attachment import Attachment, SegmentAddress
+from anabranch.client.consume.segments.segment_consumer import SegmentConsumer
+from anabranch.client.net.closing import Deadline
+from anabranch.errors import OperationTimeoutError
+
+ASSIGNMENT_POLL_S = 0.01
+"""Pause before looking again for segments that the leader assigns when their parents are acknowledged."""
+
+
+class AckPlace(NamedTuple):
+    """The last message that was read in a segment: its entry, its number in it, and the entry's size."""
+
+    ledger: int
+    entry: int
+    batch_index: int
+    message_count: int
+
+    @property
+    def remaining(self) -> int:
+        """Bits of the messages of the entry that were not read."""
+        read = self.batch_index + 1
+        return ((1 << self.message_count) - 1) >> read << read
+
+
+class CursorMirror(AsyncStreamConsumer[bytes]):
+    """The cursors of one subscription; made by `BulkClient.mirror_cursors`."""
+
+    def _consume(self, address: SegmentAddress, attachment: Attachment) -> SegmentConsumer:
+        return super()._consume(address, replace(attachment, paused=True))
+
+    async def follow(
+        self, places: Mapping[int, AckPlace], awaited: Collection[int], timeout_s: float
+    ) -> None:
+        """Acknowledge everything up to these places; return when the broker has confirmed it.
+
+        `awaited` are the segments that the reader is in. Others may be acknowledged already, so the leader
+        need not assign them. Raises OperationTimeoutError when the leader does not assign the awaited ones,
+        because other consumers have them.
+        """
+        deadline = Deadline(timeout_s)
+        if not await deadline.allow(self._follow(dict(places), set(awaited) & places.keys())):
+            raise OperationTimeoutError(
+                f"the cursors of {self.subscription} on {self.topic} could not be moved within "
+                f"{timeout_s:g} s; another consumer may have its segments"
+            )
+
+    async def _follow(self, places: dict[int, AckPlace], awaited: set[int]) -> None:
+        while True:
+            for id_ in [id_ for id_, source in self._sources.items() if id_ in places and _is_ready(source)]:
+                source, place = self._sources[id_], places.pop(id_)
+                source.acks.add_up_to(place.ledger, place.entry, place.remaining)
+                await source.acks_confirmed()
+                awaited.discard(id_)
+            if self._failure is not None:
+                raise self._failure
+            if not awaited:
+                return
+            await asyncio.sleep(ASSIGNMENT_POLL_S)
+
+
+def _is_ready(source: SegmentConsumer) -> bool:
+    return source.first_answer.accepted and not source.released and not source.attachment.bucket_ranges

@@ -1,0 +1,1 @@
+"""Acknowledgement policies: how the broker learns which messages the application has finished."""

@@ -1,0 +1,1 @@
+"""The consumers that applications use, and how a client opens them."""

@@ -1,0 +1,1 @@
+"""Runs: handlers that get the messages of a consumer, many at a time."""

@@ -1,0 +1,198 @@
+"""The segments of a consumer that reads a whole topic: it follows the layout and subscribes to all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from anabranch.client.consume.inbox.inbox import Inbox
+from anabranch.client.consume.segments.attachment import Attachment, SegmentAddress, address_in
+from anabranch.client.consume.segments.segment_consumer import SegmentConsumer
+from anabranch.client.decide.permits import Permits
+from anabranch.client.decide.seeking import SeekMove, seek_command
+from anabranch.client.net.closing import Deadline, farewell
+from anabranch.client.net.layout_watch import LayoutWatch, TopicLayout
+from anabranch.client.net.queue_subscription import QueueSubscription
+from anabranch.errors import (
+    AnabranchError,
+    ConsumerBusyError,
+    NotConnectedError,
+    TopicNotFoundError,
+    UnsupportedFeatureError,
+)
+from anabranch.model.names import TopicName
+from anabranch.protocol.pb import pulsar_pb2 as pb
+
+PERMITS_MIN = 16
+"""Fewest messages that are buffered for a segment, even if many segments share the buffer."""
+
+
+class LayoutFollowing:
+    """All segments of a topic for `home`, which buffers `queue_size` messages of them together."""
+
+    def __init__(self, home: Inbox[Any], topic: TopicName, attachment: Attachment, queue_size: int) -> None:
+        self._home = home
+        self._topic = topic
+        self._attachment = attachment
+        self._queue_size = queue_size
+        self._finished: dict[int, None] = {}
+        """Sealed segments that the subscription has acknowledged to their end."""
+        self._watch = LayoutWatch(home._pool, topic, self._layout_changed, gone=home._topic_gone)
+        self._at_leader = QueueSubscription(home._pool, attachment.subscription)
+        self._layout: TopicLayout | None = None
+        self._is_subscribed = False
+        """Whether the segments have the subscription, or make it when a consumer attaches."""
+
+    @property
+    def topic(self) -> str:
+        """The name of the topic that the broker resolved."""
+        return str(self._layout.name if self._layout is not None else self._topic)
+
+    @property
+    def _is_classic(self) -> bool:
+        return self._layout is not None and self._layout.is_classic
+
+    async def open(self, deadline: Deadline) -> None:
+        """Look the topic up and subscribe to all its segments."""
+        self._layout = await self._watch.open(self._home._tasks, deadline.left_s)
+        attachment = self._attachment
+        if self._layout.topics and attachment.durable:
+            await self._at_leader.make(self._layout, attachment.initial_position, deadline.left_s)
+        self._is_subscribed = True
+        self._follow(self._layout, self._attachment)
+        await self._home._first_answers(deadline, lambda source: source.first_answer.success())
+
+    async def move(self, move: SeekMove) -> None:
+        """SeekMove the subscription: at the leader, or on each partition of a topic without one."""
+        if self._layout is not None and self._layout.topics:
+            request = self._home._pool.next_id()
+            await self._at_leader.move(self._layout, seek_command(move, 0, request, to_leader=True))
+            return
+        sources = self._attached()
+        if self._is_classic:
+            chosen = [source for source in sources if move.segment_id in (None, source.segment_id)]
+            for source in chosen:
+                await source.ask(partial(seek_command, move, to_leader=False))
+        elif sources[0].broker_is_ours:
+            await sources[0].ask(partial(seek_command, move, to_leader=True))
+        else:
+            raise UnsupportedFeatureError(
+                "this broker neither moves nor deletes the subscription of a scalable topic for its consumers"
+            )
+
+    async def delete(self) -> None:
+        """Delete the subscription, unless it has other consumers."""
+        if self._layout is not None and self._layout.topics:
+            # The leader counts the consumers at Pulsar, so this one leaves first.
+            await farewell(source.hang_up() for source in self._home._sources.values())
+            await self._at_leader.delete(self._layout)
+            return
+        asked = self._attached()
+        if not self._is_classic and asked[0].broker_is_ours:
+            # Its leader deletes the subscription in all segments.
+            asked = asked[:1]
+        for source in self._home._sources.values():
+            if source not in asked:
+                source.hang_up()
+        for source in asked:
+            await source.ask(lambda id_, request: pb.CommandUnsubscribe(consumer_id=id_, request_id=request))
+            source.hang_up()
+
+    def _attached(self) -> list[SegmentConsumer]:
+        """The segments' consumers that have a connection, those of classic segments last."""
+        found = [source for source in self._home._sources.values() if source.connected]
+        if not found or (len(found) < len(self._home._sources) and self._is_classic):
+            raise NotConnectedError(f"{self.topic} is not connected now; try again")
+        return sorted(found, key=lambda source: source.topic.startswith("persistent://"))
+
+    def stop(self) -> None:
+        """Follow no further layout."""
+        self._watch.close()
+
+    async def leave(self, deadline: Deadline) -> None:
+        """The leader keeps no record of this consumer."""
+
+    def progressed(self) -> None:
+        """No other consumer waits for the acknowledgements of this one."""
+
+    def _layout_changed(self, layout: TopicLayout) -> None:
+        self._layout = layout
+        self._home._missing.found()
+        if not self._is_subscribed:
+            return
+        # Segments that are newer than this consumer have the subscription at their first message.
+        self._follow(layout, replace(self._attachment, initial_position=pb.CommandSubscribe.Earliest))
+
+    def _follow(self, layout: TopicLayout, attachment: Attachment) -> None:
+        """Subscribe to the segments of a layout that are new, and leave those that it does not list."""
+        home = self._home
+        if home._failure is not None:
+            return
+        segments = layout.layout.segments
+        share = self._share(len(segments))
+        for id_ in list(home._sources):
+            if id_ not in segments:
+                home._tasks.start(self._leave_segment(home._sources.pop(id_)), f"leave segment {id_}")
+        self._finished = {id_: None for id_ in self._finished if id_ in segments}
+        for id_ in sorted(segments):
+            source = home._sources.get(id_)
+            if source is not None:
+                source.resize(share)
+                source.owned_by(layout.owners.get(id_))
+            elif id_ not in self._finished:
+                address = address_in(layout, segments[id_])
+                home._sources[id_] = self._consume(address, attachment, share)
+
+    def _share(self, segments: int) -> int:
+        """How many messages of each segment are buffered."""
+        return max(self._queue_size // max(segments, 1), min(PERMITS_MIN, self._queue_size))
+
+    def _consume(self, address: SegmentAddress, attachment: Attachment, share: int) -> SegmentConsumer:
+        return SegmentConsumer(self._home, address, attachment, Permits(share))
+
+    async def _leave_segment(self, source: SegmentConsumer) -> None:
+        source.release()
+        await Deadline(self._home._pool.operation_timeout_s).allow(source.acks_confirmed())
+        await source.close()
+
+    # Called for the consumers of segments.
+
+    def reached_end(self, source: SegmentConsumer) -> None:
+        """Leave a sealed segment that the subscription has acknowledged to its end."""
+        home = self._home
+        listed = self._layout.layout.segments.get(source.segment_id) if self._layout is not None else None
+        if listed is None or listed.active or source.entries or source.unacked or home._closed:
+            return
+        if home._sources.pop(source.segment_id, None) is not None:
+            self._finished[source.segment_id] = None
+            home._tasks.start(self._leave_segment(source), f"leave {source.topic}")
+
+    def active_changed(self, source: SegmentConsumer) -> None:
+        """The broker sends messages to all consumers of a Shared subscription."""
+
+    def attached_again(self, source: SegmentConsumer) -> None:
+        """Subscribe to finished segments again, because a seek may have moved the subscription back."""
+        if self._is_classic:
+            self._home._missing.found()
+        if self._finished and self._layout is not None and not self._home._closed:
+            self._finished.clear()
+            self._layout_changed(self._layout)
+
+    def is_final(self, source: SegmentConsumer, error: AnabranchError) -> bool | None:
+        """Whether the error ends the segment's consumer; None for errors that all consumers share."""
+        if isinstance(error, ConsumerBusyError):
+            # While opening the caller gets the error; later another consumer may hold a segment for a moment.
+            return not source.first_answer.decided
+        if isinstance(error, TopicNotFoundError) and self._is_classic and source.first_answer.accepted:
+            # The layout of a classic topic tells neither of its deletion nor of its return.
+            self._home._missing.report(error)
+            earliest = pb.CommandSubscribe.Earliest
+            source.attachment = replace(source.attachment, initial_position=earliest)
+            return False
+        return None
+
+    def gave_up(self, source: SegmentConsumer, error: AnabranchError) -> None:
+        """The segment's consumer has ended because of an error."""
+        if self._home._sources.get(source.segment_id) is source:
+            del self._home._sources[source.segment_id]

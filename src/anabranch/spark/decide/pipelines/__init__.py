@@ -1,0 +1,1 @@
+"""Decisions of the pipelines: evidence, reports, archives and skew."""

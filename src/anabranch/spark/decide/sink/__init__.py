@@ -1,0 +1,1 @@
+"""Decisions of the sink: names, records and the numbers of republished rows."""

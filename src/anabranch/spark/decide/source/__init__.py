@@ -1,0 +1,1 @@
+"""Decisions of the source: cuts, topologies, slices and partitions."""

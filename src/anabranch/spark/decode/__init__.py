@@ -1,0 +1,1 @@
+"""Stored entries become Arrow batches."""

@@ -1,0 +1,100 @@
+"""The part of a stored entry that a task reads, and the quick way to its keys and values.
+
+Knows slices, key hashes and the form of payloads; must not know the schema of a query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from anabranch.model.ranges import FULL, HashRange
+from anabranch.spark.columns import Flags, Words
+from anabranch.spark.decide.source.topology import Slice
+from anabranch.spark.decode.entries import Payload
+from anabranch.spark.decode.owners import in_ranges
+from anabranch.speedups import copy_messages
+
+
+class EntryPiece(NamedTuple):
+    """The rows of one entry that belong to a slice."""
+
+    payload: Payload
+    first: int
+    """Position of the first message of the entry."""
+    part: Slice
+    keep: tuple[HashRange, ...] | None
+
+    @property
+    def skip(self) -> int:
+        """Number of messages of the entry before the slice."""
+        return max(0, self.part.lo - self.first)
+
+    @property
+    def take(self) -> int:
+        """Number of messages of the entry in the slice."""
+        return min(self.part.hi - self.first, self.payload.count) - self.skip
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the slice begins or ends inside of the entry."""
+        return self.skip > 0 or self.take < self.payload.count
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no key hash has to be known."""
+        wanted, stamped = self.part.bucket_hashes, self.payload.bucket_hashes
+        inside = (
+            stamped is not None and wanted is not None and stamped.start in wanted and stamped.end in wanted
+        )
+        return self.keep is None and (wanted is None or inside)
+
+    def owns(self, hashes: Words) -> Flags:
+        """Return which messages belong to the slice and the ranges, by their key hashes."""
+        owned = np.ones(len(hashes), np.bool_)
+        if self.keep is not None:
+            owned &= in_ranges(hashes >> np.uint32(16), self.part.range, self.keep)
+        if self.part.bucket_hashes is not None:
+            stamped = self.payload.bucket_hashes or FULL
+            owned &= in_ranges(hashes & np.uint32(0xFFFF), stamped, (self.part.bucket_hashes,))
+        return owned
+
+
+class Copied(NamedTuple):
+    """The keys and values of all messages of some pieces, as columns."""
+
+    keys: Any
+    values: Any
+
+
+def copied(pieces: Sequence[EntryPiece]) -> Copied | None:
+    """Return keys and values if all messages belong to the task and have headers of the usual shape.
+
+    None where the compiled function is missing too; `spans` finds the messages of every form.
+    """
+    if copy_messages is None or not all(piece.is_whole and not piece.is_cut for piece in pieces):
+        return None
+    counts = [piece.payload.count for piece in pieces]
+    payloads = [piece.payload.data for piece in pieces]
+    rows, room = sum(counts), sum(map(len, payloads))
+    if room >= 2**31 or rows > room:
+        return None
+    key_offsets, value_offsets = np.empty(rows + 1, np.int32), np.empty(rows + 1, np.int32)
+    keys, values = np.empty(room, np.uint8), np.empty(room, np.uint8)
+    valid = np.zeros((rows + 7) // 8, np.uint8)
+    used = copy_messages(payloads, counts, key_offsets, keys, valid, value_offsets, values)
+    if used is None:
+        return None
+    key_bytes, value_bytes, missing = used
+    return Copied(
+        _column(rows, pa.py_buffer(valid) if missing else None, key_offsets, keys[:key_bytes]),
+        _column(rows, None, value_offsets, values[:value_bytes]),
+    )
+
+
+def _column(rows: int, valid: Any, offsets: Any, content: Any) -> Any:
+    buffers = [valid, pa.py_buffer(offsets), pa.py_buffer(content)]
+    return pa.Array.from_buffers(pa.binary(), rows, buffers)

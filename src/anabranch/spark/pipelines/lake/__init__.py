@@ -1,0 +1,1 @@
+"""Topics as files of a lake: archive, compact, replay."""

@@ -1,0 +1,1 @@
+"""Proofs about stored topics: that nothing is lost or out of order, and how load is spread."""

@@ -1,0 +1,111 @@
+"""An exactly-once write as Spark sees it: tasks stage rows, the driver pins and publishes them.
+
+Knows the names of batches and the messages from tasks to the driver. The logs are behind the port `Sink`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import WriterCommitMessage
+
+from anabranch.errors import InvalidConfigurationError
+from anabranch.spark.decide.sink.attempts import BatchRun, attempt_name, batch_run_of, has_other_write
+from anabranch.spark.decide.sink.logs import job_sink
+from anabranch.spark.decide.sink.records import BatchName, Pin, numbered_batch
+from anabranch.spark.options.queries import SinkOptions
+from anabranch.spark.topics import OutgoingRows, Service, StagedRows
+
+
+@dataclass
+class StagedTask(WriterCommitMessage):  # type: ignore[misc]
+    """The rows that one task attempt staged; no attempt if its batch has a pin already."""
+
+    namespace: str
+    sink_id: str
+    batch: BatchName
+    staged: StagedRows | None
+
+
+def batch_of_task(options: SinkOptions, run: str) -> tuple[str, BatchName]:
+    """Return the sink and the batch for which this task writes.
+
+    Spark passes the query and the batch of a stream to its tasks, also inside of `foreachBatch`. There one
+    function may write several times, so the batch counts only for a sink that has a name.
+    """
+    context = TaskContext.get()
+    query = batch = None
+    if context is not None:
+        query = context.getLocalProperty("sql.streaming.queryId")
+        batch = context.getLocalProperty("streaming.sql.batchId")
+    if options.transaction is not None:
+        name = BatchName(f"txn:{options.transaction}", 0)
+    elif options.batch is not None:
+        name = numbered_batch(options.batch)
+    elif query is not None and batch is not None and (options.streaming or options.sink_id):
+        name = BatchName(query, int(batch))
+    else:
+        name = BatchName(f"run:{run}", 0)
+    return options.sink_id or (query if options.streaming else None) or job_sink(run), name
+
+
+def _batch_run() -> BatchRun | None:
+    context = TaskContext.get()
+    if context is None:
+        return None
+    return batch_run_of(
+        context.getLocalProperty("spark.jobGroup.id"), context.getLocalProperty("streaming.sql.batchId")
+    )
+
+
+def stage_rows(
+    service: Service, options: SinkOptions, run: str, rows: Iterator[tuple[str, OutgoingRows]]
+) -> StagedTask:
+    """Stage all rows and wait until they are stored, unless their batch was committed before.
+
+    Raises InvalidConfigurationError if an earlier write of the same `foreachBatch` call made that commit.
+    """
+    sink_id, batch = batch_of_task(options, run)
+    sink = service.sink(options.sink_namespace, sink_id)
+    state, batch_run = sink.state(), _batch_run()
+    if state.has(batch):
+        # A write that failed before all its rows were published may be repeated at once.
+        if state.is_published(batch) and has_other_write(state.attempts.get(batch, ()), batch_run, run):
+            raise InvalidConfigurationError(
+                f"another write of this micro-batch used sinkId {sink_id} already, so that these rows would "
+                "be taken for a repetition; give each write in foreachBatch a sinkId of its own"
+            )
+        # Spark allows a task to leave its rows unread.
+        return StagedTask(options.sink_namespace, sink_id, batch, None)
+    attempt = attempt_name(batch_run, run, uuid4().hex)
+    stager = sink.stager(attempt, options.flush_bytes, options.compression)
+    try:
+        for topic, part in rows:
+            stager.write(topic, part)
+        staged = stager.finish()
+    finally:
+        stager.close()
+    return StagedTask(options.sink_namespace, sink_id, batch, staged)
+
+
+def commit_staged(service: Service, messages: list[Any]) -> None:
+    """Pin the attempts of a batch, unless it is pinned, and publish; repeating it is safe."""
+    found = [message for message in messages if isinstance(message, StagedTask)]
+    if not found:
+        return
+    first, rows = found[0], [message.staged for message in found if message.staged is not None]
+    pin = None
+    if rows:
+        pin = Pin(
+            batch=first.batch,
+            attempts={staged.attempt: staged.rows for staged in rows},
+            start=min(staged.start for staged in rows),
+            stop=max(staged.stop for staged in rows),
+            sink=uuid4().hex,
+        )
+    topics = {topic for staged in rows for topic in staged.topics}
+    service.sink(first.namespace, first.sink_id).settle(pin, topics)

@@ -1,0 +1,1 @@
+"""The data source that Spark calls: it plans batches and micro-batches and reads them in tasks."""
