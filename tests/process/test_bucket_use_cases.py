@@ -171,7 +171,7 @@ async def test_two_hundred_consumers_all_read_a_topic_of_sixty_four_segments(mak
 
             while not await rebucketed():
                 await asyncio.sleep(0.5)
-            # The layout shows the new buckets before their last readers are assigned, so one more round may miss some.
+            # The layout shows new buckets before their last readers are assigned: one round may miss some.
             while len(readers.by_consumer) < 200:
                 await sender.send(1)
                 await readers.until(lambda: readers.received == sender.sent)
