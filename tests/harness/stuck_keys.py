@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from anabranch.broker.serving.keyed_reading import KeyedReading
-from anabranch.broker.serving.subscription import Subscription
+from anabranch.broker.serving.reading.keyed_reading import KeyedReading
+from anabranch.broker.serving.subscription.subscription import Subscription
 from anabranch.model.hashing import sticky_hash
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import Delivery

@@ -16,7 +16,7 @@ from anabranch.broker.dispatch.lanes import LaneReason
 from anabranch.broker.dispatch.receivers import Receiver
 from anabranch.broker.dispatch.selectors import AutoSplit
 from anabranch.broker.dispatch.slot_holds import Hold
-from anabranch.broker.serving.lane_keeping import LaneKeeper
+from anabranch.broker.serving.lanes.lane_keeping import LaneKeeper
 from anabranch.ledger.cursors import Cursor
 from anabranch.ledger.storage import Entry
 from anabranch.model.acks import AckSet

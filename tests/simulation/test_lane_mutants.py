@@ -11,7 +11,7 @@ from anabranch.broker.dispatch.keyed import KeyedDispatch
 from anabranch.broker.dispatch.lanes import Lane
 from anabranch.broker.dispatch.receivers import Receiver
 from anabranch.broker.dispatch.spilled import SpillNote
-from anabranch.broker.serving import spilling_cursor
+from anabranch.broker.serving.side_logs import spilling_cursor
 from anabranch.testing.simulation import shape
 from tests.harness.mutants import QUIET, assert_caught, favour
 

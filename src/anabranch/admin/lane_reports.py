@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from anabranch.admin.noted_lanes import lane_in_note, lanes_in_note, release_in_note
 from anabranch.broker.dispatch.lanes import LaneView
-from anabranch.broker.serving.keyed_reading import KeyedReading
-from anabranch.broker.serving.lane_totals import backlog_of, lane_totals
-from anabranch.broker.serving.served_log import ServedLog
-from anabranch.broker.serving.subscription import Subscription
+from anabranch.broker.serving.lanes.lane_totals import backlog_of, lane_totals
+from anabranch.broker.serving.log.served_log import ServedLog
+from anabranch.broker.serving.reading.keyed_reading import KeyedReading
+from anabranch.broker.serving.subscription.subscription import Subscription
 from anabranch.errors import AnabranchError, ConflictError, NotFoundError
 from anabranch.ledger.storage import Entry
 from anabranch.model.hashing import bucket_hash, bucket_index, bucket_ranges

@@ -24,14 +24,14 @@ from anabranch.admin.models.topics import (
     TopicStats,
 )
 from anabranch.broker.broker import Broker
-from anabranch.broker.serving import client_rates
-from anabranch.broker.serving.acknowledging import backlog_messages
-from anabranch.broker.serving.consumer import ServedConsumer
-from anabranch.broker.serving.live_log import LiveLog
-from anabranch.broker.serving.producer import ServedProducer
-from anabranch.broker.serving.served_log import ServedLog
-from anabranch.broker.serving.strategies import kind_name
-from anabranch.broker.serving.subscription import Subscription
+from anabranch.broker.serving.delivery.consumer import ServedConsumer
+from anabranch.broker.serving.log import client_rates
+from anabranch.broker.serving.log.live_log import LiveLog
+from anabranch.broker.serving.log.producer import ServedProducer
+from anabranch.broker.serving.log.served_log import ServedLog
+from anabranch.broker.serving.reading.strategies import kind_name
+from anabranch.broker.serving.subscription.acknowledging import backlog_messages
+from anabranch.broker.serving.subscription.subscription import Subscription
 from anabranch.ledger.storage import SegmentLog
 from anabranch.model.ids import Position
 from anabranch.model.names import TopicName

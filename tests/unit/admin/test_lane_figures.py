@@ -8,7 +8,7 @@ import pytest
 
 from anabranch import AsyncClient, AsyncStreamConsumer
 from anabranch.admin.logs import Logs
-from anabranch.broker.serving import lane_totals
+from anabranch.broker.serving.lanes import lane_totals
 from anabranch.model.names import Place, TopicName
 from anabranch.protocol.commands import Delivery
 from tests.harness.admin import ORDERS, Admin

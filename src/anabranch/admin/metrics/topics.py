@@ -16,13 +16,13 @@ from anabranch.broker.broker import Broker
 from anabranch.broker.catalog.side_logs import spilled_bytes, whole_backlog
 from anabranch.broker.catalog.stores import Stores
 from anabranch.broker.dispatch.compaction import COMPACTION
-from anabranch.broker.serving.acknowledging import backlog_messages
-from anabranch.broker.serving.kept import KeptLog
-from anabranch.broker.serving.keyed_reading import KeyedReading
-from anabranch.broker.serving.lane_totals import backlog_of, lane_totals
-from anabranch.broker.serving.live_log import LiveLog
-from anabranch.broker.serving.served_log import ServedLog
-from anabranch.broker.serving.subscription import Subscription
+from anabranch.broker.serving.lanes.lane_totals import backlog_of, lane_totals
+from anabranch.broker.serving.log.live_log import LiveLog
+from anabranch.broker.serving.log.served_log import ServedLog
+from anabranch.broker.serving.reading.keyed_reading import KeyedReading
+from anabranch.broker.serving.subscription.acknowledging import backlog_messages
+from anabranch.broker.serving.subscription.kept import KeptLog
+from anabranch.broker.serving.subscription.subscription import Subscription
 from anabranch.controller.service import TopicSummary
 from anabranch.ledger.storage import SegmentLog
 from anabranch.model.names import TopicName

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from anabranch.broker.dispatch.compaction import COMPACTION
-from anabranch.broker.serving.served_log import ServedLog
-from anabranch.broker.serving.skipping import skip_up_to
+from anabranch.broker.serving.log.served_log import ServedLog
+from anabranch.broker.serving.subscription.skipping import skip_up_to
 from anabranch.errors import PublishRefusedError, QuotaExceededError
 from anabranch.ledger.storage import LogExtent, SegmentLog
 from anabranch.model.policies import backlog

@@ -14,7 +14,7 @@ import msgspec
 from anabranch.aio import KeyedLocks
 from anabranch.broker.catalog.quotas import QuotaBook
 from anabranch.broker.catalog.served_logs import ServedLogs
-from anabranch.broker.serving.served_log import ServedLog
+from anabranch.broker.serving.log.served_log import ServedLog
 from anabranch.clock import Clock
 from anabranch.errors import (
     ConflictError,

@@ -17,9 +17,9 @@ from anabranch.broker.catalog.policy_book import PolicyBook
 from anabranch.broker.catalog.served_logs import ServedLogs
 from anabranch.broker.dispatch.compaction import COMPACTION
 from anabranch.broker.serving.context import Spawn
-from anabranch.broker.serving.producer import ServedProducer
-from anabranch.broker.serving.served_log import ServedLog
-from anabranch.broker.serving.skipping import skip_older
+from anabranch.broker.serving.log.producer import ServedProducer
+from anabranch.broker.serving.log.served_log import ServedLog
+from anabranch.broker.serving.subscription.skipping import skip_older
 from anabranch.errors import AnabranchError
 from anabranch.ledger.storage import SegmentLog
 from anabranch.model.names import TopicName

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from anabranch.broker.catalog.policy_book import PolicyBook
-from anabranch.broker.serving.throttles import Throttles
+from anabranch.broker.serving.rates.throttles import Throttles
 from anabranch.config.broker import BrokerConfig
 from anabranch.config.dynamic import with_values
 from anabranch.errors import AnabranchError, InvalidConfigurationError, LimitExceededError

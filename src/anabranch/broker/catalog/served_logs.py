@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from anabranch.broker.catalog.side_logs import side_logs_of
 from anabranch.broker.catalog.stores import Stores
 from anabranch.broker.serving.context import LogContext, LogHome
-from anabranch.broker.serving.kept import KeptLog
-from anabranch.broker.serving.live_log import LiveLog
-from anabranch.broker.serving.served_log import ServedLog
+from anabranch.broker.serving.log.live_log import LiveLog
+from anabranch.broker.serving.log.served_log import ServedLog
+from anabranch.broker.serving.subscription.kept import KeptLog
 from anabranch.errors import AnabranchError, NotOwnerError, TopicNotFoundError
 from anabranch.ledger.storage import SegmentLog
 from anabranch.model.drains import Ranges

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from anabranch.broker.catalog.stores import Stores
 from anabranch.broker.dispatch.spilled import side_logs_in
-from anabranch.broker.serving.acknowledging import backlog_messages
+from anabranch.broker.serving.subscription.acknowledging import backlog_messages
 from anabranch.ledger.cursors import Cursor
 from anabranch.ledger.storage import SegmentLog
 

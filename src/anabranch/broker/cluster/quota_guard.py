@@ -22,10 +22,10 @@ from anabranch.broker.cluster.directory import Directory
 from anabranch.broker.cluster.rate_shares import RateShares
 from anabranch.broker.cluster.remote_calls import Port
 from anabranch.broker.cluster.usage_of_all import TARGET, USAGE, LocalUsage, UsageOfAll
-from anabranch.broker.serving.consumer import ServedConsumer
-from anabranch.broker.serving.producer import ServedProducer
-from anabranch.broker.serving.served_log import ServedLog
-from anabranch.broker.serving.usage import Usage, UsingConsumer, topic_of
+from anabranch.broker.serving.delivery.consumer import ServedConsumer
+from anabranch.broker.serving.log.producer import ServedProducer
+from anabranch.broker.serving.log.served_log import ServedLog
+from anabranch.broker.serving.rates.usage import Usage, UsingConsumer, topic_of
 from anabranch.errors import ConsumerBusyError, ProducerBusyError
 from anabranch.metadata.broker_record import BrokerRecord
 from anabranch.metadata.topics import TopicStore

@@ -10,8 +10,8 @@ import asyncio
 from typing import Final
 
 from anabranch.broker.cluster.usage_of_all import UsageOfAll, answer
-from anabranch.broker.serving.rate_gates import RateGate
-from anabranch.broker.serving.throttles import Throttles
+from anabranch.broker.serving.rates.rate_gates import RateGate
+from anabranch.broker.serving.rates.throttles import Throttles
 from anabranch.model.token_bucket import divide
 
 ROUND_S: Final = 0.5

@@ -12,7 +12,7 @@ from typing import Final
 
 from anabranch.aio import in_slices
 from anabranch.broker.catalog.served_logs import ServedLogs
-from anabranch.broker.serving.served_log import ServedLog
+from anabranch.broker.serving.log.served_log import ServedLog
 from anabranch.controller.service import ControllerService
 from anabranch.errors import in_words
 

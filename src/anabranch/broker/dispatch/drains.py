@@ -10,11 +10,17 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import Final
 
+from google.protobuf.message import DecodeError
 from pyroaring import BitMap64
 
+from anabranch.errors import RemoteProtocolError
 from anabranch.model.acks import AckSet
 from anabranch.model.drains import Ranges, union
 from anabranch.model.hashing import bucket_index, bucket_ranges
+from anabranch.model.ranges import LAST_SLOT
+from anabranch.protocol.frames import metadata_span
+from anabranch.protocol.outer import read_outer
+from anabranch.protocol.pb import pulsar_pb2 as pb
 
 _EVERYWHERE: Final = -1
 """Stands for all buckets."""
@@ -157,3 +163,22 @@ class DrainMachine:
         self.state = DrainState.UNKNOWN
         self.pending = None
         self.reported = ()
+
+
+def slots_of(entry: bytes) -> tuple[int, int] | None:
+    """The lowest and highest bucket hash among an entry's keys; None for a batch that does not say."""
+    try:
+        start, end = metadata_span(entry)
+        metadata = pb.MessageMetadata.FromString(entry[start:end])
+        low = high = metadata.entry_hash_min
+        if low or metadata.HasField("entry_hash_min"):
+            if metadata.HasField("entry_hash_max"):
+                high = metadata.entry_hash_max
+        elif metadata.HasField("num_messages_in_batch"):
+            return None
+        else:
+            low = high = read_outer(entry).bucket_hash
+    except (RemoteProtocolError, DecodeError):
+        return None
+    # An impossible stamp says nothing about the keys.
+    return (low, high) if low <= high <= LAST_SLOT else None

@@ -18,8 +18,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from anabranch.broker.serving.consumer import ServedConsumer
-from anabranch.broker.serving.subscription import Subscription
+from anabranch.broker.serving.delivery.consumer import ServedConsumer
+from anabranch.broker.serving.subscription.subscription import Subscription
 from anabranch.broker.wire.services import Services
 from anabranch.errors import AnabranchError
 from anabranch.protocol.commands import NO_ID

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from anabranch.broker.serving.producer import ServedProducer
+from anabranch.broker.serving.log.producer import ServedProducer
 from anabranch.broker.wire.attachments import Attached, Registered
 from anabranch.broker.wire.pushes import OpenWatch, PushKey
 from anabranch.errors import AnabranchError, AuthorizationError

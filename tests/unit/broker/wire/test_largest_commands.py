@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
-from anabranch.broker.serving.acknowledging import SLICE_IDS
-from anabranch.broker.serving.subscription import Subscription
+from anabranch.broker.serving.subscription.acknowledging import SLICE_IDS
+from anabranch.broker.serving.subscription.subscription import Subscription
 from anabranch.model.ranges import HASH_SLOTS
 from anabranch.protocol import commands
 from anabranch.protocol.claims import ENTRY_MESSAGES_MAX
