@@ -82,11 +82,11 @@ class ByWindow:
     by_ranges: bool = False
 
     def room(self, lanes: Lanes) -> int:
-        return WINDOW_ENTRIES - lanes.held
+        return WINDOW_ENTRIES - lanes.waiting
 
     def bound(self, lanes: Lanes) -> str | None:
-        held = lanes.held
-        return f"{held} entries wait, and the window allows no more" if held >= WINDOW_ENTRIES else None
+        waiting = lanes.waiting
+        return f"{waiting} entries wait, and the window allows no more" if waiting >= WINDOW_ENTRIES else None
 
 
 def keyed_strategy(config: LaneConfig) -> KeyedStrategy:

@@ -2,7 +2,7 @@
 
 The claim of a note is that all pending entries below `floor` belong to the listed slots. Acknowledgements
 only grow, so the claim stays true however old the note is. Reading may therefore start again at `floor`, with
-the listed slots held back until the pending entries below `floor` have been read again.
+the listed slots stopped until the pending entries below `floor` have been read again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class SlotNote(msgspec.Struct, array_like=True, frozen=True):
     slot: int
     reason: LaneReason
     since_ms: int
-    held: bool = False
+    stopped: bool = False
     """Whether the slot was stopped on purpose: paused, or parked."""
     until_ms: int = 0
     text: str = ""

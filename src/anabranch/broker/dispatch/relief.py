@@ -1,8 +1,8 @@
 """Relief of a busy receiver: its other slots with nothing outstanding go to receivers with room, for a while.
 
 A receiver is busy when it takes nothing and one of its slots has waited for a while. The override lies over
-any selector; dispatch moves a slot only when its former holder has settled it, so no order is at risk. Moves
-are few, because a moved slot costs its new receiver the state of its keys. Time is an argument.
+any selector; dispatch moves a slot only when its former receiver has settled it, so order is not at risk.
+Moves are few, because a moved slot costs its new receiver the state of its keys. Time is an argument.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import pairwise
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from anabranch.broker.dispatch.receivers import Receiver
 from anabranch.errors import ConsumerAssignError
@@ -21,6 +21,20 @@ class Selector(Protocol):
     """Which receiver a slot belongs to, by the rules of one Key_Shared mode."""
 
     def owner(self, slot: int) -> Receiver | None: ...
+
+
+class SlotOwners(NamedTuple):
+    """The owners of all slots of a subscription, until its consumers change again."""
+
+    selector: Selector
+    readers: Collection[Receiver]
+    """The receivers that own a slot."""
+    closed: frozenset[int] = frozenset()
+    """Slots that have no owner yet."""
+    moves: int = 0
+    """Slots that went from one receiver to another by the last change."""
+    movable: bool = True
+    """Whether relief may lend slots of a busy receiver to others."""
 
 
 class SplitSelector(Selector, Protocol):

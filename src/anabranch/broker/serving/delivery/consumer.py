@@ -52,7 +52,7 @@ class ServedConsumer(Receiver):
         self.link: ClientLink = link
         self.epoch = options.epoch
         self.ranges: tuple[HashRange, ...] = ()
-        self.held: dict[int, None] = {}
+        self.outstanding: dict[int, None] = {}
         """Shared and Key_Shared: the entries that it got and did not acknowledge."""
         self.messages_out = 0
         self.bytes_out = 0

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable
 
 from anabranch.broker.dispatch.keyed import KeyedDispatch
 from anabranch.broker.dispatch.lane_notes import LaneNote, SlotNote, decode_note
-from anabranch.broker.dispatch.lane_views import lane_reason, stopped_slots
+from anabranch.broker.dispatch.lane_views import lane_reason, waiting_slots
 from anabranch.broker.dispatch.lanes import LaneReason
-from anabranch.broker.dispatch.slot_holds import Hold
-from anabranch.broker.serving.reading.reading import ReadPath
+from anabranch.broker.dispatch.slot_stops import SlotStop
+from anabranch.broker.serving.delivery.read_path import ReadPath
 from anabranch.ledger.storage import Entry
 
 NOTE_MS = 1000
@@ -51,8 +51,8 @@ class LaneKeeper:
             return mark
         for one in note.slots:
             # A delay counted for the first entry of a lane, which may be another one now.
-            if one.held and one.reason is not LaneReason.DELAYED:
-                dispatch.stop(one.slot, Hold(one.reason, one.since_ms, one.until_ms, one.text))
+            if one.stopped and one.reason is not LaneReason.DELAYED:
+                dispatch.stop(one.slot, SlotStop(one.reason, one.since_ms, one.until_ms, one.text))
         floor = min(note.floor, self._path.source.end)
         if floor <= mark:
             return mark
@@ -61,8 +61,8 @@ class LaneKeeper:
         self.scanning = True
         return floor
 
-    def scan_turn(self, hold: Callable[[Entry], None]) -> bool:
-        """Pass the next pending entries below the floor to `hold`; whether the next turn could do more."""
+    def scan_turn(self, add: Callable[[Entry], None]) -> bool:
+        """Pass the next pending entries below the floor to `add`; whether the next turn could do more."""
         acks = self._path.cursor.acks
         wanted = acks.pending_from(self._scan_at, self._scan_end, SCAN_ENTRIES)
         if not wanted:
@@ -72,7 +72,7 @@ class LaneKeeper:
         entries = self._path.source.read_each(wanted, scan=True)
         for entry in entries or ():
             if entry.ordinal not in acks:
-                hold(entry)
+                add(entry)
             self._scan_at = entry.ordinal + 1
         return bool(entries)
 
@@ -88,7 +88,7 @@ class LaneKeeper:
         if not self._path.keyed.lasts:
             return False
         dispatch = self._dispatch
-        if not len(dispatch.lanes) and not len(dispatch.holds) and not dispatch.overdue:
+        if not len(dispatch.lanes) and not len(dispatch.stops) and not dispatch.overdue:
             return self._listed > 0
         behind = next_ordinal - max(self._floor, self._path.cursor.acks.mark)
         return self._changed or behind >= self._path.keyed.note_entries
@@ -108,7 +108,7 @@ class LaneKeeper:
             return
         self._changed = False
         dispatch, cursor = self._dispatch, self._path.cursor
-        listed = {slot: since_ms for slot, since_ms, _ in stopped_slots(dispatch)}
+        listed = {slot: since_ms for slot, since_ms, _ in waiting_slots(dispatch)}
         floor = next_ordinal
         for ordinal, slot in outstanding:
             if slot not in listed:
@@ -123,7 +123,7 @@ class LaneKeeper:
 
 
 def _slot_note(dispatch: KeyedDispatch, slot: int, since_ms: int) -> SlotNote:
-    hold = dispatch.holds.get(slot)
-    if hold is None:
+    stop = dispatch.stops.get(slot)
+    if stop is None:
         return SlotNote(slot, lane_reason(dispatch, slot), since_ms)
-    return SlotNote(slot, hold.reason, since_ms, held=True, until_ms=hold.until_ms, text=hold.note)
+    return SlotNote(slot, stop.reason, since_ms, stopped=True, until_ms=stop.until_ms, text=stop.note)

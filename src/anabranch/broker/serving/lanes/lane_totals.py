@@ -5,9 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final, NamedTuple
 
-from anabranch.broker.serving.reading.keyed_reading import KeyedReading
-from anabranch.broker.serving.subscription.acknowledging import backlog_messages
-from anabranch.broker.serving.subscription.subscription import Subscription
+from anabranch.broker.serving.lanes.subscription_lanes import SubscriptionLanes
 
 LANES_COUNTED: Final = 5000
 """Lanes that are looked at one by one, in a few milliseconds; with more, the others count as these do."""
@@ -26,28 +24,15 @@ class LaneTotals(NamedTuple):
 NO_LANES: Final = LaneTotals()
 
 
-class Backlog(NamedTuple):
-    """The messages of a subscription that are not acknowledged, by the place where they are."""
-
-    messages: int
-    held: int
-    """Messages in lanes, about: their entries times the average number of messages of a pending entry."""
-
-    @property
-    def consumable(self) -> int:
-        """Messages that wait for no stuck key."""
-        return self.messages - self.held
-
-
-def lane_totals(subscription: Subscription) -> LaneTotals:
-    reading = subscription.reading
-    if not isinstance(reading, KeyedReading):
+def lane_totals(of: SubscriptionLanes | None) -> LaneTotals:
+    """Count the lanes of a subscription, if it has any."""
+    if of is None:
         return NO_LANES
-    dispatch, lanes = reading.dispatch, reading.dispatch.lanes
-    stopped = sum(slot not in lanes for slot in dict.fromkeys((*dispatch.holds, *dispatch.overdue)))
-    if not lanes.held:
+    dispatch, lanes = of.dispatch, of.dispatch.lanes
+    stopped = sum(slot not in lanes for slot in dict.fromkeys((*dispatch.stops, *dispatch.overdue)))
+    if not lanes.waiting:
         return LaneTotals(stopped)
-    until_ms = reading.path.clock.wall_ms() - reading.path.keyed.after_ms
+    until_ms = of.shown_since_ms
     found = counted = entries = size_bytes = 0
     for slot in islice(lanes, LANES_COUNTED):
         counted += 1
@@ -58,12 +43,5 @@ def lane_totals(subscription: Subscription) -> LaneTotals:
             size_bytes += lane.size_bytes
     scale = len(lanes) / counted
     return LaneTotals(
-        round(found * scale), min(round(entries * scale), lanes.held), round(size_bytes * scale)
+        round(found * scale), min(round(entries * scale), lanes.waiting), round(size_bytes * scale)
     )
-
-
-def backlog_of(subscription: Subscription, totals: LaneTotals) -> Backlog:
-    """The backlog in messages, apart by lanes."""
-    messages, pending = backlog_messages(subscription.log, subscription.cursor), subscription.backlog
-    held = round(messages * totals.entries / pending) if pending else 0
-    return Backlog(messages, min(held, messages))

@@ -10,7 +10,7 @@ from anabranch.broker.dispatch.keyed import KeyedDispatch
 from anabranch.broker.dispatch.receivers import Receiver
 from anabranch.broker.dispatch.relief import AFTER_MS, SEEN_MAX, Relief, WaitingSlot
 from anabranch.broker.dispatch.selectors import Selector
-from anabranch.broker.serving.reading.reading import ReadPath
+from anabranch.broker.serving.delivery.read_path import ReadPath
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Relieving:
     def _matters(self, consumers: Collection[Receiver]) -> bool:
         if self._relief is None or len(consumers) < 2:
             return False
-        waits = self._dispatch.held and not all(consumer.ready for consumer in consumers)
+        waits = self._dispatch.waiting and not all(consumer.ready for consumer in consumers)
         return bool(waits) or len(self._relief) > 0
 
     def turn(self, consumers: Collection[Receiver], now_ms: int) -> bool:
@@ -80,10 +80,10 @@ class Relieving:
         """The slots that wait for consumers which take nothing; first those with overdue entries."""
         dispatch = self._dispatch
         for slot, (_, since_ms) in islice(dispatch.overdue.items(), SEEN_MAX):
-            holder = dispatch.holder(slot)
-            if holder is not None and not holder.ready:
+            receiver = dispatch.outstanding_at(slot)
+            if receiver is not None and not receiver.ready:
                 # It was delivered long before it was found overdue.
-                yield WaitingSlot(slot, holder, since_ms - AFTER_MS, idle=False)
+                yield WaitingSlot(slot, receiver, since_ms - AFTER_MS, idle=False)
         for slot in islice(dispatch.lanes, SEEN_MAX):
             lane, target = dispatch.lanes.get(slot), dispatch.target(slot)
             if lane is not None and lane.head >= 0 and target is not None and not target.ready:

@@ -13,7 +13,7 @@ from anabranch.broker.serving.context import LogContext, LogHome, SubscriptionCo
 from anabranch.broker.serving.log.passing_log import PassingLog
 from anabranch.broker.serving.log.served_log import ServedLog
 from anabranch.broker.serving.rates.rate_meter import RateMeter
-from anabranch.broker.serving.reading.live_reading import LiveOrdered, LiveReading, make_live_reading
+from anabranch.broker.serving.reading.live_reading import LiveReading, make_live_reading
 from anabranch.broker.serving.subscription.subscription import Subscription
 from anabranch.errors import ServiceNotReadyError, SubscriptionNotFoundError
 from anabranch.ledger.cursors import Cursor
@@ -26,16 +26,13 @@ from anabranch.model.names import TopicName
 class LiveSubscription(Subscription):
     """Consumers that get entries as they pass. Acknowledgements change nothing, because nothing is kept."""
 
-    make_reading = staticmethod(make_live_reading)
-
     def __init__(self, cursor: Cursor, context: SubscriptionContext, *, durable: bool) -> None:
-        super().__init__(cursor, context, durable=durable)
-        self.reading = LiveOrdered(self._path, failover=False)
+        super().__init__(cursor, context, durable=durable, choose_reading=make_live_reading)
 
     def pass_on(self, entries: Sequence[Entry], ledger: int) -> None:
         """Deliver these entries to consumers with room; drop the others, and all beyond the dispatch rate."""
         assert isinstance(self.reading, LiveReading)
-        if self._limits.hold(self.schedule):
+        if self._limits.must_wait(self.schedule):
             self.reading.drop(entries)
             return
         self.reading.pass_on(entries, ledger)

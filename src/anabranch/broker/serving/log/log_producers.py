@@ -227,14 +227,14 @@ class LogProducers:
     def _all(self) -> list[ServedProducer]:
         return [*self.attached.values(), *self.waiting.values()]
 
-    def _holder(self, name: str) -> ServedProducer | None:
+    def _producer_named(self, name: str) -> ServedProducer | None:
         return self.attached.get(name) or self.waiting.get(name)
 
     async def _detach_dead(self, name: str, asking: ClientLink) -> None:
-        """Detach the holder of a name if its peer is dead. It may take long, so the lock is not held."""
-        holder = self._holder(name)
-        if holder is not None and holder.link is not asking and not await holder.link.alive():
-            self.detach(holder)
+        """Detach the producer that has a name if its peer is dead. This may take long, so it needs no lock."""
+        known = self._producer_named(name)
+        if known is not None and known.link is not asking and not await known.link.alive():
+            self.detach(known)
 
     async def _take_name(self, producer: ServedProducer, *, fresh: bool) -> None:
         """Return when the producer may use its name, and the log knows all that was stored under it.
@@ -268,14 +268,14 @@ class LogProducers:
         )
 
     def _free_name(self, producer: ServedProducer) -> None:
-        """Free the name if its holder is the same producer before it connected again."""
-        holder = self._holder(producer.bound_name)
-        if holder is None:
+        """Free the name if the producer that has it is this one before it connected again."""
+        known = self._producer_named(producer.bound_name)
+        if known is None:
             return
-        same = holder.link is producer.link and holder.id == producer.id
-        if not same or producer.options.epoch <= holder.options.epoch:
+        same = known.link is producer.link and known.id == producer.id
+        if not same or producer.options.epoch <= known.options.epoch:
             raise ProducerBusyError(f"a producer named {producer.name} is connected to {self._name}")
-        self.detach(holder)
+        self.detach(known)
 
     async def _own(self, producer: ServedProducer, *, keep_epoch: bool) -> None:
         last, principal = self._last_exclusive, producer.options.principal

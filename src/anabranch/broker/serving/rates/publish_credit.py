@@ -1,4 +1,4 @@
-"""The credit of a producer of ours: it has none while a rate is exceeded, and its connection is read on.
+"""The credit of a producer of our client: none while a rate is exceeded, but its connection is still read.
 
 The gates of rates see a credit where they see the connection of another client: both can be stopped. This
 module must not know how a connection divides its room among producers.
@@ -7,15 +7,12 @@ module must not know how a connection divides its room among producers.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
+
+from google.protobuf.message import Message
 
 from anabranch.broker.serving.rates.rate_gates import PublishingLink, RateGate
 from anabranch.protocol.pb import pulsar_pb2 as pb
-
-if TYPE_CHECKING:
-    from google.protobuf.message import Message
-
-    from anabranch.broker.serving.rates.throttles import TopicThrottle
 
 NO_CREDIT: Final = 0
 
@@ -27,6 +24,13 @@ class CreditedLink(PublishingLink, Protocol):
     """The connection of a producer with credit."""
 
     def send(self, command: Message) -> None: ...
+
+
+class PublishRates(Protocol):
+    """The rates of a topic, as far as they limit what a producer may have under way."""
+
+    def allowance(self) -> tuple[int | None, int | None]:
+        """Return the bytes and messages that one producer may have under way; None without a limit."""
 
 
 class CreditTotals:
@@ -62,11 +66,11 @@ class PublishCredit:
     """The limit of one producer for entries without a receipt, beside the limit of its connection."""
 
     def __init__(
-        self, link: CreditedLink, producer_id: int, throttle: TopicThrottle, totals: CreditTotals
+        self, link: CreditedLink, producer_id: int, rates: PublishRates, totals: CreditTotals
     ) -> None:
         self._link = link
         self._id = producer_id
-        self._throttle = throttle
+        self._rates = rates
         self._totals = totals
         self._reasons: set[object] = set()
         self._granted: tuple[int | None, int | None] | None = None
@@ -132,4 +136,4 @@ class PublishCredit:
             self.grant()
 
     def _now(self) -> tuple[int | None, int | None]:
-        return (NO_CREDIT, None) if self._reasons else self._throttle.allowance()
+        return (NO_CREDIT, None) if self._reasons else self._rates.allowance()

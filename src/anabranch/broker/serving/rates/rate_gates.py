@@ -1,4 +1,4 @@
-"""Gates that hold connections and subscriptions up until the rate of a topic or tenant lets them go on.
+"""Gates that let connections and subscriptions wait until the rate of a topic or tenant lets them go on.
 
 A gate counts what passed and goes into debt; only then the connections that publish, or the subscriptions
 that deliver, wait in line. This module must not know policies, nor which limits apply to a topic.
@@ -20,7 +20,7 @@ NEXT_S: Final = 0.001
 """Pause between two releases, in which the gate counts what the first one sends."""
 
 STILL_S: Final = 5.0
-"""A client whose connection is held up hears from the broker this often, or it would hang up."""
+"""A client whose connection waits hears from the broker this often, or it would hang up."""
 
 _PONG: Final = encode(pb.CommandPong())
 
@@ -45,22 +45,22 @@ class PublishingLink(Protocol):
 class RateGate:
     """One rate of one topic, subscription or tenant at this broker."""
 
-    waiters = "subscriptions"
+    waiter, waiters = "subscription", "subscriptions"
 
     def __init__(self, policy: str, of: str, rate: Rate, share: float = 1.0, *, shared: bool = False) -> None:
         """`shared`: other brokers serve parts of `of`, so this gate has only a share of the rate."""
         self.policy = policy
         self.of = of
         self.shared = shared
-        self.holds = 0
+        self.waits = 0
         """How often a connection or subscription had to wait; the number only grows."""
         self._loop = asyncio.get_running_loop()
         self._bucket = RateBucket(rate, self._loop.time(), share if shared else 1.0)
-        self._held: dict[Any, Callable[[], None]] = {}
+        self._waiting: dict[Any, Callable[[], None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._asked_s = self._loop.time()
         self._stay_s = 0.0
-        self._was_held = False
+        self._had_waiters = False
 
     @property
     def key(self) -> str:
@@ -68,19 +68,21 @@ class RateGate:
         return f"{self.policy} {self.of}"
 
     @property
-    def held(self) -> int:
+    def waiting(self) -> int:
         """Connections or subscriptions that wait now."""
-        return len(self._held)
+        return len(self._waiting)
 
     @property
     def trouble(self) -> str | None:
         """The connections or subscriptions that wait for this rate, in words; None if none does."""
-        if not self._held:
+        if not self._waiting:
             return None
         limits = ((self.rate.messages, "messages"), (self.rate.bytes, "bytes"))
         rate = " and ".join(f"{limit:g} {unit}" for limit, unit in limits if limit is not None)
         period = "a second" if self.rate.period_s == 1.0 else f"in {self.rate.period_s:g} s"
-        return f"{len(self._held)} {self.waiters} wait for {self.policy} of {self.of}: {rate} {period}"
+        count = len(self._waiting)
+        who = f"1 {self.waiter} waits" if count == 1 else f"{count} {self.waiters} wait"
+        return f"{who} for {self.policy} of {self.of}: {rate} {period}"
 
     @property
     def rate(self) -> Rate:
@@ -101,12 +103,12 @@ class RateGate:
     def messages_left(self, most: int) -> int:
         return self._bucket.messages_left(self._loop.time(), most)
 
-    def hold(self, waiter: object, go_on: Callable[[], None]) -> None:
+    def let_wait(self, waiter: object, go_on: Callable[[], None]) -> None:
         """Call `go_on` in turn, once messages may pass again."""
-        if waiter not in self._held:
-            self.holds += 1
-            self._was_held = True
-            self._held[waiter] = go_on
+        if waiter not in self._waiting:
+            self.waits += 1
+            self._had_waiters = True
+            self._waiting[waiter] = go_on
             if self._timer is None:
                 now = self._loop.time()
                 self._stay_s = max(self._stay_s, now + STILL_S)
@@ -114,7 +116,7 @@ class RateGate:
 
     def forget(self, waiter: object) -> None:
         """Drop a connection or subscription that is gone; an unknown one is fine."""
-        self._held.pop(waiter, None)
+        self._waiting.pop(waiter, None)
 
     def change(self, rate: Rate, share: float | None = None) -> None:
         """Follow another rate, with the same kinds of limits, or another share of it, from now on."""
@@ -129,17 +131,17 @@ class RateGate:
         """The fraction of the whole rate that was used since the last call; infinite if messages waited."""
         now = self._loop.time()
         elapsed_s, self._asked_s = now - self._asked_s, now
-        was_held, self._was_held = self._was_held or bool(self._held), False
+        had_waiters, self._had_waiters = self._had_waiters or bool(self._waiting), False
         used = self._bucket.take_demand(max(elapsed_s, NEXT_S))
-        return math.inf if was_held else used
+        return math.inf if had_waiters else used
 
     def close(self) -> None:
         """Let everything go on, because the limit is gone."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        held, self._held = self._held, {}
-        for go_on in held.values():
+        waiting, self._waiting = self._waiting, {}
+        for go_on in waiting.values():
             go_on()
 
     def _wait(self, wait_s: float) -> None:
@@ -147,15 +149,15 @@ class RateGate:
 
     def _wake(self) -> None:
         self._timer = None
-        if self._held and self.is_open:
+        if self._waiting and self.is_open:
             # One at a time: what it sends decides whether the next one may go on.
-            waiter = next(iter(self._held))
-            self._held.pop(waiter)()
+            waiter = next(iter(self._waiting))
+            self._waiting.pop(waiter)()
         now = self._loop.time()
         if now >= self._stay_s:
             self._stay_s = now + STILL_S
             self._stay()
-        if self._held and self._timer is None:
+        if self._waiting and self._timer is None:
             self._wait(self._bucket.wait_s(now))
 
     def _stay(self) -> None:
@@ -165,7 +167,7 @@ class RateGate:
 class PublishGate(RateGate):
     """A rate of publishing: producers get no credit, and connections of other clients are not read."""
 
-    waiters = "producers or connections"
+    waiter, waiters = "producer or connection", "producers or connections"
 
     def charge(self, link: PublishingLink, messages: int, size: int) -> None:
         """Count an entry; stop reading from its connection if that was more than the rate allows."""
@@ -174,11 +176,11 @@ class PublishGate(RateGate):
 
     def stop(self, link: PublishingLink) -> None:
         """Stop reading from a connection while the rate is exceeded."""
-        if not self.is_open and link not in self._held:
+        if not self.is_open and link not in self._waiting:
             link.pauses.add(self)
-            self.hold(link, partial(link.pauses.remove, self))
+            self.let_wait(link, partial(link.pauses.remove, self))
 
     def _stay(self) -> None:
         # A PING that the client sent waits unread, and clients hang up without an answer to it.
-        for link in self._held:
+        for link in self._waiting:
             link.write(_PONG)

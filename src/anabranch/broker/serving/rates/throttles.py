@@ -30,11 +30,11 @@ class SubscriptionGates:
         self.own: RateGate | None = None
         self.all: tuple[RateGate, ...] = ()
 
-    def hold(self, go_on: Callable[[], None]) -> bool:
+    def must_wait(self, go_on: Callable[[], None]) -> bool:
         """Whether deliveries have to wait; then `go_on` is called when they may go on."""
         for gate in self.all:
             if not gate.is_open:
-                gate.hold(go_on, go_on)
+                gate.let_wait(go_on, go_on)
                 return True
         return False
 
@@ -162,9 +162,9 @@ class TopicThrottle:
         return [gate.trouble for gate in gates if gate.trouble is not None]
 
     @property
-    def publish_holds(self) -> int:
+    def publish_waits(self) -> int:
         """How often a connection had to wait for the rate of publishing to the topic."""
-        return 0 if self._own_publish is None else self._own_publish.holds
+        return 0 if self._own_publish is None else self._own_publish.waits
 
     def gates(self) -> Iterator[RateGate]:
         """The gates of the topic and of its subscriptions, without those of the tenant."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from anabranch.broker.serving.context import ClientLink, Spawn
 from anabranch.broker.serving.delivery.consumer import ServedConsumer
 from anabranch.broker.serving.delivery.counters import Counters
 from anabranch.broker.serving.delivery.retries import Retry
-from anabranch.broker.serving.reading.pending_reading import PendingReading
+from anabranch.broker.serving.lanes.lane_totals import LaneTotals
 from anabranch.broker.serving.reading.reading import Reading
 from anabranch.errors import AnabranchError, DamagedEntriesError, NotAllowedError
 from anabranch.ledger.cursors import Cursor
@@ -56,7 +57,7 @@ class LogAcknowledgements:
         more = False
         if command.ack_type == pb.CommandAck.Cumulative:
             # Shared types have no order to be cumulative in; Pulsar ignores it there, and so do we.
-            if not isinstance(reading, PendingReading) and len(ids) == 1:
+            if reading.outstanding is None and len(ids) == 1:
                 self.take_up_to(ids[0], reading)
         elif len(ids) > FEW_IDS:
             return self._take_many(ids, reading, taken)
@@ -72,7 +73,7 @@ class LogAcknowledgements:
         if mark == counters.mark:
             return
         counters.marked_ms = reading.path.clock.wall_ms()
-        consumer = reading.active
+        consumer = reading.sharing.active
         if consumer is None:
             counters.mark_set(mark)
             return
@@ -97,8 +98,8 @@ class LogAcknowledgements:
         changed: Callable[[], None],
     ) -> Iterator[None]:
         """Deliver these entries of a consumer again, or all of them without ids, in slices."""
-        if isinstance(reading, PendingReading):
-            wanted = set() if ids else set(consumer.held)
+        if reading.outstanding is not None:
+            wanted = set() if ids else set(consumer.outstanding)
             for number, piece in enumerate(_pieces(ids)):
                 if number:
                     yield
@@ -135,7 +136,8 @@ class LogAcknowledgements:
         count = self._extent.count_of(ordinal)
         if not count:
             # The log has dropped the entry, which is spilled.
-            count = reading.unacked_of(ordinal) if before is None else 64 * len(words) + before.bit_length()
+            known = 0 if reading.outstanding is None else reading.outstanding.messages_of(ordinal)
+            count = known if before is None else 64 * len(words) + before.bit_length()
         if not count:
             return False
         return reading.acknowledge_part(ordinal, ack_bits(words, count), count)
@@ -292,3 +294,23 @@ def backlog_messages(log: SegmentLog, cursor: Cursor) -> int:
     done = sum(max(extent.count_of(ordinal) - left.bit_count(), 0) for ordinal, left in parts)
     # Each pending entry has a pending message at least.
     return max(whole - round(done * acks.parts / len(parts)), min(whole, pending))
+
+
+class Backlog(NamedTuple):
+    """The messages of a subscription that are not acknowledged, by the place where they are."""
+
+    messages: int
+    in_lanes: int
+    """Messages in lanes, about: their entries times the average number of messages of a pending entry."""
+
+    @property
+    def consumable(self) -> int:
+        """Messages that wait for no stuck key."""
+        return self.messages - self.in_lanes
+
+
+def backlog_of(log: SegmentLog, cursor: Cursor, totals: LaneTotals) -> Backlog:
+    """Return the backlog in messages, apart by lanes."""
+    messages, pending = backlog_messages(log, cursor), cursor.acks.pending_count(log.extent.next_ordinal)
+    in_lanes = round(messages * totals.entries / pending) if pending else 0
+    return Backlog(messages, min(in_lanes, messages))

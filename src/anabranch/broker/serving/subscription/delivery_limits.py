@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from anabranch.broker.serving.delivery.consumer import ConsumerOptions
+from anabranch.broker.serving.delivery.read_path import ReadPath
 from anabranch.broker.serving.rates.throttles import SubscriptionGates, TopicThrottle
-from anabranch.broker.serving.reading.reading import ReadPath
 
 
 class DeliveryLimits:
-    """Holds the turns of a subscription while a rate is exceeded, and counts what its turns deliver."""
+    """Lets the turns of a subscription wait while a rate is exceeded, and counts what its turns deliver."""
 
     def __init__(self, throttle: TopicThrottle, subscription: str, path: ReadPath) -> None:
         self._throttle = throttle
@@ -25,12 +25,12 @@ class DeliveryLimits:
         if options.unacked_of_all_max is not None:
             self._path.unacked_max = options.unacked_of_all_max
 
-    def hold(self, go_on: Callable[[], None]) -> bool:
+    def must_wait(self, go_on: Callable[[], None]) -> bool:
         """Whether no entry may be delivered now; `go_on` is called when one may."""
         if self._throttle.limits_delivery:
             # Kept here, because the throttle does not keep the gates of a subscription alive.
             self.gates = self._throttle.subscription(self._subscription)
-            if self.gates.hold(go_on):
+            if self.gates.must_wait(go_on):
                 return True
             self._path.batch_entries = self.gates.entries_max(self._entries_max)
             self._counted = (self._path.counters.messages_out, self._path.counters.bytes_out)
@@ -45,7 +45,7 @@ class DeliveryLimits:
             self.gates.forget(go_on)
 
     def delivered(self) -> None:
-        """Count the messages and bytes of the turn that `hold` allowed."""
+        """Count the messages and bytes of the turn that `must_wait` allowed."""
         if self.gates is not None:
             messages, size = self._counted
             counters = self._path.counters

@@ -16,11 +16,10 @@ from anabranch.broker.serving.context import SubscriptionContext
 from anabranch.broker.serving.delivery.consumer import ServedConsumer
 from anabranch.broker.serving.delivery.counters import Counters
 from anabranch.broker.serving.delivery.log_reader import LogReader
+from anabranch.broker.serving.delivery.read_path import ReadPath
 from anabranch.broker.serving.delivery.retries import AT_ONCE, Retry
-from anabranch.broker.serving.reading.keyed_reading import KeyedReading
-from anabranch.broker.serving.reading.ordered_reading import OrderedReading
-from anabranch.broker.serving.reading.reading import Reading, ReadPath
-from anabranch.broker.serving.reading.strategies import Kind, kind_name, make_reading
+from anabranch.broker.serving.reading.reading import Reading
+from anabranch.broker.serving.reading.strategies import ChooseReading, Kind, kind_name, make_reading
 from anabranch.broker.serving.subscription.acknowledging import DurableAnswers, Ids, LogAcknowledgements
 from anabranch.broker.serving.subscription.backing import Backing
 from anabranch.broker.serving.subscription.delivery_limits import DeliveryLimits
@@ -86,9 +85,14 @@ class Departures:
 class Subscription:
     """Consumers of one type on one cursor. The type holds while a consumer is connected."""
 
-    make_reading: Callable[[ReadPath, Kind, pb.KeySharedMeta, Reading], Reading] = staticmethod(make_reading)
-
-    def __init__(self, cursor: Cursor, context: SubscriptionContext, *, durable: bool) -> None:
+    def __init__(
+        self,
+        cursor: Cursor,
+        context: SubscriptionContext,
+        *,
+        durable: bool,
+        choose_reading: ChooseReading = make_reading,
+    ) -> None:
         self.name, self.log, self.backing = cursor.name, context.log, Backing(cursor, context)
         self.cursor = cursor = self.backing.cursor
         self.durable, self.counters = durable, Counters(mark=cursor.acks.mark)
@@ -115,7 +119,8 @@ class Subscription:
         bounds = limits.batch_entries, limits.unacked_max, limits.keyed, limits.ordered_delays
         self._path = ReadPath(cursor, self.source, self.counters, broker.clock, context.partition, *bounds)
         self._limits = DeliveryLimits(context.throttle, self.name, self._path)
-        self.reading: Reading = OrderedReading(self._path, failover=False)
+        self._choose_reading = choose_reading
+        self.reading: Reading = choose_reading(self._path, self.kind, pb.KeySharedMeta(), None)
         self._roster: Roster | None = None
 
     @property
@@ -156,15 +161,15 @@ class Subscription:
         if self.consumers:
             if kind != self.kind:
                 raise ConsumerBusyError(f"subscription {self.name} is in use as {kind_name(self.kind)}")
-            self.reading.check_fits(self.name, meta)
+            self.reading.sharing.check_fits(self.name, meta)
             if consumer.options.read_compacted != self.backing.is_compacted:
                 raise ConsumerBusyError(f"the consumers of {self.name} do not agree on read_compacted")
         else:
             self.kind = kind
             self._read(compacted=consumer.options.read_compacted)
-            self.reading = self.make_reading(self._path, kind, meta, self.reading)
+            self.reading = self._choose_reading(self._path, kind, meta, self.reading)
         self._limits.follow(consumer.options)
-        consumer.ranges = self.reading.ranges_for(meta)
+        consumer.ranges = self.reading.sharing.ranges_for(meta)
         consumer.retired, self.awaited_until_s = state == "finishes", 0.0
         self.reading.join(consumer)
         self._consumers_changed()
@@ -192,11 +197,10 @@ class Subscription:
         self.schedule()
 
     def _consumers_changed(self) -> None:
-        if isinstance(self.reading, KeyedReading):
-            # Only the order between segments closes buckets; a consumer that never registered reads them all.
-            roster = self._roster
-            members = roster is not None and any(one.options.member is not None for one in self.consumers)
-            self.reading.open = roster.open if members and roster is not None else None
+        # Only the order between segments closes buckets; a consumer that never registered reads them all.
+        roster = self._roster
+        members = roster is not None and any(one.options.member is not None for one in self.consumers)
+        self.reading.open = roster.open if members and roster is not None else None
         self.reading.consumers_changed()
 
     def reader_state(self, consumer: ServedConsumer, kind: Kind) -> ReaderState:
@@ -209,7 +213,7 @@ class Subscription:
 
     def notify_attached(self) -> None:
         """Send consumers the news that follow an attachment, after the new consumer has its answer."""
-        self.reading.announce()
+        self.reading.sharing.announce()
         self.check_end()
 
     def remove(self, consumer: ServedConsumer) -> None:
@@ -218,7 +222,7 @@ class Subscription:
             self._usage.discard(consumer)
             self.reading.left(consumer)
             self.reading.consumers_changed()
-            self.reading.announce()
+            self.reading.sharing.announce()
             self._limits.forget(self.schedule)
             self.schedule()
             self.departures.note()
@@ -258,7 +262,7 @@ class Subscription:
 
     def _turn(self, woken_s: float) -> None:
         self._scheduled = False
-        if self._limits.hold(self.schedule):
+        if self._limits.must_wait(self.schedule):
             return
         self.pass_trimmed()
         sent = self.counters.messages_out
@@ -273,8 +277,8 @@ class Subscription:
         elif self.log.sealed:
             self.check_end()
         self._timer.set(self.reading.wake_at_ms, self.schedule)
-        if isinstance(self.reading, KeyedReading):
-            self.backing.look_soon(self.reading.next)
+        if self.reading.lanes is not None:
+            self.backing.look_soon(self._path.next)
 
     def redeliver(
         self, consumer: ServedConsumer, ids: Ids, epoch: int | None, retry: Retry = AT_ONCE
@@ -340,7 +344,7 @@ class Subscription:
                 consumer.notify_end()
         if self.durable:
             self._drains.check(
-                at_end=self.reading.next >= self.log.extent.next_ordinal,
+                at_end=self._path.next >= self.log.extent.next_ordinal,
                 by_buckets=bool(self.consumers) and self.kind != pb.CommandSubscribe.Shared,
             )
 

@@ -17,7 +17,6 @@ from anabranch.broker.serving.log.finding import (
     first_unacknowledged,
 )
 from anabranch.broker.serving.log.served_log import ServedLog
-from anabranch.broker.serving.reading.pending_reading import PendingReading
 from anabranch.broker.serving.reading.strategies import kind_name
 from anabranch.broker.serving.subscription.acknowledging import mark_delete, position_from
 from anabranch.broker.serving.subscription.subscription import Subscription
@@ -241,8 +240,8 @@ def stats(connection: ServerConnection, command: pb.CommandConsumerStats) -> Non
     now_s, window_s = asyncio.get_running_loop().time(), segment.rate_window_s
     rates = client_rates.consumer_rates(consumer, now_s, window_s)
     unacked = consumer.unacked
-    if not isinstance(subscription.reading, PendingReading):
-        unacked = max(0, subscription.reading.next - subscription.cursor.acks.mark)
+    if subscription.reading.outstanding is None:
+        unacked = max(0, subscription.reading.path.next - subscription.cursor.acks.mark)
     response = pb.CommandConsumerStatsResponse(
         request_id=command.request_id,
         msgRateOut=rates.messages,

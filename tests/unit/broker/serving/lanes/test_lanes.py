@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import pytest
 
 from anabranch.broker.dispatch.lanes import LaneReason
-from anabranch.broker.serving.lanes.look_aside import LOOK_ASIDE_BYTES
-from anabranch.broker.serving.reading.keyed_reading import KeyedReading
+from anabranch.broker.serving.lanes.lane_entries import LOOK_ASIDE_BYTES
+from anabranch.broker.serving.lanes.subscription_lanes import SubscriptionLanes
 from anabranch.broker.serving.subscription.subscription import Subscription
 from anabranch.errors import DamagedEntriesError
 from anabranch.ledger.memory import MemoryLog
@@ -43,10 +43,10 @@ def served(brokers: Brokers) -> Subscription:
     return log.subscriptions["sub"]
 
 
-def keyed(brokers: Brokers) -> KeyedReading:
-    reading = served(brokers).reading
-    assert isinstance(reading, KeyedReading)
-    return reading
+def lanes_of(brokers: Brokers) -> SubscriptionLanes:
+    lanes = served(brokers).reading.lanes
+    assert lanes is not None
+    return lanes
 
 
 class KeyRounds:
@@ -137,7 +137,7 @@ async def test_other_keys_go_on_however_many_entries_wait(brokers: Brokers) -> N
     await publisher.rounds(10, HIGH)
     got = await receive(other, 2, 10 * len(HIGH))
     assert {tuple(numbers) for numbers in by_key(got).values()} == {tuple(range(10))}
-    assert keyed(brokers).dispatch.held == 12_000
+    assert lanes_of(brokers).dispatch.waiting == 12_000
     one.flow(500)
     held = await receive(one, 1, 12_000)
     assert by_key(held) == {LOW[0]: list(range(12_000))}
@@ -151,7 +151,7 @@ async def test_the_window_stops_after_ten_thousand_entries(brokers: Brokers) -> 
         await publisher.rounds(1000, LOW[:1])
     await publisher.rounds(1, HIGH)
     assert take(other)[20:] == []
-    assert keyed(brokers).dispatch.held == 10_000
+    assert lanes_of(brokers).dispatch.waiting == 10_000
     assert "10000 entries wait" in served(brokers).troubles[0]
 
 
@@ -255,11 +255,11 @@ async def test_lanes_outlast_the_leave_of_all_consumers_and_the_unloading_of_the
         await publisher.rounds(1000, LOW[:1])
     other.acknowledge(*take(other), consumer_id=2)
     await settle()
-    keyed(brokers).park_slot(slot_of(HIGH[0]), "broken")
+    lanes_of(brokers).park(slot_of(HIGH[0]), "broken")
     one.close()
     other.close()
     await settle()
-    assert keyed(brokers).dispatch.held == 12_000, "the lanes stay while the log is loaded"
+    assert lanes_of(brokers).dispatch.waiting == 12_000, "the lanes stay while the log is loaded"
     await asyncio.sleep(30)
     assert not brokers[0].logs.served
     one = await brokers.connect()
@@ -269,10 +269,10 @@ async def test_lanes_outlast_the_leave_of_all_consumers_and_the_unloading_of_the
     one.publish(f"{HIGH[1]}:0".encode(), 1, key=HIGH[1])
     found = by_key(await receive(one, 1, 12_001))
     assert found == {LOW[0]: list(range(12_000)), HIGH[1]: [0]}
-    lane = keyed(brokers).lane(slot_of(HIGH[0]))
+    lane = lanes_of(brokers).view(slot_of(HIGH[0]))
     assert lane is not None
     assert (lane.reason, lane.note, lane.entries) == (LaneReason.PARKED, "broken", 1)
-    assert keyed(brokers).release_slot(slot_of(HIGH[0]))
+    assert lanes_of(brokers).release(slot_of(HIGH[0]))
     served(brokers).schedule()
     assert by_key(await receive(one, 1, 1)) == {HIGH[0]: [0]}
 
@@ -294,14 +294,14 @@ async def test_a_key_that_is_stuck_released_and_stuck_again_stays_in_order(broke
 async def test_a_lane_is_shown_with_its_reason_after_a_while(brokers: Brokers) -> None:
     _, _, publisher = await two(brokers)
     await publisher.rounds(7, LOW[:1])
-    assert keyed(brokers).lanes() == []
+    assert lanes_of(brokers).listed() == []
     await asyncio.sleep(1.5)
-    (lane,) = keyed(brokers).lanes()
+    (lane,) = lanes_of(brokers).listed()
     assert lane[:2] == (slot_of(LOW[0]), LaneReason.BUSY)
     assert (lane.entries, lane.first_ordinal) == (7, 0)
     assert lane.size_bytes > 7 * 4
-    assert keyed(brokers).lane_ordinals(lane.slot, 3) == [0, 1, 2]
-    assert keyed(brokers).lane(slot_of(HIGH[0])) is None
+    assert lanes_of(brokers).ordinals(lane.slot, 3) == [0, 1, 2]
+    assert lanes_of(brokers).view(slot_of(HIGH[0])) is None
 
 
 async def test_a_key_whose_message_is_not_acknowledged_in_time_leaves_permits_to_others(
@@ -312,7 +312,7 @@ async def test_a_key_whose_message_is_not_acknowledged_in_time_leaves_permits_to
     hot = take(one)
     assert len(hot) == 15
     await asyncio.sleep(40)
-    (lane,) = keyed(brokers).lanes()
+    (lane,) = lanes_of(brokers).listed()
     assert (lane.reason, lane.entries) == (LaneReason.UNACKNOWLEDGED, 0)
     await publisher.rounds(100, LOW[:1])
     await publisher.rounds(1, LOW[1:4])
@@ -336,14 +336,14 @@ async def test_a_paused_slot_goes_on_by_itself_and_a_skipped_one_is_acknowledged
     await client.producer()
     await client.subscribe(kind=KEY_SHARED)
     publisher = KeyRounds(client)
-    reading = keyed(brokers)
-    reading.pause_slot(slot_of("k0"), brokers.clock.wall_ms() + 5000)
+    lanes = lanes_of(brokers)
+    lanes.pause(slot_of("k0"), brokers.clock.wall_ms() + 5000)
     await publisher.rounds(3, ["k0", "k1"])
     assert set(by_key(take(client))) == {"k1"}
-    lane = reading.lane(slot_of("k0"))
+    lane = lanes.view(slot_of("k0"))
     assert lane is not None
     assert (lane.reason, lane.entries) == (LaneReason.RETRY, 3)
-    assert reading.skip_slot(slot_of("k0"), 1) == 1
+    assert lanes.skip(slot_of("k0"), 1) == 1
     await asyncio.sleep(6)
     assert by_key(take(client)) == {"k0": [1, 2]}
     assert served(brokers).backlog == 5

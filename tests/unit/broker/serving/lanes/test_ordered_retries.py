@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 from anabranch.broker.serving.delivery.retries import PAUSE_MS_MAX, Retry, retry_of
-from anabranch.broker.serving.reading.keyed_reading import KeyedReading
 from anabranch.model.hashing import sticky_hash
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import Delivery
@@ -107,12 +106,13 @@ async def test_a_parked_key_waits_until_it_is_released(brokers: Brokers) -> None
     assert texts(client.has(Delivery)) == "b1"
     client.inbox.clear()
     subscription = brokers[0].logs.require(TopicName.parse(TOPIC)).subscriptions["sub"]
-    assert isinstance(subscription.reading, KeyedReading)
+    lanes = subscription.reading.lanes
+    assert lanes is not None
     slot = sticky_hash(b"a")
-    view = subscription.reading.lane(slot)
+    view = lanes.view(slot)
     assert view is not None
     assert (view.reason, view.entries, view.note) == ("parked", 3, "bad order")
-    subscription.reading.release_slot(slot)
+    lanes.release(slot)
     subscription.schedule()
     await settle()
     assert texts(client.has(Delivery)) == "a0 a1 a2"

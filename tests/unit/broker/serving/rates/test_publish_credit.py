@@ -121,10 +121,10 @@ async def test_a_producer_that_leaves_while_it_waits_leaves_the_line(brokers: Br
     for _ in range(20):
         await client.receipt()
     throttles = brokers[0].quotas.book.throttles
-    assert [gate.held for gate in throttles.gates()] == [1]
+    assert [gate.waiting for gate in throttles.gates()] == [1]
     client.close()
     await settle()
-    assert [gate.held for gate in throttles.gates()] == [0]
+    assert [gate.waiting for gate in throttles.gates()] == [0]
     assert throttles.credits.waiting == 0
 
 

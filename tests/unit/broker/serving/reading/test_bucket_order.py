@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from anabranch.broker.dispatch import keyed_strategies
-from anabranch.broker.serving.reading.keyed_reading import KeyedReading
 from anabranch.controller.decide import admission
 from anabranch.controller.topic.controller import TopicController
 from anabranch.model.names import Place
@@ -123,8 +122,8 @@ async def test_entries_held_back_are_bounded_and_go_out_when_their_bucket_opens(
     await publisher.round(controller.layout)
     await work(reader)
     subscriptions = [s.subscriptions["stream"] for s in brokers[0].logs.served if "stream" in s.subscriptions]
-    readings = [s.reading for s in subscriptions if isinstance(s.reading, KeyedReading)]
-    assert max(reading.dispatch.held for reading in readings) == 5
+    lanes = [s.reading.lanes for s in subscriptions if s.reading.lanes is not None]
+    assert max(one.dispatch.waiting for one in lanes) == 5
     reader.stuck.clear()
     await work(reader)
     reader.check_order()

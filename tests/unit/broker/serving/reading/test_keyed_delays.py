@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from anabranch.broker.serving.reading.keyed_reading import KeyedReading
 from anabranch.model.hashing import sticky_hash
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import Delivery
@@ -75,11 +74,12 @@ async def test_a_lane_shows_the_delivery_time_of_its_first_entry(brokers: Broker
     await publish(client, "a0+60", "a1")
     await settle()
     reading = brokers[0].logs.require(TopicName.parse(TOPIC)).subscriptions["sub"].reading
-    assert isinstance(reading, KeyedReading)
-    view = reading.lane(sticky_hash(b"a"))
+    lanes = reading.lanes
+    assert lanes is not None
+    view = lanes.view(sticky_hash(b"a"))
     assert view is not None
     assert (view.reason, view.entries, view.until_ms) == ("delayed", 2, NOW_MS + 60_000)
-    assert not reading.release_slot(sticky_hash(b"a")), "the time of a message is its producer's"
+    assert not lanes.release(sticky_hash(b"a")), "the time of a message is its producer's"
 
 
 @pytest.mark.parametrize("pause_s", [0, 5, 100])

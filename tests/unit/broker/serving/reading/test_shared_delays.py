@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from anabranch.broker.dispatch.delayed_log import DelayedLog
-from anabranch.broker.serving.reading import delayed_reading
+from anabranch.broker.serving.reading import shared_reading
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -68,7 +68,7 @@ async def test_a_restart_delivers_others_before_it_reads_entries_that_are_due_mu
     brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = partial(DelayedLog, block_bits=2)
-    monkeypatch.setattr(delayed_reading, "DelayedLog", small)
+    monkeypatch.setattr(shared_reading, "DelayedLog", small)
     client = await brokers.connect()
     await client.producer()
     await client.subscribe(kind=SHARED)

@@ -97,9 +97,9 @@ async def test_no_entry_overtakes_an_earlier_one_that_is_still_coming_back(
     subscription, consumer = _served(brokers)
 
     def between() -> bool:
-        if len(consumer.held) == COUNT:
+        if len(consumer.outstanding) == COUNT:
             return False
-        assert len(consumer.held) >= COUNT - SLICE_IDS, "only the first slice is back"
+        assert len(consumer.outstanding) >= COUNT - SLICE_IDS, "only the first slice is back"
         cold()
         subscription.flow(consumer, 2 * COUNT)
         return True
@@ -118,7 +118,7 @@ async def test_a_batch_larger_than_a_slice_does_not_reach_past_entries_that_come
     subscription, consumer = _served(brokers)
 
     def between() -> bool:
-        back = len(consumer.held) < COUNT
+        back = len(consumer.outstanding) < COUNT
         if back:
             subscription.flow(consumer, 2 * COUNT)
             while subscription.reading.turn():
@@ -141,7 +141,7 @@ async def test_a_consumer_that_leaves_during_its_redelivery_leaves_nothing_behin
     other.flow(2 * COUNT, 2)
 
     def between() -> bool:
-        back = len(consumer.held) < COUNT
+        back = len(consumer.outstanding) < COUNT
         if back:
             client.close()
         return back
