@@ -89,8 +89,8 @@ class Trimming:
                 kept = first_kept(log, limits, self._clock.wall_ms())
                 await self._attempt(name, trim(log, kept))
         await self._trim_side_logs()
-        async for segment in in_slices(self._logs.served, LOGS_PER_TURN):
-            for subscription in tuple(segment.subscriptions.values()):
+        async for served in in_slices(self._logs.served, LOGS_PER_TURN):
+            for subscription in tuple(served.subscriptions.values()):
                 subscription.pass_trimmed()
 
     async def _trim_side_logs(self) -> None:

@@ -3,6 +3,11 @@
 A compaction reads the entries of a log twice, in order: `LatestKeys.take` learns the latest messages, then
 `LatestKeys.kept` returns what stays of an entry. Messages without a key do not stay, as in Pulsar. An entry
 that cannot be opened, such as an encrypted batch, stays whole.
+
+For example, entry 7 is a batch with a=1, b=1 and a message without a key, entry 8 is a=2, entry 9 a tombstone
+of b. After three calls of `take`, only a is known, as (8, 0). `kept` returns None for 7 and 9 and the bytes
+of 8. With c=1 in place of b=1, `kept` returns entry 7 as a batch of three: placeholder, c=1, placeholder; so
+c keeps its batch index, and `kept_bits` of that entry is 0b010.
 """
 
 from __future__ import annotations

@@ -4,6 +4,12 @@ A block is a run of ordinals. Each block knows when the first of its delayed ent
 may stay on disk until shortly before. This bounds the memory, and a restart passes over the blocks that have
 no other pending entries: the note lists them. Acknowledgements only grow and times do not change, so a note
 stays true. This module reads nothing; the caller does.
+
+For example, blocks have 8,192 entries. Entry 10 of block 0 is due in an hour and entry 9,000 of block 1 in
+two. While fewer than 2,000,000 delayed entries are in memory, both are; beyond that, only entries due within
+10 minutes are, and block 0 is read again 30 seconds before the hour is over. If everything below ordinal 20,000
+was read and nothing else of it is pending, the note lists both blocks with these times. A restart from it finds
+that `passed(0)` is 16,384, and starts to read there.
 """
 
 from __future__ import annotations

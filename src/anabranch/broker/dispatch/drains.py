@@ -3,6 +3,11 @@
 `PendingBuckets` counts the entries of each bucket that are not acknowledged. `DrainMachine` is the life of
 the report: events in, at most one effect out. The result of an effect counts only if the cursor was not moved
 meanwhile, because a moved cursor makes drained buckets pending again.
+
+For example, a sealed log has buckets 0-99 and 100-65535 (splits (100,)), and entries 4 with hashes 7 to 8,
+and 5 with hash 300, are pending. Nothing is drained. Entry 4 is acknowledged: `drained` returns the range
+0-99, so the leader may open that range in the children while entry 5 is stuck. A batch without a stamp counts
+for both buckets.
 """
 
 from __future__ import annotations
@@ -40,7 +45,7 @@ class PendingBuckets:
         if slots is not None:
             low, high = (bucket_index(self._splits, slot) for slot in slots)
         if high - low == len(self._ranges) - 1:
-            # Noted once: a log may hold very many entries of all buckets.
+            # Noted once: a log may have very many entries of all buckets.
             low = high = _EVERYWHERE
         for at in range(low, high + 1):
             self._bucket(at).add(ordinal)

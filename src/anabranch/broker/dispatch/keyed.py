@@ -6,9 +6,9 @@ left. An entry that cannot go out waits in the lane of its slot.
 
 For example, entries 7, 8 and 9 have slots 3, 3 and 5, receiver A owns slot 3 and B owns slot 5. A has one
 permit. `offer(7, 3, 1)` returns A, which is not ready any more. `offer(8, 3, 1)` returns None: 8 waits in
-lane 3. `offer(9, 5, 1)` returns B, so slot 5 does not notice. When A gets permits, `take` returns 8 for A.
-If A leaves first, the selector names B for slot 3, but 8 waits until 7 is settled or taken back; in the
-latter case lane 3 has 7 and 8, and `take` returns them for B in this order.
+lane 3. `offer(9, 5, 1)` returns B, so slot 5 does not notice. When A gets permits, `take` returns 8 for A. If
+A leaves first, the selector names B for slot 3, but 8 waits until 7 is settled or taken back; in the latter
+case lane 3 has 7 and 8, and `take` returns them for B in this order.
 """
 
 from __future__ import annotations
@@ -87,6 +87,11 @@ class KeyedDispatch:
         self._outstanding.clear()
         self._takable.clear()
 
+    # Called for every fresh entry, so the usual one pays for three lookups that find nothing, the owner, and
+    # the receiver of the slot's outstanding entries. Order is kept by these two conditions: an entry never
+    # passes the lane of its slot, and a slot never has outstanding entries at two receivers. Without the
+    # second, a slot that moves to a new owner would be read by both while the former one still works on the
+    # earlier entries.
     def offer(
         self, ordinal: int, slot: int, messages: int, *, size: int = 0, now_ms: int = 0
     ) -> Receiver | None:

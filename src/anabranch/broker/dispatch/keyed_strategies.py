@@ -1,4 +1,9 @@
-"""Strategies of delivery by key or bucket: how far a subscription reads past slots that are stuck."""
+"""Strategies of delivery by key or bucket: how far a subscription reads past slots that are stuck.
+
+For example, 12,000 entries of one key wait. `ByWindow` has room for 10,000 - 12,000 = -2,000 more, so nothing
+is read until 2,001 of them went out. `ByLanes` counts one lane of 50,000 and about 25,000 bytes of its 32
+MiB, so reading goes on; with 50,000 stuck keys it stops too, and says that lane_max is reached.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Lanes as people see them: the slots that do not go on, why, and which consumer they wait for."""
+"""Lanes as people see them: the slots that do not go on, why, and which consumer they wait for.
+
+For example, entries 70 and 71 of slot 3 wait since 1,000 ms. Their owner A has no permits: the reason is
+`busy`, and they wait for A. If B owns the slot now and A still has entry 69, it is `handover`, and they wait
+for A. If an operator parked the slot at 2,000 ms, it is `parked`, and the lane is shown since 2,000 ms.
+"""
 
 from __future__ import annotations
 

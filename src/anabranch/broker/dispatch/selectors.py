@@ -1,4 +1,10 @@
-"""The owner of each slot, a hash of the key or a bucket, of a Key_Shared subscription, by its mode."""
+"""The owner of each slot, a hash of the key or a bucket, of a Key_Shared subscription, by its mode.
+
+For example, `SplitRanges` over 100 slots: A alone has all of them. B joins and gets the lower half, 0-50, and
+A keeps 51-100; C halves the largest range, the lowest of equal ones, and gets 0-25. B leaves: its range 26-50
+goes to the next range above, that of A. `Buckets` with 8 buckets and receivers A and B gives 0-3 to A and 4-7
+to B; if bucket 2 is closed, its entries wait.
+"""
 
 from __future__ import annotations
 

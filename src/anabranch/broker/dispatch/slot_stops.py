@@ -1,8 +1,8 @@
 """Slots that were stopped on purpose: paused until a time, or parked until an operator releases them.
 
 For example, at 1,000 ms slot 3 is paused until 6,000 and slot 5 is parked. `next_end_ms` is 6,000.
-`pop_due(5_999)` returns nothing, `pop_due(6_000)` returns [3], and slot 5 stays. If the clock is set back
-to 0 first, `pop_due(0)` returns [3] at once.
+`pop_due(5_999)` returns nothing, `pop_due(6_000)` returns [3], and slot 5 stays. If the clock is set back to
+0 first, `pop_due(0)` returns [3] at once.
 """
 
 from __future__ import annotations

@@ -1,8 +1,13 @@
 """Spilled entries of lanes: their form in a side log, the note that names the side logs, and when to spill.
 
-A side log holds copies of entries of one subscription, in the order of the main log. Its messages count the
+A side log has copies of entries of one subscription, in the order of the main log. Its messages count the
 ordinals of the main log: the index after an entry tells the ordinal of the original. So the copies are found
 without a scan, also after a restart.
+
+For example, a side log whose first original is 70 has copies of 70, 75 and 76. They claim 1, 5 and 1
+messages, so the indexes after them are 1, 6 and 7, and 70 - 1 + 6 = 75 is the original of the second copy. A
+spill is due if lanes keep more than the limit, say 100 MiB, and at most 7 of 8 entries of that part are
+pending; it ends below 75 MiB.
 """
 
 from __future__ import annotations

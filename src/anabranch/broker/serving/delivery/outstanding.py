@@ -125,6 +125,10 @@ class OutstandingEntries:
             self.blocked = False
         return was_blocked
 
+    # Called for every delivery of Shared and Key_Shared. Frames are collected by consumer and written once a
+    # turn, because a write costs more than an entry; 256 KiB are written at once, so that the connection can
+    # say that it takes no more. The dictionary keeps the order of delivery, which `KeyedReading.redeliver`
+    # relies on.
     def give(
         self, consumer: ServedConsumer, entry: Entry, slot: int, messages: int, ack_set: tuple[int, ...]
     ) -> None:

@@ -51,15 +51,15 @@ def after_id(log: SegmentLog, position: Position, batch_index: int) -> FoundMess
     return at_index(log, index)
 
 
-def first_unacknowledged(segment: ServedLog, subscription: str) -> FoundMessage | None:
+def first_unacknowledged(served: ServedLog, subscription: str) -> FoundMessage | None:
     """The first message that a durable subscription has not acknowledged; None without the subscription."""
-    cursor = segment.log.cursors.get(subscription)
+    cursor = served.log.cursors.get(subscription)
     if cursor is None:
         return None
-    mark = max(cursor.acks.mark, segment.log.extent.first_ordinal)
+    mark = max(cursor.acks.mark, served.log.extent.first_ordinal)
     left = cursor.acks.remaining(mark)
     passed = 0 if left is None else (left & -left).bit_length() - 1
-    return at_index(segment.log, segment.log.extent.index_of(mark) + passed)
+    return at_index(served.log, served.log.extent.index_of(mark) + passed)
 
 
 async def at_time(log: SegmentLog, time_ms: int) -> FoundMessage:

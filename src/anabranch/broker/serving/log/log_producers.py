@@ -231,7 +231,7 @@ class LogProducers:
         return self.attached.get(name) or self.waiting.get(name)
 
     async def _detach_dead(self, name: str, asking: ClientLink) -> None:
-        """Detach the producer that has a name if its peer is dead. This may take long, so it needs no lock."""
+        """Detach the producer of a name if its peer is dead. This may take long, so it needs no lock."""
         known = self._producer_named(name)
         if known is not None and known.link is not asking and not await known.link.alive():
             self.detach(known)

@@ -84,6 +84,16 @@ class KeyedReading(Reading):
         more |= lanes.end_turn()
         return more
 
+    # The path of every fresh entry of a Key_Shared subscription. An entry goes out at once if its slot has no
+    # lane, its owner is ready and no other consumer has entries of the slot; else it waits, and the next
+    # entry is looked at. So a stuck key costs the others nothing but the memory of its lane: an ordinal of a
+    # few bits, not the entry, which is read a second time when it may go out (the last 4 MiB stay in memory).
+    # Reading stops only at the bounds of `KeyedStrategy`: with a fixed window, enough entries of one stuck
+    # key would stop all keys.
+    #
+    # A bucket that is not open yet (PIP-486: an ancestor has not drained it) has no owner, so its entries
+    # wait in its lane too. A batch that does not say which buckets it touches stops reading then: it could
+    # hide a key of a closed bucket, and letting later entries pass could reorder that key.
     def _fresh_turn(self) -> bool:
         path, lanes = self.path, self._lanes
         dispatch, outstanding, ages, aside = lanes.dispatch, lanes.outstanding, lanes.ages, lanes.aside

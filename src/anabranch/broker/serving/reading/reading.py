@@ -1,7 +1,7 @@
 """The base of all reading strategies, and the parts that a strategy chooses.
 
-A strategy moves the read position. `sharing` names the consumer of an entry; `outstanding` are the entries that
-consumers have and did not acknowledge, and `lanes` those that wait behind a stuck key or bucket. A turn
+A strategy moves the read position. `sharing` names the consumer of an entry; `outstanding` are the entries
+that consumers have and did not acknowledge, and `lanes` those that wait behind a stuck key or bucket. A turn
 delivers one batch and never waits.
 """
 
