@@ -15,7 +15,7 @@ PATH: Final = "/message-bytes-max"
 
 
 async def largest_message_bytes(store: MetadataStore, configured: int) -> int:
-    """The largest setting so far, this one included, which is remembered."""
+    """Return the largest setting so far, this one included, which is remembered."""
     while True:
         found = await store.get(PATH)
         known = 0 if found is None else int(found.value)

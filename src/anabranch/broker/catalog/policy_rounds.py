@@ -88,7 +88,7 @@ class PolicyRounds:
         return backlog.decide(quota, oldest) is not None
 
     def _exceeds(self, log: SegmentLog, policies: TopicPolicies) -> bool:
-        """Whether the threshold of compaction is exceeded, or the log does not keep entries for it yet."""
+        """Return whether enough is stored for a compaction, or the log does not keep entries for one yet."""
         cursor, extent = log.cursors.get(COMPACTION), log.extent
         if cursor is None or policies.compaction_bytes is None:
             return True

@@ -68,7 +68,7 @@ class QuotaBook:
         return self._namespaces.get(namespace, self._default)
 
     def of_topic(self, name: TopicName) -> NamespaceQuotas:
-        """The limits of a topic: those of its namespace, with those that the topic has of its own."""
+        """Return the limits of a topic: those of its namespace, with those that the topic has of its own."""
         found = self.of_namespace(name.namespace_name)
         own = self._of_topics.get(name.namespace_name, {})
         policies = own.get(topic_key(name.topic if name.is_segment else name)) if own else None
@@ -112,7 +112,7 @@ class QuotaBook:
         raise kind(text)
 
     def topic_limits(self, name: TopicName) -> list[TopicLimit]:
-        """The limits that a new topic has to keep."""
+        """Return the limits that a new topic has to keep."""
         namespace = name.namespace_name
         limits = [
             TopicLimit(

@@ -32,7 +32,7 @@ _EVERYWHERE: Final = -1
 
 
 class PendingBuckets:
-    """Pending entries of a log that gets no more of them, by bucket; a few bits for each entry."""
+    """The pending entries of a sealed log by bucket; a few bits for each entry."""
 
     def __init__(self, splits: tuple[int, ...]) -> None:
         self._splits = splits
@@ -55,7 +55,7 @@ class PendingBuckets:
         self._bucket(at).update(ordinals)
 
     def drained(self, acks: AckSet) -> Ranges:
-        """The slots of the buckets whose entries are all acknowledged; the set only grows."""
+        """Return the slots of the buckets whose entries are all acknowledged; the set only grows."""
         for at, ordinals in list(self._pending.items()):
             if ordinals.min() in acks:
                 acks.keep_pending(ordinals)
@@ -171,7 +171,7 @@ class DrainMachine:
 
 
 def slots_of(entry: bytes) -> tuple[int, int] | None:
-    """The lowest and highest bucket hash among an entry's keys; None for a batch that does not say."""
+    """Return the lowest and highest bucket hash among an entry's keys; None for a batch that does not say."""
     try:
         start, end = metadata_span(entry)
         metadata = pb.MessageMetadata.FromString(entry[start:end])

@@ -245,7 +245,7 @@ class KeyedDispatch:
         return self._outstanding_at.get(slot)
 
     def is_idle(self, slot: int) -> bool:
-        """Whether nothing of a slot is outstanding."""
+        """Return whether nothing of a slot is outstanding."""
         return slot not in self._outstanding
 
     def moved(self, slot: int) -> None:
@@ -253,7 +253,7 @@ class KeyedDispatch:
         self._offer_head(slot)
 
     def target(self, slot: int) -> Receiver | None:
-        """The receiver of the slot's next entry: its owner, unless another receiver has earlier ones."""
+        """Return the receiver of the slot's next entry: its owner, unless another one has earlier entries."""
         if slot in self.stops or slot in self._stuck:
             return None
         lane = self.lanes.get(slot)

@@ -47,7 +47,7 @@ class KeyedStrategy(Protocol):
         """How many more entries may be read now, 0 or less at a bound."""
 
     def bound(self, lanes: Lanes) -> str | None:
-        """The bound at which reading stops, in words; None if it goes on."""
+        """Return the bound at which reading stops, in words; None if it goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class ByWindow:
 
 
 def keyed_strategy(config: LaneConfig) -> KeyedStrategy:
-    """The strategy that the configuration names."""
+    """Return the strategy that the configuration names."""
     after_ms = round(1000 * config.lane_after_s)
     by_ranges = not config.keyed_consistent_hashing
     if config.keyed_dispatch == "window":

@@ -40,7 +40,7 @@ class LaneNote(msgspec.Struct, array_like=True, frozen=True):
     slots: tuple[SlotNote, ...] = ()
 
     def encode(self) -> bytes:
-        """The bytes for a cursor; none for a note that says nothing."""
+        """Return the bytes for a cursor; none for a note that says nothing."""
         return msgspec.msgpack.encode(self) if self.slots else b""
 
 

@@ -36,7 +36,7 @@ def lane_reason(dispatch: KeyedDispatch, slot: int) -> LaneReason:
 
 
 def lane_view(dispatch: KeyedDispatch, slot: int) -> LaneView | None:
-    """The lane of a slot; None for a slot that goes on."""
+    """Return the lane of a slot; None for a slot that goes on."""
     lane, stop = dispatch.lanes.get(slot), dispatch.stops.get(slot)
     if lane is None and stop is None and slot not in dispatch.overdue:
         return None

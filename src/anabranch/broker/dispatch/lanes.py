@@ -118,11 +118,11 @@ class Lane:
         return ordinal
 
     def first(self, limit: int) -> list[int]:
-        """The first ordinals, at most `limit`."""
+        """Return the first ordinals, at most `limit`."""
         return list(islice(self.entries, limit))
 
     def between(self, first: int, end: int, limit: int) -> list[int]:
-        """The ordinals from `first` on and below `end`, at most `limit`."""
+        """Return the ordinals from `first` on and below `end`, at most `limit`."""
         return list(islice(takewhile(end.__gt__, self.entries.iter_equal_or_larger(first)), limit))
 
 
@@ -149,12 +149,12 @@ class Lanes:
         return self._lanes.get(slot)
 
     def head(self, slot: int) -> int:
-        """The first ordinal that waits; -1 if none does."""
+        """Return the first ordinal that waits; -1 if none does."""
         lane = self._lanes.get(slot)
         return -1 if lane is None else lane.head
 
     def open(self, slot: int, since_ms: int) -> Lane:
-        """The lane of a slot, made if it is missing."""
+        """Return the lane of a slot, made if it is missing."""
         lane = self._lanes.get(slot)
         if lane is None:
             lane = self._lanes[slot] = Lane(since_ms)

@@ -53,7 +53,7 @@ class OutstandingAges:
         self._ages.clear()
 
     def expire(self, now_ms: int) -> Iterable[int]:
-        """The entries that became overdue since the last call."""
+        """Return the entries that became overdue since the last call."""
         found = BitMap64()
         # The youngest entry of a bitmap is a step younger than the oldest one.
         while self._ages and self._ages[0][0] + self._unacked_ms // STEPS <= now_ms:

@@ -96,7 +96,7 @@ class Ranking:
         del self._ranked[bisect_left(self._ranked, self._ranks.pop(receiver))]
 
     def active(self, partition: int) -> Receiver | None:
-        """The receiver of all entries; partitions are spread over the receivers of the best priority."""
+        """Return the receiver of all entries; partitions are spread over those of the best priority."""
         if not self._ranked:
             return None
         best = bisect_right(self._ranked, self._ranked[0][0], key=lambda rank: rank[0])
@@ -125,7 +125,7 @@ class RoundRobin:
         self._changed = None
 
     def next(self) -> Receiver | None:
-        """The receiver whose turn it is, or None when no receiver is ready."""
+        """Return the receiver whose turn it is, or None when no receiver is ready."""
         if self._changed is not None:
             self._sort(self._changed)
         receivers = self._receivers

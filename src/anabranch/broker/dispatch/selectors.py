@@ -143,7 +143,7 @@ class Sticky:
             self._owners[part.start : part.end + 1] = [owner] * part.width
 
     def is_free(self, part: HashRange) -> bool:
-        """Whether no receiver has a slot of this range."""
+        """Return whether no receiver has a slot of this range."""
         return self._owners[part.start : part.end + 1].count(None) == part.width
 
     def owner(self, slot: int) -> Receiver | None:
@@ -175,7 +175,7 @@ class Buckets:
 def sticky_ranges(
     ranges: Sequence[tuple[int, int]], is_free: Callable[[HashRange], bool]
 ) -> tuple[HashRange, ...]:
-    """The ranges a STICKY consumer asks for; ConsumerAssignError when they are bad or taken."""
+    """Return the ranges a STICKY consumer asks for; ConsumerAssignError when they are bad or taken."""
     if not ranges:
         raise ConsumerAssignError("a sticky consumer must name its hash ranges")
     for start, end in ranges:
@@ -193,7 +193,7 @@ def sticky_ranges(
 
 
 def bucket_boundaries(ranges: Sequence[tuple[int, int]]) -> tuple[int, ...]:
-    """The split points of a bucket list that tiles the ring; ConsumerAssignError when it does not."""
+    """Return the split points of a bucket list that tiles the ring; ConsumerAssignError when it does not."""
     expected = 0
     for start, end in ranges:
         if start != expected or end < start or end >= HASH_SLOTS:

@@ -42,7 +42,7 @@ class SlotStops:
         return len(self._stops)
 
     def count(self, reason: LaneReason) -> int:
-        """The slots that are stopped for this reason."""
+        """Return how many slots are stopped for this reason."""
         return sum(stop.reason is reason for stop in self._stops.values())
 
     def get(self, slot: int) -> SlotStop | None:

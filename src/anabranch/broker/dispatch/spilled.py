@@ -67,7 +67,7 @@ def decode_note(data: bytes) -> SpillNote:
 
 
 def side_logs_in(note: bytes) -> list[str]:
-    """The names of the side logs in the note of a cursor."""
+    """Return the names of the side logs in the note of a cursor."""
     return [record.name for record in decode_note(note).sides]
 
 
@@ -82,7 +82,7 @@ class SpillOrigin(NamedTuple):
 
 
 def encode_copy(origin: SpillOrigin, data: bytes) -> bytes:
-    """The data of a copy in the side log."""
+    """Return the data of a copy in the side log."""
     (ledger, entry), ordinal, index, count, timestamp_ms = origin
     return _ORIGIN.pack(_VERSION, ledger, entry, ordinal, index, count, timestamp_ms) + data
 
@@ -113,7 +113,7 @@ class OldLedgers:
         self.known = ()
 
     def ordinal_of(self, position: Position) -> int | None:
-        """The ordinal at a position; in a ledger that is not known, the first of the next known ledger."""
+        """Return the ordinal at a position; in an unknown ledger, the first of the next known one."""
         at = bisect_right(self.known, (position.ledger, -1))
         if at == len(self.known):
             return None
@@ -121,7 +121,7 @@ class OldLedgers:
         return first + max(position.entry, 0) if ledger == position.ledger else first
 
     def position_of(self, ordinal: int) -> Position | None:
-        """The position of an ordinal, if it is in a known ledger or behind one."""
+        """Return the position of an ordinal, if it is in a known ledger or behind one."""
         at = bisect_right(self.known, ordinal, key=lambda known: known[1]) - 1
         if at < 0:
             return None
@@ -138,10 +138,10 @@ class Retained(NamedTuple):
 
 
 def spill_is_due(retained: Retained, limit_bytes: int) -> bool:
-    """Whether copies of the pending entries would free room in a log that keeps more than the limit."""
+    """Return whether a log keeps more than the limit and copies of its pending entries would free room."""
     return retained.size_bytes > limit_bytes and retained.pending <= DENSE * retained.entries
 
 
 def spill_is_done(retained: Retained, limit_bytes: int) -> bool:
-    """Whether a spill that is under way may end."""
+    """Return whether a spill that is under way may end."""
     return retained.size_bytes <= ENOUGH * limit_bytes or not retained.pending

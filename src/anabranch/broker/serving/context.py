@@ -73,7 +73,7 @@ class ClientLink(Protocol):
     def forget_consumer(self, consumer_id: int) -> None: ...
 
     async def alive(self) -> bool:
-        """Whether the peer answers a request for a sign of life."""
+        """Return whether the peer answers a request for a sign of life."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class CompactedView(ReadableLog, Protocol):
         """Ordinal of the first entry that was stored at that time or later, or the end."""
 
     def kept_bits(self, entry: Entry) -> int | None:
-        """The messages of an entry that a compaction kept, as bits; None if all of them."""
+        """Return the messages of an entry that a compaction kept, as bits; None if all of them."""
 
 
 class SideStorage(Protocol):
@@ -152,10 +152,10 @@ class SideStorage(Protocol):
     async def delete(self, name: str) -> None: ...
 
 
-class LogHome(NamedTuple):
-    """The number of the store that a log lives in, and the store."""
+class OpenedStore(NamedTuple):
+    """The store in which a log lies."""
 
-    store: int
+    number: int
     storage: SideStorage
 
 

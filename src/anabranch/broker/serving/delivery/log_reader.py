@@ -22,7 +22,7 @@ from anabranch.ledger.storage import Entry, ReadableLog
 _log = logging.getLogger(__name__)
 
 FETCH_BYTES_MAX = 2**20
-"""Most bytes from disk that one subscription holds; a thousand slow subscriptions hold a gibibyte."""
+"""Most bytes from disk that one subscription keeps; a thousand slow subscriptions keep a gibibyte."""
 
 RETRIES = Backoff(0.1, 5.0)
 """Waits between attempts to read entries that the disk could not read."""
@@ -74,7 +74,7 @@ class LogReader:
         return self.log.extent.next_ordinal
 
     def read(self, ordinal: int, max_entries: int) -> Sequence[Entry] | None:
-        """Entries from `ordinal` on, none at the end, or None: ask again when `ready` is called."""
+        """Return entries from `ordinal` on, none at the end; None means to ask again after `ready`."""
         limit, channel = min(max_entries, self._max_entries), self._in_order
         entries = self.log.read_cached(ordinal, limit, self._max_bytes)
         if entries is not None:
@@ -92,7 +92,7 @@ class LogReader:
     def read_each(
         self, ordinals: Sequence[int], ahead: Sequence[int] = (), *, scan: bool = False
     ) -> Sequence[Entry] | None:
-        """The stored entries among these ascending ordinals, perhaps only the first ones; None as in `read`.
+        """Return the stored entries of these ascending ordinals, perhaps only the first; None as in `read`.
 
         A read from disk takes the later ordinals of `ahead` too, in expectation of the next calls.
         """
@@ -116,7 +116,7 @@ class LogReader:
         return self._chosen.stopped_at
 
     def take_fetched(self) -> Sequence[Entry]:
-        """The chosen entries that came from disk since the last call; `read_each` forgets them."""
+        """Return the chosen entries that came from disk since the last call; `read_each` forgets them."""
         entries, self._chosen.fetched = self._chosen.fetched, ()
         return entries
 
@@ -174,7 +174,7 @@ class _Channel:
             self._reader.spawn(self._fetch(ordinal, read))
 
     def close(self) -> None:
-        """Forget the reader, which holds this channel; neither is used any more."""
+        """Forget the reader, which refers to this channel; neither is used any more."""
         del self._reader
 
     def forget(self) -> None:

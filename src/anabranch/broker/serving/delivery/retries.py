@@ -22,7 +22,7 @@ AT_ONCE = Retry()
 
 
 def retry_of(command: pb.CommandRedeliverUnacknowledgedMessages) -> Retry:
-    """The wait that a REDELIVER asks for; one that names no messages means all, and all at once."""
+    """Return the wait that a REDELIVER asks for; one that names no messages means all, and all at once."""
     if not command.message_ids:
         return AT_ONCE
     park = command.park if command.HasField("park") else None

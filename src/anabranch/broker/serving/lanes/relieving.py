@@ -31,7 +31,7 @@ class Relieving:
         self._next_ms = 0
 
     def over(self, selector: Selector) -> Selector:
-        """The selector to dispatch by, while `selector` names the owners; slots that were moved go home."""
+        """Return a selector over this one, by which slots may move; at first all are with their owners."""
         if not self._path.keyed.relieves:
             return selector
         if self._relief is None:
@@ -46,7 +46,10 @@ class Relieving:
             return []
         told = [str(move) for move in islice(self._relief.moves, TOLD_MAX)]
         more = len(self._relief) - len(told)
-        return [*told, f"{more} more slots are away from busy consumers"] if more else told
+        if not more:
+            return told
+        are = "slot is" if more == 1 else "slots are"
+        return [*told, f"{more} more {are} away from busy consumers"]
 
     def wake_ms(self, consumers: Collection[Receiver]) -> int | None:
         """When the consumers must be looked at; None while no slot can move."""
@@ -73,11 +76,11 @@ class Relieving:
         self._path.counters.relief_moves += len(back) + len(moves)
         for move in moves[:1]:
             name, log = self._path.cursor.name, self._path.source.log.name
-            _log.info("%s: subscription %s: %s, and %d more", log, name, move, len(moves) - 1)
+            _log.info("%s: subscription %s: %s (%d more like it)", log, name, move, len(moves) - 1)
         return bool(back or moves)
 
     def _waiting(self) -> Iterator[WaitingSlot]:
-        """The slots that wait for consumers which take nothing; first those with overdue entries."""
+        """Return the slots that wait for consumers which take nothing; first those with overdue entries."""
         dispatch = self._dispatch
         for slot, (_, since_ms) in islice(dispatch.overdue.items(), SEEN_MAX):
             receiver = dispatch.outstanding_at(slot)

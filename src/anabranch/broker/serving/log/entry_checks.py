@@ -79,7 +79,7 @@ ANY_CLASSIC_ENTRY = EntryRules()
 # outside one bucket, or a key outside the stamp or the ring's range, would let two consumers read one key at
 # a time (PIP-486).
 def fault_of(send: Send, rules: EntryRules) -> ChecksumError | NotAllowedError | None:
-    """The error with which an entry is refused; None if it may be stored."""
+    """Return the error with which an entry is refused; None if it may be stored."""
     _, sequence_id, claimed, highest, is_chunk, _, _, _, entry = send
     size = len(entry)
     try:
@@ -120,7 +120,7 @@ def fault_of(send: Send, rules: EntryRules) -> ChecksumError | NotAllowedError |
 
 
 def _unusual_metadata(entry: bytes) -> tuple[bytes, int]:
-    """The metadata and its end in an entry without a checksum; raises the error of any other form."""
+    """Return the metadata and its end in an entry without a checksum; raises the error of any other form."""
     if not checksum_ok(entry):
         raise ChecksumError("the checksum does not match the entry")
     if entry[:2] == ENTRY_METADATA_MAGIC:

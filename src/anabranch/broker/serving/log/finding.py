@@ -32,7 +32,7 @@ class FoundMessage(NamedTuple):
 
 
 def at_index(log: SegmentLog, index: int) -> FoundMessage:
-    """The message with this index; the first stored one if it was removed, the end if it is not stored."""
+    """Return the message at an index; the first stored one if it was removed, the end if it is to come."""
     extent = log.extent
     ordinal = extent.ordinal_of_index(index)
     index = min(max(index, extent.index_of(ordinal)), extent.next_index)
@@ -41,7 +41,7 @@ def at_index(log: SegmentLog, index: int) -> FoundMessage:
 
 
 def after_id(log: SegmentLog, position: Position, batch_index: int) -> FoundMessage:
-    """The message after an id; a batch index of -1 stands for the whole entry."""
+    """Return the message after an id; a batch index of -1 stands for the whole entry."""
     extent = log.extent
     ordinal = extent.ordinal_of(position)
     index = extent.index_of(ordinal)
@@ -52,7 +52,7 @@ def after_id(log: SegmentLog, position: Position, batch_index: int) -> FoundMess
 
 
 def first_unacknowledged(served: ServedLog, subscription: str) -> FoundMessage | None:
-    """The first message that a durable subscription has not acknowledged; None without the subscription."""
+    """Return the first message that a durable subscription did not acknowledge; None if it does not exist."""
     cursor = served.log.cursors.get(subscription)
     if cursor is None:
         return None
@@ -63,7 +63,7 @@ def first_unacknowledged(served: ServedLog, subscription: str) -> FoundMessage |
 
 
 async def at_time(log: SegmentLog, time_ms: int) -> FoundMessage:
-    """The first message that was published at this time or later, or the end.
+    """Return the first message that was published at this time or later, or the end.
 
     The log is searched by the time of storing. An entry is stored after it was published, so entries that
     were stored then but published earlier are passed.

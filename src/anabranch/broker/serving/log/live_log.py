@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from anabranch.broker.serving.context import LogContext, LogHome, SubscriptionContext
+from anabranch.broker.serving.context import LogContext, OpenedStore, SubscriptionContext
 from anabranch.broker.serving.log.passing_log import PassingLog
 from anabranch.broker.serving.log.served_log import ServedLog
 from anabranch.broker.serving.rates.rate_meter import RateMeter
@@ -47,18 +47,18 @@ class LiveLog(ServedLog):
         name: TopicName,
         context: LogContext,
         report_drained: Callable[[TopicName, str, Ranges], None],
-        home: LogHome,
+        store: OpenedStore,
     ) -> None:
         self._passing = PassingLog(str(name), context.clock.wall_ms())
         self._unheard = 0
         """Messages that no subscription was there for, or that subscriptions dropped which are gone."""
-        super().__init__(name, self._passing, context, report_drained, home)
+        super().__init__(name, self._passing, context, report_drained, store)
         self._drops = RateMeter(context.rate_window_s, asyncio.get_running_loop().time(), (0,))
 
     async def subscription(
         self, name: str, *, durable: bool, ordinal: int | None, properties: Mapping[str, str] | None = None
     ) -> Subscription:
-        """The subscription of that name, made if new; it lasts until it is deleted or the topic is unused."""
+        """Return a subscription, made if new; it lasts until it is deleted or the topic is unused."""
         if self.producers.closed is not None:
             raise ServiceNotReadyError(f"{self.name} {self.producers.closed}")
         found = self.subscriptions.get(name)

@@ -34,7 +34,7 @@ ProducerStep = Literal["join", "own", "wait", "fence"]
 def next_step(
     mode: int, *, producers: int, exclusive: bool, waiting: int, foreign: bool = False
 ) -> ProducerStep:
-    """The step that lets a producer with this access mode in; ProducerBusyError or ProducerFencedError.
+    """Return how a producer with this access mode gets in; ProducerBusyError or ProducerFencedError.
 
     `foreign` says that producers of other roles are connected. A role fences only its own producers; those of
     other roles that wait go on waiting.
@@ -63,7 +63,7 @@ class KnownSequences(NamedTuple):
 
 
 def known_sequences(stored: StoredSequences, name: str, principal: str) -> KnownSequences:
-    """The sequence ids of a role's producer; those of other roles under the same name do not count."""
+    """Return the sequence ids of a role's producer; those of other roles under the same name do not count."""
     names = stored_names(name, principal)
     return KnownSequences(highest_of(names, stored.own), Known(stored.inherited, *names))
 
@@ -252,7 +252,7 @@ class LogProducers:
                 raise self._belongs_to_others(producer)
 
     def _is_new(self, producer: ServedProducer) -> bool:
-        """Whether the producer has a role, and its role has stored nothing under its name."""
+        """Return whether the producer has a role, and its role has stored nothing under its name."""
         principal = producer.options.principal
         return bool(principal) and not has_stored(producer.name, principal, self._known_names)
 

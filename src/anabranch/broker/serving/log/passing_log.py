@@ -89,7 +89,7 @@ class PassingLog:
         return ()
 
     def release(self) -> None:
-        """Nothing to do: the log holds no entries."""
+        """Nothing to do: the log has no entries."""
 
     async def flush(self) -> None:
         """Return when everything queued before the call is answered and passed on."""
@@ -100,7 +100,7 @@ class PassingLog:
         raise NotAllowedError(f"{self.name} stores no message, so it has no end; only persistent topics end")
 
     async def trim(self, ordinal: int) -> None:
-        """Nothing to do: the log holds no entries."""
+        """Nothing to do: the log has no entries."""
 
     async def inherit(self, pieces: Pieces) -> None:
         raise NotAllowedError(f"{self.name} stores no message, so it follows no other log")

@@ -66,7 +66,7 @@ class ProducerOptions:
 
 
 class ServedProducer:
-    """A name on a log, held by one connection. The counters only grow."""
+    """A producer of a log, by a name that only its connection uses. The counters only grow."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class ServedProducer:
         return self.link if self.credit is None else self.credit.payer(size)
 
     def _is_inherited(self, entry: bytes, count: int, last: int) -> bool:
-        """Whether earlier segments have stored all of an entry, up to sequence id `last`."""
+        """Return whether earlier segments have stored all of an entry, up to sequence id `last`."""
         # A repeated message may share its entry with others than before, so the first id proves nothing.
         try:
             slot = read_slot(entry) if count == 1 else None
@@ -276,7 +276,7 @@ class ServedProducer:
 
 
 def _fault_of_send(send: Send) -> NotAllowedError | None:
-    """The error for a marker, a transaction or an impossible count; None otherwise."""
+    """Return the error for a marker, a transaction or an impossible count; None otherwise."""
     if send.marker or send.txn_most or send.txn_least:
         return NotAllowedError(f"{'markers' if send.marker else 'transactions'} are not supported")
     if not send.is_chunk and not 0 < send.num_messages <= ENTRY_MESSAGES_MAX:
@@ -285,7 +285,7 @@ def _fault_of_send(send: Send) -> NotAllowedError | None:
 
 
 def _is_last_chunk(entry: bytes) -> bool:
-    """Whether an entry is the last chunk of its message; an unreadable one counts as the last."""
+    """Return whether an entry is the last chunk of its message; an unreadable one counts as the last."""
     try:
         start, end = metadata_span(entry)
         metadata = pb.MessageMetadata.FromString(entry[start:end])

@@ -1,4 +1,4 @@
-"""One log that this broker serves, be it a segment or a classic topic: its producers and subscriptions.
+"""One log that this broker serves, of a segment or a classic topic: its producers and subscriptions.
 
 Sealing happens here. Must not know layouts, controllers or other logs.
 """
@@ -12,7 +12,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from anabranch.broker.dispatch.compaction import COMPACTION
-from anabranch.broker.serving.context import LogContext, LogHome, LogUse, SubscriptionContext
+from anabranch.broker.serving.context import LogContext, LogUse, OpenedStore, SubscriptionContext
 from anabranch.broker.serving.delivery.consumer import ServedConsumer
 from anabranch.broker.serving.log import client_rates
 from anabranch.broker.serving.log.compacting import Compacting
@@ -53,7 +53,7 @@ class LogActivity(NamedTuple):
 
 
 def may_unload(seen: LogActivity, idle_s: float) -> bool:
-    """Whether nothing is lost if the log keeps only its durable state, after `idle_s` without a use."""
+    """Return whether a log may be unloaded, after `idle_s` without a use, without losing anything."""
     if seen.closed or seen.clients or seen.calls or seen.working or seen.troubled:
         return False
     return seen.idle_s >= idle_s
@@ -68,11 +68,11 @@ class ServedLog:
         log: SegmentLog,
         context: LogContext,
         report_drained: Callable[[TopicName, str, Ranges], None],
-        home: LogHome,
+        store: OpenedStore,
     ) -> None:
         self.name = name
         self.partition = -1 if name.partition is None else name.partition
-        self.store = home.store
+        self.store = store.number
         """The store that the log lives in."""
         self.log = log
         now_s = asyncio.get_running_loop().time()
@@ -81,14 +81,14 @@ class ServedLog:
         self.producers = LogProducers(name, log, context)
         self.subscriptions: dict[str, Subscription] = {}
         # Subscriptions must not refer to this object, or an unloaded log would stay in memory for a while.
-        self._compacted = cache(partial(CompactedLog, log, home.storage.get))
+        self._compacted = cache(partial(CompactedLog, log, store.storage.get))
         self._subscription_context = SubscriptionContext(
             log=log,
             partition=self.partition,
             broker=context,
             throttle=self.throttle,
             use=self.use,
-            sides=home.storage,
+            sides=store.storage,
             report_drained=partial(report_drained, name),
             compacted=self._compacted,
         )
@@ -117,7 +117,7 @@ class ServedLog:
     async def subscription(
         self, name: str, *, durable: bool, ordinal: int | None, properties: Mapping[str, str] | None = None
     ) -> Subscription:
-        """The subscription of that name, made at `ordinal` if new; durable when it returns.
+        """Return the subscription of that name, made at `ordinal` if new; durable when it returns.
 
         Raises SubscriptionNotFoundError when it does not exist and `ordinal` is None.
         """
@@ -167,7 +167,7 @@ class ServedLog:
             loop.call_later(RETURN_S + 0.1, self.forget_unused, subscription)
 
     async def unsubscribe(self, name: str) -> None:
-        """Delete a subscription, durably, and disconnect its consumers; an unknown one is fine."""
+        """Delete a subscription durably and disconnect its consumers. Does nothing if there is none."""
         if name == COMPACTION:
             await self.compacting.drop()
             return
@@ -224,7 +224,7 @@ class ServedLog:
             self._unwatch = None
 
     def activity(self, now_s: float) -> LogActivity:
-        """The uses of the log now; a log with clients counts as used just now."""
+        """Return the uses of the log now; a log with clients counts as used just now."""
         clients = self.clients
         if clients:
             self.use.used_s = now_s
@@ -238,7 +238,7 @@ class ServedLog:
         )
 
     def unload(self) -> KeptLog:
-        """Stop serving a log that `may_unload`, for good; returns the state that the disk does not hold.
+        """Stop serving a log that `may_unload`, for good; returns the state that is not on disk.
 
         A caller that kept a reference without a call of `use` is refused, and finds no subscriptions.
         """
@@ -280,7 +280,7 @@ class ServedLog:
         return self.log.extent.next_ordinal - self._found_ordinal
 
     def totals(self) -> tuple[int, int, int, int]:
-        """Messages and bytes in, messages and bytes out, since this broker serves the log."""
+        """Return the messages and bytes in, the messages and bytes out, since this broker serves the log."""
         counters = [subscription.counters for subscription in self.subscriptions.values()]
         return (
             *self.producers.totals,
@@ -298,11 +298,11 @@ class ServedLog:
         return (*troubles_of(self.log), *self.throttle.troubles(), *islice(found, TROUBLES_MAX))
 
     def hottest(self, most: int) -> tuple[HotHash, ...]:
-        """The key hashes that take most of the published load, with their shares and a key of each."""
+        """Return the key hashes that take most of the published load, with their shares and a key of each."""
         return self.producers.traffic.hottest(most)
 
     def traffic(self) -> TrafficSummary:
-        """The published load by key hash."""
+        """Return the published load by key hash."""
         return self.producers.traffic.summary()
 
     def sample(self, now: float) -> None:

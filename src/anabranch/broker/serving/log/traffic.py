@@ -78,7 +78,7 @@ class TrafficMeter:
             self._sketch = None
 
     def hottest(self, most: int) -> tuple[HotHash, ...]:
-        """The heaviest key hashes, the heaviest first; none while too few entries came."""
+        """Return the heaviest key hashes, the heaviest first; none while too few entries came."""
         return () if self._sketch is None else self._sketch.hottest(most)
 
     def summary(self) -> TrafficSummary:

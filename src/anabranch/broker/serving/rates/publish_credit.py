@@ -115,7 +115,7 @@ class PublishCredit:
         self._renew()
 
     def payer(self, size: int) -> PublishingLink:
-        """The credit, or the connection of a client that ignores credit, pays for an entry of this size."""
+        """Return what pays for an entry: the credit, or the connection of a client that ignores credit."""
         if self._reasons:
             self._unpaid_bytes += size
             if self._unpaid_bytes > self._totals.overdraft_bytes:

@@ -115,7 +115,7 @@ class RateGate:
                 self._wait(self._bucket.wait_s(now))
 
     def forget(self, waiter: object) -> None:
-        """Drop a connection or subscription that is gone; an unknown one is fine."""
+        """Drop a connection or subscription that is gone, if it waits."""
         self._waiting.pop(waiter, None)
 
     def change(self, rate: Rate, share: float | None = None) -> None:
@@ -128,7 +128,7 @@ class RateGate:
                 self._wait(NEXT_S)
 
     def take_demand(self) -> float:
-        """The fraction of the whole rate that was used since the last call; infinite if messages waited."""
+        """Return which part of the whole rate was used since the last call; infinite if messages waited."""
         now = self._loop.time()
         elapsed_s, self._asked_s = now - self._asked_s, now
         had_waiters, self._had_waiters = self._had_waiters or bool(self._waiting), False

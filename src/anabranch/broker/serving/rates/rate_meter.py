@@ -36,7 +36,7 @@ class RateMeter:
             del samples[0]
 
     def rates(self, now: float, counters: Sequence[int]) -> tuple[float, ...]:
-        """The growth of each counter since the oldest sample, per second."""
+        """Return the growth of each counter since the oldest sample, per second."""
         began, base = self._samples[0]
         elapsed = max(now - began, self._window_s)
         return tuple((count - before) / elapsed for count, before in zip(counters, base, strict=True))

@@ -31,7 +31,7 @@ class SubscriptionGates:
         self.all: tuple[RateGate, ...] = ()
 
     def must_wait(self, go_on: Callable[[], None]) -> bool:
-        """Whether deliveries have to wait; then `go_on` is called when they may go on."""
+        """Return whether deliveries have to wait; then `go_on` is called when they may go on."""
         for gate in self.all:
             if not gate.is_open:
                 gate.let_wait(go_on, go_on)
@@ -102,7 +102,7 @@ class TopicThrottle:
             gate.stop(payer)
 
     def allowance(self) -> tuple[int | None, int | None]:
-        """Bytes and messages that one producer may have under way, so that it exceeds its rates by little."""
+        """Return the bytes and messages that a producer may have under way without exceeding rates much."""
         found: list[int | None] = []
         for kind in (1, 0):
             rates = [(gate.rate[kind], gate.share / gate.rate.period_s) for gate in self.publish_gates]
@@ -111,7 +111,7 @@ class TopicThrottle:
         return found[0], found[1]
 
     def subscription(self, name: str) -> SubscriptionGates:
-        """The gates of a subscription, shared by its segments; the caller keeps them alive."""
+        """Return the gates of a subscription, shared by its segments; the caller keeps them alive."""
         if self._subscriptions is None:
             self._subscriptions = WeakValueDictionary()
         found = self._subscriptions.get(name)
@@ -156,7 +156,7 @@ class TopicThrottle:
                 gates.own.change(self._now(self._quotas.subscription_dispatch) or gates.own.rate)
 
     def troubles(self) -> list[str]:
-        """The waits for rates of the topic, its subscriptions and its tenant, in words."""
+        """Return the waits for rates of the topic, its subscriptions and its tenant, in words."""
         own = (gates.own for _, gates in self._served())
         gates = (*self.publish_gates, *self._dispatch_gates, *filter(None, own))
         return [gate.trouble for gate in gates if gate.trouble is not None]
@@ -167,7 +167,7 @@ class TopicThrottle:
         return 0 if self._own_publish is None else self._own_publish.waits
 
     def gates(self) -> Iterator[RateGate]:
-        """The gates of the topic and of its subscriptions, without those of the tenant."""
+        """Return the gates of the topic and of its subscriptions, without those of the tenant."""
         yield from filter(None, (self._own_publish, self._own_dispatch))
         yield from filter(None, [gates.own for _, gates in self._served()])
 
@@ -184,7 +184,7 @@ class TopicThrottle:
         gates.all = (*filter(None, (gates.own,)), *self._dispatch_gates)
 
     def _now(self, rate: Rate | None) -> Rate | None:
-        """The rate, with the rate of publishing added if it is relative to it."""
+        """Return the rate, with the rate of publishing added if it is relative to it."""
         if rate is None or not rate.relative:
             return rate
         messages, size = (sum(of_log[at] for of_log in self._published.values()) for at in (0, 1))
@@ -236,7 +236,7 @@ class Throttles:
         self._tenants: dict[str, TenantGates] = {}
 
     def of(self, log: TopicName) -> TopicThrottle:
-        """The throttle of a log's topic; the caller keeps it alive."""
+        """Return the throttle of a log's topic; the caller keeps it alive."""
         name = log.topic if log.is_segment else log
         found = self._topics.get(name)
         if found is None:
@@ -245,13 +245,13 @@ class Throttles:
         return found
 
     def namespace_changed(self, namespace: str) -> None:
-        """Follow the quotas that hold in the namespace now."""
+        """Follow new quotas of the namespace."""
         for topic in list(self._topics.values()):
             if topic.name.namespace_name == namespace:
                 self._apply(topic)
 
     def all_changed(self) -> None:
-        """Follow the quotas that hold now, because the settings of the broker changed."""
+        """Follow the quotas again, because the settings of the broker changed."""
         for topic in list(self._topics.values()):
             self._apply(topic)
 
@@ -277,7 +277,7 @@ class Throttles:
 
 
 def _renewed(gate: G | None, rate: Rate | None, make: Callable[[Rate], G]) -> G | None:
-    """The gate for a rate that may have changed; None without a rate."""
+    """Return the gate for a rate that may have changed; None without a rate."""
     if gate is not None:
         if rate is not None and _kinds(rate) == _kinds(gate.rate):
             gate.change(rate)

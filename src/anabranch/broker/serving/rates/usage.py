@@ -2,7 +2,7 @@
 
 A topic counts a client once, although the client is attached to several of its segments: a name counts as
 often as it is attached to the segment that has it most often. Brokers exchange these counts by name, so that
-this holds over all brokers too.
+this is true over all brokers too.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class TenantUse(msgspec.Struct, frozen=True):
 
 
 def merged(uses: Iterable[TopicUse]) -> TopicUse:
-    """The clients of a topic, from the uses of its segments or of several brokers."""
+    """Return the clients of a topic, from the uses of its segments or of several brokers."""
     producers: Counter[str] = Counter()
     consumers: dict[str, Counter[str]] = {}
     for use in uses:
@@ -85,7 +85,7 @@ def merged(uses: Iterable[TopicUse]) -> TopicUse:
 
 
 def merged_tenant(uses: Iterable[TenantUse]) -> TenantUse:
-    """The clients of a tenant at several brokers."""
+    """Return the clients of a tenant at several brokers."""
     connections = 0
     parts: dict[str, list[TopicUse]] = {}
     for use in uses:
@@ -96,7 +96,7 @@ def merged_tenant(uses: Iterable[TenantUse]) -> TenantUse:
 
 
 def topic_of(log: TopicName) -> TopicName:
-    """The topic that a log counts for: that of a segment, else the log itself, as in Pulsar."""
+    """Return the topic that a log counts for: that of a segment, else the log itself, as in Pulsar."""
     return log.topic if log.is_segment else log
 
 
@@ -136,7 +136,7 @@ class Usage:
         self._add(consumer, _Entry(log, subscription, consumer.name, consumer.link))
 
     def discard(self, client: object) -> None:
-        """Count a producer or consumer no more; an unknown one is fine."""
+        """Stop counting a producer or consumer. Does nothing if it is not counted."""
         entry = self._entries.pop(client, None)
         if entry is None:
             return
@@ -156,7 +156,7 @@ class Usage:
                 del self._logs[tenant], self._links[tenant]
 
     def of_topic(self, log: TopicName) -> TopicUse:
-        """The clients of the topic that the log belongs to."""
+        """Return the clients of the topic that the log belongs to."""
         logs = self._logs.get(log.tenant, {}).get(topic_of(log), {})
         return merged(use.use() for use in logs.values())
 
@@ -170,7 +170,7 @@ class Usage:
         return 0 if use is None else use.consumers.get(subscription, Counter())[name]
 
     def uses(self, tenant: str, link: object) -> bool:
-        """Whether a connection counts for the tenant already."""
+        """Return whether a connection counts for the tenant already."""
         return link in self._links.get(tenant, ())
 
     def _add(self, client: object, entry: _Entry) -> None:

@@ -20,7 +20,7 @@ from anabranch.protocol.outer import deliver_at_ms, head_without, read_outer
 
 
 def _without_unwanted(entry: Entry, wanted: HashRange) -> Entry:
-    """The entry, without its payload if no message in it has a wanted bucket hash.
+    """Return the entry, without its payload if no message in it has a wanted bucket hash.
 
     The reader counts by the claim of such an entry, so one that was stored with another count stays whole.
     """
@@ -54,7 +54,7 @@ class OrderedReading(Reading):
         return [_without_unwanted(entry, wanted) for entry in entries]
 
     def _due(self, entries: Sequence[Entry]) -> Sequence[Entry]:
-        """The entries before the first one whose delivery time has not come."""
+        """Return the entries before the first one whose delivery time has not come."""
         now_ms = self.path.clock.wall_ms()
         for at, entry in enumerate(entries):
             if (due_ms := deliver_at_ms(entry.data)) > now_ms:
@@ -66,15 +66,15 @@ class OrderedReading(Reading):
     def wake_at_ms(self) -> int | None:
         return self._delayed_until_ms
 
-    # The path of every Exclusive and Failover delivery. It keeps nothing for an entry, so a subscription with a
-    # million entries under way costs as much as one with none: acknowledgements are in the cursor, and a
+    # The path of every Exclusive and Failover delivery. It keeps nothing for an entry, so a subscription with
+    # a million entries under way costs as much as one with none: acknowledgements are in the cursor, and a
     # redelivery goes back to the first pending entry.
     #
     # One turn reads one batch and writes all frames at once. `plain` is decided once for the batch: no entry
-    # from here on is acknowledged, in part or whole, and none is compacted, so the loop asks the cursor nothing.
-    # An older broker may have stored an entry with a count that consumers do not find in it; its permits follow
-    # the rule that both ends share (`protocol/claims.py`), or both would count differently from then on. The
-    # loop stops at 256 KiB, because only a write shows whether the connection takes more.
+    # from here on is acknowledged, in part or whole, and none is compacted, so the loop asks the cursor
+    # nothing. An older broker may have stored an entry with a count that consumers do not find in it; its
+    # permits follow the rule that both ends share (`protocol/claims.py`), or both would count differently
+    # from then on. The loop stops at 256 KiB, because only a write shows whether the connection takes more.
     def turn(self) -> bool:
         consumer, self._delayed_until_ms = self.sharing.active, None
         if consumer is None or not consumer.ready:

@@ -66,7 +66,7 @@ class DelayedEntries:
         return self._log.passes
 
     def passed(self, ordinal: int) -> int:
-        """The first ordinal from this one on that may be read now."""
+        """Return the first ordinal from this one on that may be read now."""
         return self._log.passed(ordinal)
 
     def set_aside(self, entry: Entry) -> bool:

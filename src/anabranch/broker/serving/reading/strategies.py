@@ -51,7 +51,7 @@ def make_reading(path: ReadPath, kind: Kind, meta: pb.KeySharedMeta, before: Rea
 
 
 def _is_like(before: Reading, meta: pb.KeySharedMeta) -> bool:
-    """Whether a new first consumer shares by the same rules, so that the lanes stay as they are."""
+    """Return whether a new first consumer shares by the same rules, so that the lanes stay as they are."""
     try:
         before.sharing.check_fits("", meta)
     except (ConsumerBusyError, ConsumerAssignError):

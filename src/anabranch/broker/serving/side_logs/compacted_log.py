@@ -87,7 +87,7 @@ class CompactedLog:
         return self._log.extent.count_of(ordinal)
 
     def _copy_from(self, ordinal: int) -> int | None:
-        """The place of the first kept entry at or after `ordinal`; None if the log has the next entry."""
+        """Return where the first kept entry from `ordinal` on is; None if the log has the next entry."""
         if self.kept is None or ordinal >= self.horizon:
             return None
         extent = self.kept.log.extent
@@ -140,7 +140,7 @@ class CompactedLog:
         return entry.position, last_kept(entry.data, UNCOMPRESSED_BYTES_MAX)
 
     def kept_bits(self, entry: Entry) -> int | None:
-        """The messages of an entry that stayed, as bits; None if all did.
+        """Return the messages of an entry that stayed, as bits; None if all did.
 
         Some clients deliver placeholders, unless an ack set says that they are acknowledged.
         """

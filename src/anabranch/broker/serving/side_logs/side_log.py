@@ -43,7 +43,7 @@ class SideLog:
         self._copied = entry.ordinal + 1
 
     def ordinal(self, original: int) -> int | None:
-        """The copy's own ordinal; None if this side log has no copy."""
+        """Return the copy's own ordinal; None if this side log has no copy."""
         extent = self.log.extent
         index = original - self.first
         if not extent.first_index <= index < extent.next_index:
@@ -62,7 +62,7 @@ class SideLog:
             self.cursor.acknowledge_up_to(self.log.extent.ordinal_of_index(original - self.first))
 
     def pending_originals(self) -> BitMap64:
-        """The originals whose copies are not acknowledged."""
+        """Return the originals whose copies are not acknowledged."""
         extent, acks = self.log.extent, self.cursor.acks
         begin, end = extent.first_ordinal, extent.next_ordinal
         after: Iterable[int] = extent.indexes_after(begin, end)
@@ -71,7 +71,7 @@ class SideLog:
         return BitMap64(after).shift(self.first - 1)
 
     def parts(self) -> Iterator[tuple[int, int]]:
-        """The originals that are acknowledged in part, and the bits of their pending messages."""
+        """Return the originals that are acknowledged in part, and the bits of their pending messages."""
         for at, bits in self.cursor.acks.partly():
             yield from ((one, bits) for one in self._originals(at, at + 1))
 
@@ -79,7 +79,7 @@ class SideLog:
         return [self.first - 1 + after for after in self.log.extent.indexes_after(begin, end)]
 
     def copies_of(self, originals: Sequence[int]) -> list[int]:
-        """The copies of these originals up to the first that this side log does not have."""
+        """Return the copies of these originals up to the first that this side log does not have."""
         found: list[int] = []
         for original in originals:
             at = self.ordinal(original)
@@ -89,7 +89,7 @@ class SideLog:
         return found
 
     async def read(self, copies: Sequence[int], max_bytes: int) -> list[Entry]:
-        """The copies as their originals; DamagedEntriesError, with the original's ordinal, for the first."""
+        """Return the originals of these copies; DamagedEntriesError, with the original's ordinal."""
         try:
             return _restored(await self.log.read_each(copies, max_bytes))
         except DamagedEntriesError as error:
@@ -146,7 +146,7 @@ class CopyBatch:
         self._stored.set()
 
     async def durable(self) -> list[tuple[Entry, int]]:
-        """The entries with the ordinals of their copies, once all are durable; raises the error of one."""
+        """Wait until all copies are durable; returns the entries with the ordinals of their copies."""
         while len(self._places) < len(self._entries):
             if self._error is not None:
                 raise self._error

@@ -110,7 +110,7 @@ class SpilledLog:
         return self._read_sides_cached(dropped, max_bytes)
 
     def _dropped_from(self, ordinal: int, max_entries: int) -> list[int]:
-        """The spilled entries from `ordinal` on that the log has dropped, at most so many."""
+        """Return the spilled entries from `ordinal` on that the log has dropped, at most so many."""
         first, acks = self._log.extent.first_ordinal, self._cursor.acks
         found: list[int] = []
         if self._cursor.sides:

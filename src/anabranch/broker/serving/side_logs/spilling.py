@@ -83,7 +83,7 @@ class Spilling:
             self._broker.spawn(self._spill())
 
     def _retained(self, copied: int = 0) -> Retained:
-        """The entries from the first pending one on, and from `copied` on, that no other cursor keeps."""
+        """Measure the entries from the first pending one and from `copied` on that no other cursor keeps."""
         own, extent = self._cursor.main, self._log.extent
         others = (cursor.acks.mark for cursor in self._log.cursors.values() if cursor is not own)
         end = min([self._read_up_to, *others])
@@ -157,7 +157,7 @@ class Spilling:
         return spill_is_done(self._retained(first), self._limit_bytes)
 
     async def _oldest(self, first: int) -> Sequence[Entry]:
-        """The first pending entries of the log from `first` on."""
+        """Return the first pending entries of the log from `first` on."""
         pending = self._cursor.main.acks.pending_from(first, self._read_up_to, SLICE_ENTRIES)
         if not pending:
             return ()
@@ -165,7 +165,7 @@ class Spilling:
         return await self._log.read_each(pending, SLICE_BYTES) if cached is None else cached
 
     async def _side_for(self, first: Entry, moves: int) -> SideLog | None:
-        """The side log that takes copies now; None if the cursor was moved before it was created."""
+        """Return the side log that takes copies now; None if the cursor was moved before it was created."""
         cursor = self._cursor
         if self._current is None or self._current not in cursor.sides:
             name = side_log_name(TopicName.parse(self._log.name), cursor.name, first.ordinal)

@@ -89,7 +89,7 @@ class SpillingCursor(Cursor):
         return sum(side.pending for side in self.sides)
 
     def is_spilled(self, ordinal: int) -> bool:
-        """Whether an entry is pending, but not in the log."""
+        """Return whether an entry is pending, but not in the log."""
         return bool(self.sides) and ordinal not in self.acks and ordinal in self.main.acks
 
     def acknowledge(self, ordinals: Iterable[int]) -> None:

@@ -157,7 +157,7 @@ class LogAcknowledgements:
             self._cursor.acknowledge_up_to(extent.ordinal_of(Position(position.ledger, position.entry + 1)))
 
     def mark_of(self, error: DamagedEntriesError) -> Entry:
-        """The mark for damaged entries, at the place of the last one."""
+        """Return the mark for damaged entries, at the place of the last one."""
         extent, last = self._extent, error.end - 1
         first_index = extent.index_of(error.first)
         count = extent.index_of(error.end) - first_index
@@ -177,7 +177,7 @@ class LogAcknowledgements:
         counters.damaged_entries += len(lost)
         counters.damaged_messages += messages
         _log.warning(
-            "%s: subscription %s passes %d damaged entries with %s messages at %s: %s",
+            "%s: subscription %s passes damaged entries (%d, with %s messages) at %s: %s",
             self._name,
             self._cursor.name,
             len(lost),
@@ -191,7 +191,7 @@ class LogAcknowledgements:
         return lost
 
     def ordinal(self, message_id: pb.MessageIdData) -> int | None:
-        """The ordinal of the stored entry that an id names; None if no such entry is stored."""
+        """Return the ordinal of the stored entry that an id names; None if no such entry is stored."""
         position = Position(message_id.ledgerId, message_id.entryId)
         ordinal = self._extent.ordinal_of(position)
         if ordinal >= self._extent.next_ordinal or self._extent.position_of(ordinal) != position:
@@ -200,7 +200,7 @@ class LogAcknowledgements:
 
 
 def _pieces(ids: Ids) -> Iterator[Ids]:
-    """The ids of a command in pieces that each take a few milliseconds."""
+    """Return the ids of a command in pieces that each take a few milliseconds."""
     piece: list[pb.MessageIdData] = []
     weight = 0
     for message_id in ids:
@@ -252,7 +252,7 @@ class DurableAnswers:
 
 
 def ack_bits(words: Sequence[int], count: int) -> int:
-    """The pending messages of an entry with `count` messages; NotAllowedError for needless words."""
+    """Return the pending messages of an entry with `count` messages; NotAllowedError for needless words."""
     if 64 * (len(words) - 1) >= count:
         raise NotAllowedError(
             f"an ack set of {len(words)} words is longer than the {count} messages of its entry need"
@@ -261,7 +261,7 @@ def ack_bits(words: Sequence[int], count: int) -> int:
 
 
 def position_from(message_id: pb.MessageIdData) -> Position:
-    """The position of an id on the wire, where -1 looks like 2^64 - 1."""
+    """Return the position of an id on the wire, where -1 looks like 2^64 - 1."""
     ledger, entry = message_id.ledgerId, message_id.entryId
     if ledger >= 2**63:
         return EARLIEST
@@ -269,7 +269,7 @@ def position_from(message_id: pb.MessageIdData) -> Position:
 
 
 def mark_delete(log: SegmentLog, cursor: Cursor) -> Position:
-    """The last entry of the run that is acknowledged from the beginning; entry -1 when there is none."""
+    """Return the last entry before the first that is not acknowledged; entry -1 if there is none."""
     mark, extent = cursor.acks.mark, log.extent
     if mark > extent.first_ordinal:
         return extent.position_of(mark - 1)
@@ -277,7 +277,7 @@ def mark_delete(log: SegmentLog, cursor: Cursor) -> Position:
 
 
 def backlog_messages(log: SegmentLog, cursor: Cursor) -> int:
-    """Messages not acknowledged yet; entries acknowledged out of order count with the average size.
+    """Return how many messages are not acknowledged; entries out of order count with the average size.
 
     Messages that are acknowledged in entries that are not count as far as PARTS_COUNTED_MAX entries tell.
     """

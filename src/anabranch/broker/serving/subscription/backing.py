@@ -35,7 +35,7 @@ class Backing:
             self._spilling = Spilling(spilling, context)
 
     def view(self, *, compacted: bool) -> ReadableLog:
-        """The entries for the next consumers, compacted or not."""
+        """Return the entries for the next consumers, compacted or not."""
         self._is_read = True
         if not compacted or self._compacted is None:
             self.is_compacted, self.places, self.kept_bits = False, self._stored, None
@@ -59,7 +59,7 @@ class Backing:
         return 0 if self._spilling is None else self._spilling.size_bytes
 
     async def ordinal_at_time(self, time_ms: int) -> int:
-        """The first entry for the present consumers that was stored at that time or later."""
+        """Return the first entry for the present consumers that was stored at that time or later."""
         if self.is_compacted and self._compacted is not None:
             return await self._compacted().ordinal_at_time(time_ms)
         return self._stored.ordinal_at_time(time_ms)

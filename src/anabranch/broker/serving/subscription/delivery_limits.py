@@ -26,7 +26,7 @@ class DeliveryLimits:
             self._path.unacked_max = options.unacked_of_all_max
 
     def must_wait(self, go_on: Callable[[], None]) -> bool:
-        """Whether no entry may be delivered now; `go_on` is called when one may."""
+        """Return whether no entry may be delivered now; `go_on` is called when one may."""
         if self._throttle.limits_delivery:
             # Kept here, because the throttle does not keep the gates of a subscription alive.
             self.gates = self._throttle.subscription(self._subscription)

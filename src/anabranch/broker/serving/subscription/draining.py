@@ -86,7 +86,7 @@ class DrainReporter:
         self._machine.cursor_moved()
 
     async def drained(self) -> Ranges:
-        """The drained slots, as far as is known; their acknowledgements are durable when this returns."""
+        """Return the slots that are known to be drained; their acknowledgements are durable then."""
         moves = self._machine.moves
         if self.done:
             found = ALL
@@ -137,7 +137,7 @@ class DrainReporter:
             ordinal = acks.next_pending(ordinal)
 
     async def _read_from(self, ordinal: int) -> list[tuple[int, bytes | None]]:
-        """The next entries; None for a damaged entry, which may belong to any bucket."""
+        """Return the next entries; None for a damaged entry, which may belong to any bucket."""
         try:
             entries = self._log.read_cached(ordinal, READ_ENTRIES, FETCH_BYTES_MAX)
             if entries is None:
@@ -159,7 +159,11 @@ class DrainReporter:
                 if failures == 0:
                     name = self._cursor.name
                     _log.warning(
-                        "%s: drains of %s wait to %s: %s", self._log.name, name, what, in_words(error)
+                        "%s: subscription %s cannot %s, so its drains are not reported yet: %s",
+                        self._log.name,
+                        name,
+                        what,
+                        in_words(error),
                     )
             await asyncio.sleep(RETRIES.delay(failures))
             if moves != self._machine.moves:

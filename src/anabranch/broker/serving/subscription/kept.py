@@ -39,7 +39,7 @@ class KeptLog(NamedTuple):
     """None without limits of rates; a rate that was exceeded stays so."""
 
     def totals(self) -> tuple[int, int, int, int]:
-        """Messages and bytes in, messages and bytes out, since this broker serves the log."""
+        """Return the messages and bytes in, the messages and bytes out, since this broker serves the log."""
         counters = [kept.counters for _, kept in self.subscriptions]
         return (
             self.messages_in,

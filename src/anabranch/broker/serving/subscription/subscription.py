@@ -73,7 +73,7 @@ class Departures:
             self._left.set()
 
     async def wait_until(self, is_free: Callable[[], bool], within_s: float) -> None:
-        """Wait until `is_free` holds, at most this long."""
+        """Wait until `is_free` returns True, at most this long."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 while not is_free():
@@ -83,7 +83,7 @@ class Departures:
 
 
 class Subscription:
-    """Consumers of one type on one cursor. The type holds while a consumer is connected."""
+    """Consumers of one type on one cursor. The type is fixed while a consumer is connected."""
 
     def __init__(
         self,
@@ -141,7 +141,8 @@ class Subscription:
     def troubles(self) -> list[str]:
         """Why entries cannot be read now, and the damaged entries that were passed, in words."""
         passed = self.counters.damaged_entries
-        found = (f"{passed} damaged entries were passed without delivery",) if passed else ()
+        were = "entry was" if passed == 1 else "entries were"
+        found = (f"{passed} damaged {were} passed without delivery",) if passed else ()
         told = *self.reading.explained, *found, *self.backing.troubles
         return [text for text in (self.source.trouble, self.reading.trouble, *told) if text is not None]
 
@@ -204,7 +205,7 @@ class Subscription:
         self.reading.consumers_changed()
 
     def reader_state(self, consumer: ServedConsumer, kind: Kind) -> ReaderState:
-        """The rights of a consumer by the roster; a consumer that never registered reads."""
+        """Return the rights of a consumer by the roster; a consumer that never registered reads."""
         member = consumer.options.member
         if member is None or self._roster is None:
             return "reads"
@@ -235,7 +236,7 @@ class Subscription:
         self._timer.cancel()
 
     def unload(self) -> KeptSubscription:
-        """Stop for good, without consumers and work; returns the state that the cursor does not hold."""
+        """Stop for good, without consumers and work; returns the state that is not in the cursor."""
         self.close_consumers()
         self.source.close()
         self.backing.close()
@@ -349,5 +350,5 @@ class Subscription:
             )
 
     async def drained(self) -> Ranges:
-        """The bucket hashes of a sealed log that have nothing pending, as far as is known; durable."""
+        """Return the bucket hashes of a sealed log that have nothing pending, as far as is known; durable."""
         return await self._drains.drained()

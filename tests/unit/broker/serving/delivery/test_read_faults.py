@@ -143,7 +143,7 @@ async def test_delivery_passes_exactly_the_damaged_entries_and_counts_them(
     shown = stats.subscription_stats(subscription, stats.WHOLE_STATS, 0.0, 60.0)
     assert (shown.damaged_entries, shown.damaged_messages) == (3, 3)
     assert shown.troubles == ["3 damaged entries were passed without delivery"]
-    passed = [line for line in caplog.messages if "passes 1 damaged entries" in line]
+    passed = [line for line in caplog.messages if "passes damaged entries (1, with" in line]
     assert len(passed) == 3
     assert "subscription sub" in passed[1]
     assert "at 1:3" in passed[1]
@@ -194,7 +194,7 @@ async def test_a_sealed_parent_with_a_damaged_end_is_drained_by_passing_it(
         await producer.send(b"child", key="k")
         assert (await consumer.receive(timeout=20)).data == b"child"
         troubles = (await controller.explain())["troubles"]
-    assert troubles == {"segment 0": "subscription s: 1 damaged entries were passed without delivery"}
+    assert troubles == {"segment 0": "subscription s: 1 damaged entry was passed without delivery"}
 
 
 @pytest.mark.parametrize("damaged", [0, 2, COUNT - 1])
