@@ -1,7 +1,7 @@
 """Measure objects: a class together with everything it inherits from classes of the repository.
 
-A reader of an object reads its base classes too, although they may be in other files. Protocols, exceptions and
-classes of other packages are left out: a protocol has no code, and the rest is documented elsewhere.
+A reader of an object reads its base classes too, although they may be in other files. Protocols, exceptions
+and classes of other packages are left out: a protocol has no code, and the rest is documented elsewhere.
 """
 
 from __future__ import annotations
