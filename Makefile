@@ -33,6 +33,7 @@ format: $(STAMP)  ## Format the code and sort its imports
 check: $(STAMP)  ## Lint, types, import rules, determinism, sizes, prose, documents, changes, generated code
 	@echo "==> ruff";           $(BIN)/ruff check . && $(BIN)/ruff format --check --quiet .
 	@echo "==> mypy";           $(BIN)/python tools/snippets.py build/snippets && $(BIN)/mypy src tests examples tools build/snippets
+	@echo "==> pyright";        $(BIN)/pyright
 	@echo "==> import rules";   $(BIN)/lint-imports
 	@echo "==> determinism";    $(BIN)/python tools/check_determinism.py
 	@echo "==> sizes";          $(BIN)/python -m tools.check_size
