@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
 EXCEPTIONS = Path("tools/size_exceptions.txt")
-FOLDERS = ("src", "tests", "examples", "tools")
+FOLDERS = ("src", "simulation", "benchmarks", "tests", "examples", "tools")
 SKIPPED = ("protocol/pb/",)
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
