@@ -30,7 +30,7 @@ from anabranch.admin.client import AdminClient
 from anabranch.admin.models.body import plain
 from anabranch.errors import AnabranchError
 from anabranch.model.names import TopicName
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 
 TOPIC = "topic://public/default/orders"
 NAME = TopicName.parse(TOPIC)

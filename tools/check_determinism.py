@@ -28,7 +28,6 @@ ALLOWED = (
     "supervisor.py",
     "cli/",
     "data/",
-    "bench/",
     "spark/",
     "testing/",
     "admin/client/http_client.py",

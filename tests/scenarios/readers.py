@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from anabranch import AsyncClient, Backoff, Checkpoint, DeadLetter, Message
 from anabranch.errors import AlreadyClosedError
-from anabranch.testing.simprocess import SimProcess
+from simulation.world.process import SimProcess
 
 TOPIC_NAME = "topic://public/default/orders"
 DEAD_LETTERS = "topic://public/default/orders-dead"

@@ -16,10 +16,10 @@ from anabranch.config.broker import BrokerConfig
 from anabranch.errors import AnabranchError
 from anabranch.model.names import TopicName
 from anabranch.model.policy import AutoScalePolicy
-from anabranch.testing.cluster import Cluster, Death
-from anabranch.testing.judges.wiretap import WireTap
-from anabranch.testing.simloop import SimLoop
-from anabranch.testing.simprocess import SimProcess
+from simulation.cluster.cluster import Cluster, Death
+from simulation.judges.wiretap import WireTap
+from simulation.world.loop import SimLoop
+from simulation.world.process import SimProcess
 from tests.scenarios import readers
 from tests.scenarios.readers import Open, ScriptReader
 from tests.scenarios.trace import Trace
