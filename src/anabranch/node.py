@@ -19,7 +19,7 @@ from anabranch.admin.logs import serve_logs
 from anabranch.aio import new_event_loop
 from anabranch.attending import Worker, attend, endpoint_of, stop_on_signals
 from anabranch.broker.broker import Broker
-from anabranch.broker.cluster.environment import BrokerEnvironment
+from anabranch.broker.environment import BrokerEnvironment
 from anabranch.clock import SystemClock
 from anabranch.config.broker import BrokerConfig
 from anabranch.data.directory import METADATA_FILE, STORES, open_data

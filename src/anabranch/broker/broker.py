@@ -25,8 +25,7 @@ from anabranch.broker.cluster.cluster_secret import ClusterSecret
 from anabranch.broker.cluster.directory import Directory
 from anabranch.broker.cluster.drain_events import DrainEvents, DrainMessenger
 from anabranch.broker.cluster.endpoint import Endpoint
-from anabranch.broker.cluster.environment import BrokerEnvironment
-from anabranch.broker.cluster.local_segments import LocalSegments
+from anabranch.broker.cluster.owners import TopicOwners
 from anabranch.broker.cluster.ownership import Ownership, OwnershipOptions
 from anabranch.broker.cluster.peers import Peers, Target
 from anabranch.broker.cluster.quota_guard import QuotaGuard
@@ -34,33 +33,31 @@ from anabranch.broker.cluster.remote_calls import Port
 from anabranch.broker.cluster.routing import (
     LEADER,
     LEADER_TARGET,
-    SEGMENTS,
-    SEGMENTS_TARGET,
     BrokerLeaders,
     BrokerRouter,
     PlaceRouter,
 )
 from anabranch.broker.cluster.unled_topics import UnledTopics
+from anabranch.broker.engine.embedded import EngineParts
+from anabranch.broker.engine.local_segments import LocalSegments
+from anabranch.broker.environment import BrokerEnvironment
 from anabranch.broker.serving.context import LogContext, Spawn, SubscriptionLimits
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.expiry import Expiry
-from anabranch.broker.wire.handlers import HANDLERS, HANDLERS_WITHOUT_LOGS
-from anabranch.broker.wire.handlers.lookup import owner_of
+from anabranch.broker.wire.handlers import handlers_for
 from anabranch.broker.wire.handshake import Handshake
-from anabranch.broker.wire.liveness import CONTROL_FEATURES, FEATURES, ListeningMachine
+from anabranch.broker.wire.liveness import ListeningMachine
 from anabranch.broker.wire.publish_room import PublishRoom
 from anabranch.broker.wire.revocation import Revocation
 from anabranch.broker.wire.services import Services
 from anabranch.config.broker import BrokerConfig
-from anabranch.controller.ports.segments import Segments
 from anabranch.controller.service import ControllerService
 from anabranch.controller.topic.controller import TopicController
-from anabranch.controller.topic.leadership import ControllerContext, ControllerSettings, has_right
+from anabranch.controller.topic.leadership import ControllerContext, ControllerSettings
 from anabranch.errors import AnabranchError, PersistenceError
 from anabranch.metadata.broker_record import BrokerRecord
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import TopicName
-from anabranch.protocol.connection import CONTROL_VERSION
 from anabranch.transport.door import Listener
 from anabranch.transport.fair_pump import FairPump, SharedLimits
 from anabranch.transport.pump import Pump
@@ -98,7 +95,7 @@ class Broker:
         self.clock, self.timings, self.gate = environment.clock, environment.timings, environment.gate
         self._endpoint, self.url, self.http_url = endpoint, endpoint.url, endpoint.http_url
         self._servers: Sequence[Listener] = ()
-        self._tasks, self.data_plane = TaskRegistry(), environment.data_plane
+        self._tasks = TaskRegistry()
         self._unwatch: Callable[[], None] = lambda: None
         drains, context = DrainEvents(), self._log_context(environment)
         self.logs = ServedLogs(self.stores, context, drains.report)
@@ -109,12 +106,17 @@ class Broker:
         self.quotas = self._make_quotas(context)
         served, book = self.directory.served, self.quotas.book
         self.classic = ClassicTopics(self.logs, self.records, self.clock, served, book)
-        self.controllers = self._make_controllers(environment)
-        drains.otherwise = DrainMessenger(self._tasks, self.controllers.controller).send
         self.record = endpoint.record(id)
         lease = BrokerLease(self.directory, environment.store, self.record)
+        self.owners = TopicOwners(self.records, self.classic, self.directory)
+        self.engine = environment.engine(
+            EngineParts(self.records, self.logs, self.segments, self.classic, self.owners, lease, self.serve)
+        )
+        self.controllers = self._make_controllers(environment)
+        drains.otherwise = DrainMessenger(self._tasks, self.controllers.controller).send
         self._ownership = self._make_ownership(lease, environment)
         self._services = self._make_services(lease, environment)
+        self._handlers = handlers_for(self.engine.traits)
 
     def _make_quotas(self, context: LogContext) -> QuotaGuard:
         book = QuotaBook(self.config, self.records, context.throttles, self.clock.wall_ms)
@@ -125,30 +127,27 @@ class Broker:
         return ControllerService(
             ControllerContext(
                 topics=self.records,
-                segments=self._routed_segments() if self.data_plane is None else self.data_plane.segments,
+                segments=self.engine.segments,
                 clock=environment.clock,
                 rng=environment.rng,
                 settings=ControllerSettings.from_config(self.config),
                 failpoints=environment.failpoints,
                 stores=self.directory.served,
-                is_sound=self.logs.is_sound if self.data_plane is None else lambda place: True,
+                is_sound=self.engine.is_sound,
                 admit_subscription=self.quotas.admit_subscription,
-                check_right=has_right if self.data_plane is None else self.data_plane.check_right,
+                check_right=self.engine.check_right,
             ),
             BrokerLeaders(self.id, self.directory, self._peers, self.stores.is_open),
         )
 
-    def _routed_segments(self) -> Segments:
-        # Drain events reach the broker that leads the topic without a call to the owner.
-        return self.serve(SEGMENTS_TARGET, SEGMENTS, self.segments, on_drained=self.segments.on_drained)
-
     def _make_ownership(self, lease: BrokerLease, environment: BrokerEnvironment) -> Ownership:
+        fixed = self.engine.traits.fixed_workers
         options = OwnershipOptions(
             opened=self.controllers.store_opened,
             closing=self._leave_store,
             workers=self.config.workers,
-            patience_s=self.config.lease_s if self.data_plane is None else 0.0,
-            unexpected=self.data_plane is not None,
+            patience_s=self.config.lease_s if fixed else 0.0,
+            unexpected=not fixed,
         )
         return Ownership(lease, self.directory, environment.store, self.stores, options)
 
@@ -163,6 +162,8 @@ class Broker:
             controllers=self.controllers,
             schemas=self.schemas,
             directory=self.directory,
+            owners=self.owners,
+            engine=self.engine,
             lease=lease,
             secret=self.secret,
             gate=self.gate,
@@ -172,7 +173,6 @@ class Broker:
             authorizer=self.authorizer,
             revocation=Revocation(self.authorizer, self.connections, self._tasks, self.gate.audit),
             targets=self._targets,
-            data_plane=self.data_plane,
         )
 
     async def start(self) -> None:
@@ -242,7 +242,7 @@ class Broker:
 
     async def owner_of(self, name: TopicName) -> BrokerRecord | None:
         """The broker that serves or leads a topic; None when any broker will do."""
-        return await owner_of(self._services, name)
+        return await self.owners.owner_of(name)
 
     async def _local_leader(self, name: str) -> TopicController:
         return await self.controllers.lead(TopicName.parse(name))
@@ -268,17 +268,16 @@ class Broker:
 
     def _make_pump(self) -> Pump:
         loop = asyncio.get_running_loop()
+        traits = self.engine.traits
         machine = ListeningMachine(
             now=loop.time(),
             keep_alive_s=self.config.keep_alive_s,
             handshake_s=self.config.handshake_timeout_s,
             max_message_bytes=self._message_bytes_max,
-            features=FEATURES if self.data_plane is None else CONTROL_FEATURES,
+            features=traits.features,
         )
-        if self.data_plane is not None:
-            machine.version = CONTROL_VERSION
-        handlers = HANDLERS if self.data_plane is None else HANDLERS_WITHOUT_LOGS
-        connection = ServerConnection(self._services, handlers, self.connections)
+        machine.version = traits.server_version
+        connection = ServerConnection(self._services, self._handlers, self.connections)
         return FairPump(machine, Handshake(connection), self.limits)
 
     def _log_context(self, environment: BrokerEnvironment) -> LogContext:

@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 from anabranch.aio import new_event_loop
 from anabranch.broker.broker import Broker
 from anabranch.broker.cluster.endpoint import Endpoint
-from anabranch.broker.cluster.environment import BrokerEnvironment
+from anabranch.broker.environment import BrokerEnvironment
 from anabranch.clock import SystemClock
 from anabranch.config.files import load_config
 from anabranch.errors import InvalidConfigurationError
