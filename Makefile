@@ -35,7 +35,7 @@ check: $(STAMP)  ## Lint, types, import rules, determinism, sizes, prose, docume
 	@echo "==> mypy";           $(BIN)/python tools/snippets.py build/snippets && $(BIN)/mypy src tests examples tools build/snippets
 	@echo "==> import rules";   $(BIN)/lint-imports
 	@echo "==> determinism";    $(BIN)/python tools/check_determinism.py
-	@echo "==> sizes";          $(BIN)/python tools/check_size.py
+	@echo "==> sizes";          $(BIN)/python -m tools.check_size
 	@echo "==> prose";          $(BIN)/python tools/check_prose.py
 	@echo "==> tests";          $(BIN)/python tools/check_tests.py
 	@echo "==> documents";      $(BIN)/python tools/check_docs.py
