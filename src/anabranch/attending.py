@@ -94,7 +94,7 @@ async def _tidy(broker: Broker) -> None:
     collected = 0
     while True:
         await asyncio.sleep(TIDY_S)
-        broker.secret.refresh()
+        broker.links.secret.refresh()
         if broker.logs.dropped >= collected + TIDY_LOGS:
             collected = broker.logs.dropped
             gc.collect()
