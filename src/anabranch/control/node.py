@@ -20,7 +20,6 @@ from typing import NamedTuple
 
 from anabranch.admin.logs import serve_logs
 from anabranch.aio import TaskRegistry, new_event_loop
-from anabranch.attending import Worker, attend, endpoint_of, stop_on_signals
 from anabranch.broker.broker import Broker
 from anabranch.broker.cluster.endpoint import Endpoint
 from anabranch.broker.environment import BrokerEnvironment
@@ -41,12 +40,13 @@ from anabranch.control.topic_marks import NewTopics
 from anabranch.credentials.authentication import Authentication
 from anabranch.errors import InvalidServiceUrlError, MetadataError
 from anabranch.failpoints import NoFailpoints
-from anabranch.listening import Listeners, bind
 from anabranch.metadata.store import MetadataStore
 from anabranch.metadata.topics import TopicStore
-from anabranch.node import set_up_logging
 from anabranch.security.configured import make_audit, make_gate
 from anabranch.security.tls import BrokerTls
+from anabranch.server.attending import Worker, attend, endpoint_of, stop_on_signals
+from anabranch.server.listening import Listeners, bind
+from anabranch.server.node import set_up_logging
 
 _logger = logging.getLogger(__name__)
 

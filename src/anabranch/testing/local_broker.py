@@ -21,9 +21,9 @@ from anabranch.clock import SystemClock
 from anabranch.config.files import load_config
 from anabranch.errors import InvalidConfigurationError
 from anabranch.failpoints import NoFailpoints
-from anabranch.listening import listen
 from anabranch.metadata.memory import MemoryStore, MemoryTree
 from anabranch.model.names import TopicName
+from anabranch.server.listening import listen
 from anabranch.testing.sim_secrets import SimSecrets
 from anabranch.testing.slow_keys import HoldingStorage, SlowKey, SlowKeys
 from anabranch.transport.accepting import Acceptor
