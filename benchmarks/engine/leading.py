@@ -22,12 +22,12 @@ from typing import Final
 from anabranch.aio import TaskRegistry
 from anabranch.broker.broker import Broker
 from anabranch.broker.cluster.endpoint import Endpoint
-from anabranch.broker.cluster.environment import BrokerEnvironment
+from anabranch.broker.environment import BrokerEnvironment
 from anabranch.clock import SystemClock
 from anabranch.config.broker import BrokerConfig
-from anabranch.control.data_plane import PulsarDataPlane
 from anabranch.control.drain_polls import DrainPolls
 from anabranch.control.homes import HomeLock
+from anabranch.control.pulsar_engine import PulsarEngine
 from anabranch.control.pulsar_segments import PulsarSegments
 from anabranch.failpoints import NoFailpoints
 from anabranch.metadata.memory import MemoryStore, MemoryTree
@@ -75,7 +75,7 @@ class SimControl:
             rng,
             NoFailpoints(),
             SeededSecrets(rng),
-            data_plane=PulsarDataPlane(pulsar, segments, self._tasks),
+            engine=lambda parts: PulsarEngine(pulsar, segments, self._tasks),
         )
         endpoint = Endpoint("pulsar://control:6650", "http://control:8080", _nowhere)
         self.broker = Broker(BrokerConfig(auto_scale_interval_s=3600.0), environment, endpoint)

@@ -15,7 +15,7 @@ from typing import TypeVar
 from anabranch.aio import mark_retrieved
 from anabranch.broker.broker import Broker
 from anabranch.broker.cluster.endpoint import Endpoint
-from anabranch.broker.cluster.environment import BrokerEnvironment
+from anabranch.broker.environment import BrokerEnvironment
 from anabranch.client.bulk.bulk_client import BulkClient
 from anabranch.config.broker import BrokerConfig
 from anabranch.controller.ports.leader import TopicLeader

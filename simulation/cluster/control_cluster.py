@@ -17,7 +17,7 @@ from typing import TypeVar
 from anabranch.aio import TaskRegistry, mark_retrieved
 from anabranch.broker.broker import Broker
 from anabranch.broker.cluster.endpoint import Endpoint
-from anabranch.broker.cluster.environment import BrokerEnvironment
+from anabranch.broker.environment import BrokerEnvironment
 from anabranch.config.broker import BrokerConfig
 from anabranch.control.homes import HomeLock
 from anabranch.control.lease import SessionLease
@@ -199,7 +199,7 @@ class ControlCluster(Cluster):
             self.loop.random(f"{host.name} {life}"),
             ControlFailpoints(self, process),
             self.secrets,
-            data_plane=parts.data_plane,
+            engine=lambda made: parts.engine,
         )
         config = replace(self.config, host=host.name, port=PORT)
         broker = Broker(config, environment, self._endpoint(host, listen), id=host.number)

@@ -13,7 +13,7 @@ from typing import Any
 from anabranch import AsyncClient, AsyncProducer, AsyncStreamConsumer, Checkpoint, Message
 from anabranch.broker.broker import Broker
 from anabranch.broker.cluster.endpoint import Accept, Endpoint
-from anabranch.broker.cluster.environment import BrokerEnvironment
+from anabranch.broker.environment import BrokerEnvironment
 from anabranch.client.bulk.bulk_client import BulkClient
 from anabranch.client.bulk.segment_reader import RawEntry, SegmentReader
 from anabranch.config.broker import BrokerConfig

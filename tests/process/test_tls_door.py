@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from anabranch.config.tls import TlsConfig
-from anabranch.listening import listen
 from anabranch.security.tls import server_context
+from anabranch.server.listening import listen
 from anabranch.transport.accepting import Acceptor, TlsHandshake
 from anabranch.transport.door import Door
 from anabranch.transport.tls import ClientTls

@@ -13,9 +13,9 @@ import pytest
 
 from anabranch.aio import Backoff
 from anabranch.broker.catalog import idle_logs
-from anabranch.broker.cluster.local_segments import LocalSegments
 from anabranch.broker.dispatch.keyed import KeyedDispatch
 from anabranch.broker.dispatch.receivers import Receiver
+from anabranch.broker.engine.local_segments import LocalSegments
 from anabranch.broker.serving import entry_checks, log_reader
 from anabranch.broker.serving.acknowledging import LogAcknowledgements
 from anabranch.broker.serving.kept import KeptLog

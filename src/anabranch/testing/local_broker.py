@@ -16,14 +16,14 @@ from typing import Any, Self, TypeVar
 from anabranch.aio import new_event_loop
 from anabranch.broker.broker import Broker
 from anabranch.broker.cluster.endpoint import Endpoint
-from anabranch.broker.cluster.environment import BrokerEnvironment
+from anabranch.broker.environment import BrokerEnvironment
 from anabranch.clock import SystemClock
 from anabranch.config.files import load_config
 from anabranch.errors import InvalidConfigurationError
 from anabranch.failpoints import NoFailpoints
-from anabranch.listening import listen
 from anabranch.metadata.memory import MemoryStore, MemoryTree
 from anabranch.model.names import TopicName
+from anabranch.server.listening import listen
 from anabranch.testing.seeded_secrets import SeededSecrets
 from anabranch.testing.slow_keys import HoldingStorage, SlowKey, SlowKeys
 from anabranch.transport.accepting import Acceptor

@@ -227,7 +227,7 @@ async def test_brokers_go_on_after_a_rotation(brokers: Brokers) -> None:
     assert links
     brokers.secrets.secrets = dataclasses.replace(brokers.secrets.secrets, current=NEW)
     for broker in brokers.living.values():
-        broker.secret.refresh()
+        broker.links.secret.refresh()
     await asyncio.sleep(0.1)
     assert all(link.ended for link in links)
     await split_at_each()

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from anabranch import node, supervisor
 from anabranch.config.broker import BrokerConfig
 from anabranch.errors import ConflictError, InvalidConfigurationError, MissingDataError
-from anabranch.node import cache_of_each_store, check_files, prepare_metadata
+from anabranch.server import node, supervisor
+from anabranch.server.node import cache_of_each_store, check_files, prepare_metadata
 
 
 @pytest.mark.parametrize(("workers", "found", "expected"), [(1, 0, 64), (4, 0, 16), (1, 8, 8), (4, 2, 16)])
@@ -61,7 +61,7 @@ CRYPTOGRAPHY = ("jwt", "cryptography", "bcrypt", "anabranch.security.outside")
 
 def test_a_broker_without_security_imports_no_cryptography(tmp_path: Path) -> None:
     code = (
-        "import sys; from anabranch import node; from anabranch.config.broker import BrokerConfig; "
+        "import sys; from anabranch.server import node; from anabranch.config.broker import BrokerConfig; "
         "node.check_files(BrokerConfig(data=sys.argv[1])); "
         f"print([name for name in {CRYPTOGRAPHY!r} if name in sys.modules])"
     )

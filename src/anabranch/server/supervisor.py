@@ -19,12 +19,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from anabranch import node
-from anabranch.attending import Worker
 from anabranch.config.broker import BrokerConfig
 from anabranch.data.directory import open_data
 from anabranch.errors import AnabranchError
-from anabranch.listening import Listeners, bind_workers
+from anabranch.server import node
+from anabranch.server.attending import Worker
+from anabranch.server.listening import Listeners, bind_workers
 
 log = logging.getLogger(__name__)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from anabranch.broker.catalog.stores import StorageOf
-from anabranch.broker.cluster.data_plane import DataPlane
+from anabranch.broker.engine.embedded import EmbeddedEngine, EngineParts
+from anabranch.broker.engine.port import Engine
 from anabranch.clock import Clock
 from anabranch.failpoints import Failpoints
 from anabranch.metadata.store import MetadataStore
@@ -17,7 +19,7 @@ from anabranch.timings import Timings
 
 @dataclass(frozen=True, slots=True)
 class BrokerEnvironment:
-    """Storage, metadata, time, randomness, injected faults, secrets and the gate of callers."""
+    """Storage, metadata, time, randomness, injected faults, secrets, the gate of callers and the engine."""
 
     storage_of: StorageOf
     store: MetadataStore
@@ -29,5 +31,5 @@ class BrokerEnvironment:
     gate: Gate = field(default_factory=Gate)
     ordered_delays: bool = False
     """Whether Exclusive and Failover wait for delivery times too, for tests with slow keys."""
-    data_plane: DataPlane | None = None
-    """Holds the messages of all segments, if this broker has no logs of its own."""
+    engine: Callable[[EngineParts], Engine] = EmbeddedEngine
+    """Makes the engine that holds the messages of all segments."""

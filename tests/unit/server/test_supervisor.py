@@ -7,8 +7,8 @@ import signal
 import socket
 
 from anabranch.config.broker import BrokerConfig
-from anabranch.listening import Listeners
-from anabranch.supervisor import Supervisor, WorkerProcess
+from anabranch.server.listening import Listeners
+from anabranch.server.supervisor import Supervisor, WorkerProcess
 
 
 def test_a_signal_between_the_end_of_a_worker_and_its_reaping_stops_the_supervisor() -> None:

@@ -20,8 +20,8 @@ from typing import Any
 from anabranch.broker.broker import Broker
 from anabranch.broker.cluster.endpoint import Endpoint, PeerTls
 from anabranch.config.broker import BrokerConfig
-from anabranch.listening import OPTIONS, Listeners
 from anabranch.security.tls import BrokerTls
+from anabranch.server.listening import OPTIONS, Listeners
 from anabranch.transport.accepting import Acceptor, TlsHandshake
 from anabranch.transport.door import Door
 from anabranch.transport.pump import Pump
@@ -94,7 +94,7 @@ async def _tidy(broker: Broker) -> None:
     collected = 0
     while True:
         await asyncio.sleep(TIDY_S)
-        broker.secret.refresh()
+        broker.links.secret.refresh()
         if broker.logs.dropped >= collected + TIDY_LOGS:
             collected = broker.logs.dropped
             gc.collect()

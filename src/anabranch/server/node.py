@@ -17,9 +17,8 @@ from pathlib import Path
 from anabranch import descriptors, locks
 from anabranch.admin.logs import serve_logs
 from anabranch.aio import new_event_loop
-from anabranch.attending import Worker, attend, endpoint_of, stop_on_signals
 from anabranch.broker.broker import Broker
-from anabranch.broker.cluster.environment import BrokerEnvironment
+from anabranch.broker.environment import BrokerEnvironment
 from anabranch.clock import SystemClock
 from anabranch.config.broker import BrokerConfig
 from anabranch.data.directory import METADATA_FILE, STORES, open_data
@@ -27,13 +26,14 @@ from anabranch.failpoints import Failpoints, NoFailpoints, ProcessFailpoints
 from anabranch.ledger.file_storage import FileStorage
 from anabranch.ledger.limits import StorageLimits
 from anabranch.ledger.os_disk import LOCK_FILE, OsDisk
-from anabranch.listening import bind
 from anabranch.metadata import sqlite_check
 from anabranch.metadata.metadata_reserve import MetadataReserve
 from anabranch.metadata.sqlite import SqliteStore
 from anabranch.security.configured import make_audit, make_gate
 from anabranch.security.peer_secret_file import PeerSecretFile
 from anabranch.security.tls import BrokerTls, peer_context, server_context
+from anabranch.server.attending import Worker, attend, endpoint_of, stop_on_signals
+from anabranch.server.listening import bind
 from anabranch.timings import Timings
 
 log = logging.getLogger(__name__)

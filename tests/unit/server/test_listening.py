@@ -7,7 +7,7 @@ import pytest
 from anabranch.config.broker import BrokerConfig
 from anabranch.config.files import load_config
 from anabranch.errors import InvalidConfigurationError
-from anabranch.listening import own_ports
+from anabranch.server.listening import own_ports
 
 
 @pytest.mark.parametrize(
