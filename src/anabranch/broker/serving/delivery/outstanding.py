@@ -10,24 +10,12 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 
 from anabranch.broker.serving.delivery.consumer import ServedConsumer
-from anabranch.broker.serving.delivery.read_path import WRITE_BYTES, ReadPath
+from anabranch.broker.serving.delivery.read_path import WRITE_BYTES, Outgoing, ReadPath
 from anabranch.ledger.storage import Entry
 from anabranch.protocol.hot_frames import encode_delivery
 
 SLICE_ENTRIES = 1000
 """Entries that come back, or whose delivery time has come, which are taken in one turn."""
-
-
-class _Outgoing:
-    """Frames collected for one consumer during a turn."""
-
-    __slots__ = ("buffers", "entries", "messages", "size")
-
-    def __init__(self) -> None:
-        self.buffers: list[bytes] = []
-        self.entries = 0
-        self.messages = 0
-        self.size = 0
 
 
 class OutstandingEntries:
@@ -46,7 +34,7 @@ class OutstandingEntries:
         self.blocked = False
         """Whether too many messages are unacknowledged over all consumers."""
         self._redeliveries: dict[int, int] = {}
-        self._frames: dict[ServedConsumer, _Outgoing] = {}
+        self._frames: dict[ServedConsumer, Outgoing] = {}
 
     def limit_changed(self) -> None:
         """Follow another `unacked_max` of the path."""
@@ -136,7 +124,7 @@ class OutstandingEntries:
         (ledger, number), ordinal, index, count, timestamp, data = entry
         outgoing = self._frames.get(consumer)
         if outgoing is None:
-            outgoing = self._frames[consumer] = _Outgoing()
+            outgoing = self._frames[consumer] = Outgoing()
         stamp = (timestamp, index + count - 1) if consumer.link.wants_entry_metadata else None
         times = self._redeliveries.get(ordinal, 0) if self._redeliveries else 0
         outgoing.buffers += encode_delivery(
@@ -157,5 +145,5 @@ class OutstandingEntries:
     def flush(self) -> None:
         """Write the frames that were collected in this turn."""
         for consumer, outgoing in self._frames.items():
-            self._path.write(consumer, outgoing.buffers, outgoing.entries, outgoing.messages, outgoing.size)
+            self._path.send(consumer, outgoing)
         self._frames.clear()

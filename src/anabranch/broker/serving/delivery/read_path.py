@@ -19,6 +19,18 @@ WRITE_BYTES = 256 * 2**10
 """Bytes written to a consumer before its connection is asked again whether it takes more."""
 
 
+class Outgoing:
+    """Frames collected for one consumer during a turn."""
+
+    __slots__ = ("buffers", "entries", "messages", "size")
+
+    def __init__(self) -> None:
+        self.buffers: list[bytes] = []
+        self.entries = 0
+        self.messages = 0
+        self.size = 0
+
+
 @dataclass(slots=True)
 class ReadPath:
     """Shared by a strategy and its parts; the next strategy of the subscription takes it over."""
@@ -60,3 +72,7 @@ class ReadPath:
         counters = self.counters
         counters.messages_out += messages
         counters.bytes_out += size
+
+    def send(self, consumer: ServedConsumer, outgoing: Outgoing) -> None:
+        """Write the frames that were collected for a consumer."""
+        self.write(consumer, outgoing.buffers, outgoing.entries, outgoing.messages, outgoing.size)

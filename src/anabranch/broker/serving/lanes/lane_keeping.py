@@ -24,7 +24,7 @@ SCAN_ENTRIES = 500
 
 
 class LaneKeeper:
-    """The note of one keyed subscription."""
+    """Writes the note of one keyed subscription, and restores lanes from it."""
 
     def __init__(self, path: ReadPath, dispatch: KeyedDispatch, boundaries: tuple[int, ...] | None) -> None:
         self._path = path

@@ -22,7 +22,7 @@ TOLD_MAX = 3
 
 
 class Relieving:
-    """Lies between the selector of a subscription and its dispatch."""
+    """Stands between the selector of a subscription and its dispatch, and moves slots."""
 
     def __init__(self, path: ReadPath, dispatch: KeyedDispatch) -> None:
         self._path = path

@@ -1,7 +1,7 @@
 """The rates of single producers, consumers and subscriptions, from their counters.
 
 A meter is made when its counters have grown, so an idle client has none. A log samples its clients when it
-samples itself; nothing is done for a message.
+samples itself; messages cost nothing.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ _parse_metadata = pb.MessageMetadata.FromString
 
 @dataclass(frozen=True, slots=True)
 class EntryRules:
-    """The log that the entries of one producer have to fit."""
+    """The rules that the entries of one producer have to fit, given by its log."""
 
     splits: tuple[int, ...] = ()
     """Bucket boundaries of the segment; an entry must lie within one bucket."""

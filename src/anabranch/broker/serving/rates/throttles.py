@@ -1,6 +1,6 @@
 """The gates of all topics, subscriptions and tenants of one broker, made and changed as policies say.
 
-A topic without limits has no gates, and asking for them is all that it costs.
+A topic without limits has no gates, so it pays only for looking.
 """
 
 from __future__ import annotations

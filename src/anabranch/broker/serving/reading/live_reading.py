@@ -1,4 +1,4 @@
-"""How the subscriptions of a live topic choose the consumer of an entry: now, or never.
+"""Delivery to the subscriptions of a live topic: an entry goes out at once, or never.
 
 An entry goes to a consumer that has permits and whose connection takes more bytes. Otherwise it is dropped
 and counted. No entry waits, and none is delivered twice.
@@ -7,10 +7,9 @@ and counted. No entry waits, and none is delivered twice.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
 from anabranch.broker.serving.delivery.consumer import ServedConsumer
-from anabranch.broker.serving.delivery.read_path import WRITE_BYTES, ReadPath
+from anabranch.broker.serving.delivery.read_path import WRITE_BYTES, Outgoing, ReadPath
 from anabranch.broker.serving.delivery.retries import AT_ONCE, Retry
 from anabranch.broker.serving.reading.reading import Reading
 from anabranch.broker.serving.reading.sharing import ByKey, InTurn, OneActive
@@ -20,16 +19,6 @@ from anabranch.ledger.storage import Entry
 from anabranch.protocol.claims import permits_for
 from anabranch.protocol.hot_frames import encode_delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
-
-
-@dataclass(slots=True)
-class _Parcel:
-    """The deliveries of one turn for one consumer."""
-
-    buffers: list[bytes] = field(default_factory=list)
-    entries: int = 0
-    messages: int = 0
-    size_bytes: int = 0
 
 
 class LiveReading(Reading):
@@ -43,39 +32,36 @@ class LiveReading(Reading):
 
     def pass_on(self, entries: Sequence[Entry], ledger: int) -> None:
         """Deliver each entry to its consumer, or count it as dropped."""
-        parcels: dict[ServedConsumer, _Parcel] = {}
+        frames: dict[ServedConsumer, Outgoing] = {}
         for entry in entries:
             consumer = self.sharing.receiver_of(entry)
             if not isinstance(consumer, ServedConsumer) or not consumer.ready:
                 self.path.counters.messages_dropped += entry.count
                 continue
-            parcel = parcels.setdefault(consumer, _Parcel())
-            self._pack(parcel, consumer, entry, ledger)
-            if parcel.size_bytes >= WRITE_BYTES:
+            outgoing = frames.setdefault(consumer, Outgoing())
+            self._pack(outgoing, consumer, entry, ledger)
+            if outgoing.size >= WRITE_BYTES:
                 # Ask the connection again whether it takes more bytes before the next entry.
-                self._hand_over(consumer, parcels.pop(consumer))
-        for consumer, parcel in parcels.items():
-            self._hand_over(consumer, parcel)
+                self.path.send(consumer, frames.pop(consumer))
+        for consumer, outgoing in frames.items():
+            self.path.send(consumer, outgoing)
 
     def drop(self, entries: Sequence[Entry]) -> None:
         """Deliver none of these entries."""
         self.path.counters.messages_dropped += sum(entry.count for entry in entries)
 
-    def _pack(self, parcel: _Parcel, consumer: ServedConsumer, entry: Entry, ledger: int) -> None:
+    def _pack(self, outgoing: Outgoing, consumer: ServedConsumer, entry: Entry, ledger: int) -> None:
         _, number, index, count, timestamp, data = entry
         stamp = (timestamp, index + count - 1) if consumer.link.wants_entry_metadata else None
         # Go's client takes a second message of one id for a repetition, so each entry has its own id.
-        parcel.buffers += encode_delivery(
+        outgoing.buffers += encode_delivery(
             consumer.id, ledger, number, self.path.partition, 0, (), consumer.epoch, stamp, data
         )
         messages = permits_for(count, data)
         consumer.permits -= messages
-        parcel.entries += 1
-        parcel.messages += messages
-        parcel.size_bytes += len(data)
-
-    def _hand_over(self, consumer: ServedConsumer, parcel: _Parcel) -> None:
-        self.path.write(consumer, parcel.buffers, parcel.entries, parcel.messages, parcel.size_bytes)
+        outgoing.entries += 1
+        outgoing.messages += messages
+        outgoing.size += len(data)
 
 
 def make_live_reading(

@@ -18,7 +18,7 @@ COUNTS_MAX = 100_000
 
 
 class SpilledPlaces:
-    """As the extent of the log, and for spilled entries too."""
+    """The extent of the log, extended by the spilled entries that the log has dropped."""
 
     def __init__(self, log: SegmentLog, cursor: SpillingCursor) -> None:
         self._extent = log.extent

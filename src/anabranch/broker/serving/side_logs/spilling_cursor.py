@@ -1,7 +1,7 @@
 """The cursor of a subscription with spilled entries: they are pending here, although the log may drop them.
 
 The durable cursor counts a spilled entry as acknowledged, so that the log can be trimmed; the cursor of its
-side log says whether it is acknowledged indeed. An entry that is pending in both counts as the one of the
+side log says whether it really is. An entry that is pending in both counts as the one of the
 log, because a crash may come between the copy and the acknowledgement in the log. This module never waits.
 """
 

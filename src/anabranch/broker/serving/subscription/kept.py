@@ -1,4 +1,4 @@
-"""The little that an unloaded log keeps in memory: counters, rosters of its leader, and rates."""
+"""The state that an unloaded log keeps in memory: counters, rosters of its leader, and rates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anabranch.protocol.pb import pulsar_pb2 as pb
 
 
 class KeptSubscription(NamedTuple):
-    """One subscription without consumers."""
+    """The state of one subscription of an unloaded log."""
 
     counters: Counters
     read_errors: int = 0
@@ -24,7 +24,7 @@ class KeptSubscription(NamedTuple):
 
 
 class KeptLog(NamedTuple):
-    """One log without clients."""
+    """The state of one unloaded log."""
 
     store: int
     first_ordinal: int

@@ -1,6 +1,6 @@
 """Skips entries of a subscription: they are acknowledged for its consumers, which stay connected.
 
-A seek would disconnect them, and drop the side logs with entries that were not to be skipped.
+A seek would disconnect them, and drop the side logs with entries that should not be skipped.
 """
 
 from __future__ import annotations

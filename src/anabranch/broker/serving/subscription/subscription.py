@@ -38,7 +38,7 @@ SLEEP_S_MAX: Final = 3600.0
 
 
 class WakeTimer:
-    """One timer, which a later time replaces."""
+    """Wakes a subscription when its next entry may be delivered; a new time replaces the old one."""
 
     __slots__ = ("_clock", "_timer")
 
