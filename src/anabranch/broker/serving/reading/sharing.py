@@ -5,8 +5,8 @@ Every strategy has one `Sharing`; a live topic's strategy needs nothing else to 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable
-from typing import Protocol
 
 from anabranch.broker.dispatch.receivers import Ranking, Receiver, RoundRobin
 from anabranch.broker.dispatch.selectors import (
@@ -29,44 +29,47 @@ from anabranch.model.ranges import HashRange
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 
-class Sharing(Protocol):
-    """The rules of one subscription type."""
+class Sharing(ABC):
+    """The rules of one subscription type; by default any number of consumers may join."""
 
-    @property
-    def active(self) -> ServedConsumer | None:
-        """The only consumer that gets entries; None if several do."""
+    active: ServedConsumer | None = None
+    """The only consumer that gets entries; None if several do."""
+    key_shared_mode: str | None = None
+    """How Pulsar calls the way in which consumers share keys; None unless they do."""
 
-    @property
-    def key_shared_mode(self) -> str | None:
-        """How Pulsar calls the way in which consumers share keys; None unless they do."""
-
-    def check_fits(self, name: str, meta: pb.KeySharedMeta) -> None:
-        """Raise unless one more consumer may read as the connected consumers of subscription `name` do."""
-
-    def ranges_for(self, meta: pb.KeySharedMeta) -> tuple[HashRange, ...]:
-        """Return the hash ranges of a new consumer; none, unless consumers share by hash."""
-
-    def join(self, consumer: ServedConsumer) -> None: ...
-
-    def leave(self, consumer: ServedConsumer) -> None: ...
-
-    def changed(self, consumers: Collection[ServedConsumer]) -> bool:
-        """Follow a change of the consumers; whether another one is active now."""
-
-    def announce(self) -> None:
-        """Notify consumers of the effect that the last change has on them."""
-
+    @abstractmethod
     def receiver_of(self, entry: Entry) -> Receiver | None:
         """Return the consumer that an entry is for, whether or not it has room; None without consumers."""
 
+    def check_fits(self, name: str, meta: pb.KeySharedMeta) -> None:
+        """Raise unless one more consumer may read as the connected consumers of subscription `name` do."""
+        return
 
-class OneActive:
+    def ranges_for(self, meta: pb.KeySharedMeta) -> tuple[HashRange, ...]:
+        """Return the hash ranges of a new consumer; none, unless consumers share by hash."""
+        return ()
+
+    def join(self, consumer: ServedConsumer) -> None:
+        """Take a new consumer; `changed` follows."""
+        return
+
+    def leave(self, consumer: ServedConsumer) -> None:
+        """Forget a consumer that is gone; `changed` follows."""
+        return
+
+    def changed(self, consumers: Collection[ServedConsumer]) -> bool:
+        """Follow a change of the consumers; whether another one is active now."""
+        return False
+
+    def announce(self) -> None:
+        """Notify consumers of the effect that the last change has on them."""
+        return
+
+
+class OneActive(Sharing):
     """Exclusive and Failover: one consumer gets all entries."""
 
-    key_shared_mode = None
-
     def __init__(self, partition: int, *, failover: bool) -> None:
-        self.active: ServedConsumer | None = None
         self._partition = partition
         self._failover = failover
         self._ranking = Ranking()
@@ -78,9 +81,6 @@ class OneActive:
     def check_fits(self, name: str, meta: pb.KeySharedMeta) -> None:
         if not self._failover:
             raise ConsumerBusyError(f"subscription {name} has an exclusive consumer; close it first")
-
-    def ranges_for(self, meta: pb.KeySharedMeta) -> tuple[HashRange, ...]:
-        return ()
 
     def join(self, consumer: ServedConsumer) -> None:
         self._ranking.join(consumer)
@@ -113,50 +113,27 @@ class OneActive:
         return self.active
 
 
-class InTurn:
+class InTurn(Sharing):
     """Shared: entries go round the consumers that have room."""
-
-    active = None
-    key_shared_mode = None
 
     def __init__(self) -> None:
         self.turns = RoundRobin()
-
-    def check_fits(self, name: str, meta: pb.KeySharedMeta) -> None:
-        """Any number of consumers may share."""
-
-    def ranges_for(self, meta: pb.KeySharedMeta) -> tuple[HashRange, ...]:
-        return ()
-
-    def join(self, consumer: ServedConsumer) -> None:
-        """Nothing to do: `changed` follows."""
-
-    def leave(self, consumer: ServedConsumer) -> None:
-        """Nothing to do: `changed` follows."""
 
     def changed(self, consumers: Collection[ServedConsumer]) -> bool:
         self.turns.change(consumers)
         return False
 
-    def announce(self) -> None:
-        """No consumer is better off than the others."""
-
     def receiver_of(self, entry: Entry) -> Receiver | None:
         return self.turns.next()
 
 
-class ByKey:
+class ByKey(Sharing):
     """Key_Shared: each consumer owns hashes of keys, AUTO_SPLIT by a rule or STICKY as it asked."""
-
-    active = None
 
     def __init__(self, *, sticky: bool, by_ranges: bool) -> None:
         self._sticky = Sticky() if sticky else None
         self._split: SplitSelector = SplitRanges() if by_ranges else AutoSplit()
-
-    @property
-    def key_shared_mode(self) -> str:
-        return "AUTO_SPLIT" if self._sticky is None else "STICKY"
+        self.key_shared_mode = "STICKY" if sticky else "AUTO_SPLIT"
 
     def check_fits(self, name: str, meta: pb.KeySharedMeta) -> None:
         if meta.entryBucketDispatch:
@@ -180,12 +157,6 @@ class ByKey:
         else:
             self._split.leave(consumer)
 
-    def changed(self, consumers: Collection[ServedConsumer]) -> bool:
-        return False
-
-    def announce(self) -> None:
-        """Consumers are not told which keys they get."""
-
     def receiver_of(self, entry: Entry) -> Receiver | None:
         owners = self._split if self._sticky is None else self._sticky
         return owners.owner(outer_of(entry).sticky_hash)
@@ -197,10 +168,9 @@ class ByKey:
         return SlotOwners(self._split, consumers)
 
 
-class ByBucket:
+class ByBucket(Sharing):
     """Key_Shared on a segment: each consumer owns whole buckets, as far as they are open."""
 
-    active = None
     key_shared_mode = "AUTO_SPLIT"
 
     def __init__(self, boundaries: tuple[int, ...]) -> None:
@@ -215,18 +185,6 @@ class ByBucket:
 
     def ranges_for(self, meta: pb.KeySharedMeta) -> tuple[HashRange, ...]:
         return tuple(HashRange(start, end) for start, end in range_pairs(meta))
-
-    def join(self, consumer: ServedConsumer) -> None:
-        """Nothing to do: `owners` follows."""
-
-    def leave(self, consumer: ServedConsumer) -> None:
-        """Nothing to do: `owners` follows."""
-
-    def changed(self, consumers: Collection[ServedConsumer]) -> bool:
-        return False
-
-    def announce(self) -> None:
-        """Consumers are not told which buckets they get."""
 
     def receiver_of(self, entry: Entry) -> Receiver | None:
         """Live topics have no buckets."""
