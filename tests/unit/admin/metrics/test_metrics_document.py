@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.harness.admin import ORDERS, Admin
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
+DOCUMENT = Path(__file__).parents[4] / "docs" / "metrics.md"
 ROW = re.compile(r"^\| (`[^|]+) \| (gauge|counter|histogram|info) \| ([^|]*)\|", re.MULTILINE)
 NOT_IN_THE_DOCUMENT = {"worker", "le"}
 """The label of every series, and the one that every histogram has."""
