@@ -15,8 +15,7 @@ from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.spark.columns import Flags, Numbers, binary_column, number_column, repeated_text
 from anabranch.spark.decide.source.topology import Slice
 from anabranch.spark.decode.entries import Payload
-from anabranch.spark.decode.owners import decoded_key, key_hashes
-from anabranch.spark.decode.pieces import Copied, EntryPiece, copied
+from anabranch.spark.decode.pieces import Copied, EntryPiece, copied, decoded_key, key_hashes
 from anabranch.spark.decode.spans import Spans, find_spans
 
 if TYPE_CHECKING:

@@ -6,12 +6,14 @@ Spark passes option names in lower case. This module must not know how an option
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from anabranch.errors import InvalidConfigurationError
-from anabranch.model.names import validate_subscription
+from anabranch.model.names import TopicName, validate_subscription
+from anabranch.spark.decide.sink.logs import checkpoint_sink, is_job_sink
 from anabranch.spark.decide.source.offsets import Start
 from anabranch.spark.decide.source.topic_names import TopicPattern, short_name
 from anabranch.spark.options.given import (
@@ -26,7 +28,6 @@ from anabranch.spark.options.given import (
     whole_number,
     word,
 )
-from anabranch.spark.options.sinks import check_repetition, sink_place
 from anabranch.spark.options.starts import (
     END_OPTIONS,
     START_OPTIONS,
@@ -218,8 +219,8 @@ def read_sink_options(given: Mapping[str, str], *, streaming: bool = False) -> S
     # The options of a view or table name the topic as for reading.
     topic = options.text("topic") or options.text("path") or options.text("subscribe")
     name = None if topic is None else short_name(topic)
-    namespace, sink_id = sink_place(options, name)
-    check_repetition(options, None if streaming or not exactly_once else sink_id)
+    namespace, sink_id = _sink_name(options, name)
+    _check_repetition(options, None if streaming or not exactly_once else sink_id)
     return SinkOptions(
         service_url=options.required("service.url"),
         client=options.client(),
@@ -237,6 +238,41 @@ def read_sink_options(given: Mapping[str, str], *, streaming: bool = False) -> S
         transaction=options.text("txnId"),
         batch=options.read("batchId", whole_number, None),
     )
+
+
+def _sink_name(options: GivenOptions, topic: str | None) -> tuple[str, str | None]:
+    """Return namespace and id of the sink: as given, or beside the topic and named after the checkpoint."""
+    namespace = TopicName.parse(topic or "any", default_domain="topic").namespace_name
+    given = options.text("sinkId")
+    if given is not None:
+        *place, sink_id = given.split("/")
+        if len(place) not in (0, 2) or not re.fullmatch(r"[\w.-]{1,100}", sink_id, re.ASCII):
+            raise InvalidConfigurationError(
+                f"option sinkId is {given!r}; it takes up to 100 letters, digits, dots, dashes and "
+                "underscores, with tenant/namespace/ before them if the sink's logs belong elsewhere"
+            )
+        if is_job_sink(sink_id):
+            raise InvalidConfigurationError(
+                f"option sinkId is {given!r}, a name for batch jobs without sinkId; choose another one"
+            )
+        return "/".join(place) or namespace, sink_id
+    checkpoint = options.text("checkpointLocation")
+    return namespace, None if checkpoint is None else checkpoint_sink(checkpoint)
+
+
+def _check_repetition(options: GivenOptions, sink_id: str | None) -> None:
+    """Refuse names of batches where they cannot tell a repeated batch; the sink of a stream is None here.
+
+    A stream would take all its micro-batches for one batch, and write the first one only.
+    """
+    given = [name for name in ("txnId", "batchId") if options.text(name) is not None]
+    if len(given) > 1:
+        raise InvalidConfigurationError(f"options {' and '.join(given)} both name a batch; give one of them")
+    if given and sink_id is None:
+        raise InvalidConfigurationError(
+            f"option {given[0]} is for batch writes with delivery=exactly-once and a sinkId, which tell that "
+            "a job is run again; a stream numbers its batches itself"
+        )
 
 
 def sink_part(options: Mapping[str, str]) -> dict[str, str]:

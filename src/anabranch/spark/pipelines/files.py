@@ -27,11 +27,13 @@ class Files:
     """Small operations on the files under one directory; paths are relative to it."""
 
     def __init__(self, spark: Any, root: str) -> None:
+        # PySpark offers no public way to the JVM of a session. Asking by name also tells a session of Spark
+        # Connect, which has neither attribute.
         self._jvm: Any = getattr(spark, "_jvm", None)
-        if self._jvm is None:
+        session: Any = getattr(spark, "_jsparkSession", None)
+        if self._jvm is None or session is None:
             raise InvalidConfigurationError("pipelines with files need a classic Spark session, not Connect")
-        self._spark = spark
-        self._conf = spark._jsparkSession.sessionState().newHadoopConf()
+        self._conf = session.sessionState().newHadoopConf()
         path = self._jvm.org.apache.hadoop.fs.Path(root)
         self._system = path.getFileSystem(self._conf)
         self.root = str(path.makeQualified(self._system.getUri(), self._system.getWorkingDirectory()))
@@ -76,7 +78,8 @@ class Files:
         if self._linked(unfinished, target):
             return
         context = jvm.org.apache.hadoop.fs.FileContext.getFileContext(unfinished.toUri(), self._conf)
-        options = self._spark._sc._gateway.new_array(jvm.org.apache.hadoop.fs.Options.Rename, 0)
+        rename = jvm.java.lang.Class.forName("org.apache.hadoop.fs.Options$Rename")
+        options = jvm.java.lang.reflect.Array.newInstance(rename, 0)
         try:
             context.rename(unfinished, target, options)
         except Exception as error:

@@ -12,7 +12,6 @@ from typing import Any
 
 from anabranch.spark.options.queries import read_sink_options
 from anabranch.spark.pipelines.files import Files
-from anabranch.spark.pipelines.job_states import claim_state
 from anabranch.spark.pipelines.places import (
     READING,
     WRITING,
@@ -24,7 +23,7 @@ from anabranch.spark.pipelines.places import (
     refuse_same,
 )
 from anabranch.spark.pipelines.progress import Show, Summary, run_stream, showing
-from anabranch.spark.pipelines.state_sinks import same_brokers
+from anabranch.spark.pipelines.state_directories import claim_state, same_brokers
 from anabranch.spark.pipelines.stored_topics import check_source
 from anabranch.spark.sessions import read_stream
 from anabranch.spark.source.data_source import FORMAT

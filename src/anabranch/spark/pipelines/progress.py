@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ LINE_EVERY_S = 5.0
 """The least time between two lines, if the output is no terminal."""
 
 POLL_S = 0.2
+STAGES_POLL_S = 0.5
 
 STARTS_MAX = 20
 SLOW_WORKER = "Python worker failed to connect back"
@@ -135,3 +137,44 @@ def _progress_of(last: Any, rows: int, seconds: float) -> PipelineProgress:
 
     behind = lag_of(last)
     return PipelineProgress(rows, seconds, None if behind is None else behind.messages)
+
+
+@contextmanager
+def batch_shown(spark: Any, show: Show, rows: int) -> Iterator[None]:
+    """Show the progress of the jobs that run inside; `rows` is the number of messages that they read."""
+    tracker = None if show is silent else _tracker(spark)
+    if tracker is None:
+        yield
+        return
+    done = threading.Event()
+    watching = threading.Thread(target=_watch, args=(tracker, show, rows, done), daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watching.join()
+
+
+def _tracker(spark: Any) -> Any:
+    try:
+        return spark.sparkContext.statusTracker()
+    except Exception:
+        # A Spark Connect session has no context; its error class depends on the version.
+        return None
+
+
+def _watch(tracker: Any, show: Show, rows: int, done: threading.Event) -> None:
+    began = time.monotonic()
+    first: int | None = None
+    while not done.wait(STAGES_POLL_S):
+        stages = [tracker.getStageInfo(id_) for id_ in tracker.getActiveStageIds()]
+        known = [stage for stage in stages if stage is not None]
+        if not known:
+            continue
+        # Only the first stage reads messages.
+        newest = min(known, key=lambda stage: stage.stageId)
+        first = newest.stageId if first is None else first
+        share = newest.numCompletedTasks / max(1, newest.numTasks) if newest.stageId == first else 1.0
+        step = f"{newest.numCompletedTasks} of {newest.numTasks} tasks of stage {newest.stageId}"
+        show(PipelineProgress(int(rows * share), time.monotonic() - began, rows - int(rows * share), step))

@@ -9,6 +9,7 @@ layout changes at any moment neither repeat nor lose a row.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from anabranch.aio import is_transient
@@ -16,20 +17,35 @@ from anabranch.client.bulk.bulk_client import BulkClient
 from anabranch.client.bulk.segment_reader import RawEntry
 from anabranch.client.net.layout_watch import TopicLayout
 from anabranch.client.produce.entry_sender import EntrySender, ReadyEntry
+from anabranch.clock import SystemClock
 from anabranch.errors import AnabranchError, ProducerBusyError, TopicNotFoundError, TopicTerminatedError
 from anabranch.failpoints import Failpoints
+from anabranch.model.hashing import key_hash, segment_hash
+from anabranch.protocol.batches import MessageBatch
+from anabranch.protocol.compression import UNCOMPRESSED_BYTES_MAX, Compression
+from anabranch.protocol.entries import decode_columns
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.protocol.restamping import restamped
+from anabranch.protocol.restamping import entry_metadata, restamped
+from anabranch.protocol.varints import encode_varint
 from anabranch.spark.decide.sink.records import Pending, check_complete
-from anabranch.spark.decide.sink.republishing import RowJudge, Stamp, home_of, parts_of
+from anabranch.spark.decide.sink.republishing import (
+    SLOT_MASK,
+    RoutedRows,
+    RowJudge,
+    Stamp,
+    home_of,
+    parts_of,
+)
 from anabranch.spark.sink.hosts import OpenSegments, SinkHost
-from anabranch.spark.sink.recutting import CLOCK, OpenedEntry
 from anabranch.spark.sink.staging import StagedEntries
 
 UNANSWERED_BYTES_MAX = 8 * 2**20
 """Bytes that are under way to one segment."""
 
 CLOSE_S = 5.0
+
+CLOCK = SystemClock()
+_SEQUENCE_TAG = b"\x40"
 
 
 def may_succeed_later(error: AnabranchError) -> bool:
@@ -134,3 +150,40 @@ class Publication:
             with suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_S):
                     await asyncio.wait(closing)
+
+
+class OpenedEntry:
+    """The rows of a staged entry, to be published by the producer `name`, the first one as number `first`."""
+
+    def __init__(self, entry: bytes, stamp: Stamp, name: str, first: int) -> None:
+        self._name = name
+        self._first = first
+        self._columns = decode_columns(entry, UNCOMPRESSED_BYTES_MAX)
+        self._compression = Compression(entry_metadata(entry).compression)
+        self.hashes = [stamp.keyless_hash if key is None else key_hash(key) for key in self._columns.keys]
+
+    def cut(self, part: RoutedRows, judge: RowJudge) -> Iterator[ReadyEntry]:
+        """Yield the rows of a part that a segment may lack."""
+        numbers = [self._first + number for number in part.numbers]
+        slots = [segment_hash(self.hashes[row]) for row in part.rows]
+        for chosen in judge.entries(numbers, slots):
+            yield self._entry([part.rows[at] for at in chosen], [numbers[at] for at in chosen])
+
+    def _entry(self, rows: Sequence[int], numbers: Sequence[int]) -> ReadyEntry:
+        keys, batch = self._columns.keys, MessageBatch()
+        messages = b"".join(map(self._message, rows, numbers))
+        batch.add_encoded(messages, len(rows), numbers[-1], keys[rows[0]])
+        slots = [self.hashes[row] & SLOT_MASK for row in rows]
+        # A broker judges the only message of an entry by its key, or by the slot that the entry names.
+        slot = self.hashes[rows[0]] >> 16 if len(rows) == 1 and keys[rows[0]] is None else None
+        hash_range = min(slots), max(slots)
+        data = batch.build(self._name, CLOCK.wall_ms(), self._compression, hash_range, slot)
+        return ReadyEntry(data, len(rows), numbers[-1], numbers[0])
+
+    def _message(self, row: int, number: int) -> bytes:
+        """A staged message with its number; the fields of a header may come in any order."""
+        data, start = self._columns.data, self._columns.starts[row]
+        header_end = start + 4 + int.from_bytes(data[start : start + 4], "big")
+        header = data[start + 4 : header_end] + _SEQUENCE_TAG + encode_varint(number)
+        end = self._columns.starts[row + 1] if row + 1 < len(self._columns.starts) else len(data)
+        return len(header).to_bytes(4, "big") + header + data[header_end:end]

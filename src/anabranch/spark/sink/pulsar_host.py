@@ -128,7 +128,7 @@ class PulsarSinkHost:
 
     @property
     def limit_s(self) -> float:
-        return self._client._operation_timeout_s
+        return self._client.operation_timeout_s
 
 
 class _ReadSegments:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql.types import (
     BooleanType,
     ByteType,
@@ -26,15 +27,16 @@ from pyspark.sql.types import (
 
 from anabranch.client.net.schemas import TopicSchema
 from anabranch.errors import InvalidConfigurationError
+from anabranch.schemas.primitives import DECODERS
 from anabranch.schemas.protobuf import MessageType
 from anabranch.spark.options.values import ValueOptions
 from anabranch.spark.values.avro_rows import AvroRows
 from anabranch.spark.values.avro_types import avro_schema, spark_type
 from anabranch.spark.values.ddl import check_ddl
 from anabranch.spark.values.decoder import ValueDecoder
-from anabranch.spark.values.formats import RowFormat
+from anabranch.spark.values.formats import Getter, RowFormat
+from anabranch.spark.values.formats import Path as FieldPath
 from anabranch.spark.values.json_rows import JsonRows
-from anabranch.spark.values.primitive_rows import PrimitiveRows
 from anabranch.spark.values.protobuf_rows import ProtobufRows, spark_type_of
 from anabranch.spark.values.value_types import check_value_type
 
@@ -195,3 +197,19 @@ def _of_registry(topic: str, schema: TopicSchema | None) -> ValueSchema:
         f"the schema of topic {topic} is of type {schema.kind}, which the source cannot decode; "
         "read the bytes of the values without valueSchema"
     )
+
+
+class PrimitiveRows:
+    """Decodes the values of a primitive schema by Pulsar's name of it."""
+
+    def __init__(self, name: str) -> None:
+        self._decode = DECODERS[name]
+
+    def rows(self, values: Sequence[bytes]) -> list[Any]:
+        return list(map(self._decode, values))
+
+    def getters(self, kind: Any, path: FieldPath) -> Sequence[Getter]:
+        raise TypeError("a primitive value has no fields")
+
+    def leaves(self, kind: Any, values: list[Any]) -> Any:
+        return pa.array(values, kind)

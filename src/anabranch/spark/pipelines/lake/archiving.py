@@ -12,11 +12,11 @@ from anabranch.spark.decide.pipelines.lake import LakeCommit, LakeFile, Ranges, 
 from anabranch.spark.options.starts import START_OPTIONS
 from anabranch.spark.pipelines.failures import PipelineError
 from anabranch.spark.pipelines.files import Files
-from anabranch.spark.pipelines.job_states import claim_state
 from anabranch.spark.pipelines.lake.cut_batches import EARLIEST, CutJson, batch_cuts, is_done
 from anabranch.spark.pipelines.lake.lake_log import ABOUT, HOME, NOTHING, LakeLog
 from anabranch.spark.pipelines.places import LIMIT, READING, TopicPlace, place_of, refuse_options
 from anabranch.spark.pipelines.progress import Show, run_stream, showing
+from anabranch.spark.pipelines.state_directories import claim_state
 from anabranch.spark.pipelines.stored_topics import look_up
 from anabranch.spark.sessions import read_stream
 

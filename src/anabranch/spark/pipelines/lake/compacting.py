@@ -13,7 +13,6 @@ from anabranch.errors import AuthorizationError, TopicNotFoundError
 from anabranch.spark.decide.pipelines.lake import LakeCommit, LakeFile
 from anabranch.spark.options.queries import source_part, text_of
 from anabranch.spark.pipelines.files import Files
-from anabranch.spark.pipelines.job_states import claim_state
 from anabranch.spark.pipelines.lake.archiving import COLUMNS, EVERYTHING, open_lake, options_behind
 from anabranch.spark.pipelines.lake.cut_batches import CutJson, batch_cuts, is_done
 from anabranch.spark.pipelines.lake.lake_log import HOME, NOTHING, LakeLog
@@ -32,7 +31,7 @@ from anabranch.spark.pipelines.places import (
     refuse_same,
 )
 from anabranch.spark.pipelines.progress import Show, Summary, run_stream, showing
-from anabranch.spark.pipelines.state_sinks import kept_name, same_brokers
+from anabranch.spark.pipelines.state_directories import claim_state, kept_name, same_brokers
 from anabranch.spark.pipelines.stored_topics import check_source, look_up
 from anabranch.spark.sessions import read_stream
 

@@ -8,7 +8,6 @@ from typing import Any
 from anabranch.errors import InvalidConfigurationError
 from anabranch.spark.options.starts import START_OPTIONS
 from anabranch.spark.pipelines.files import Files
-from anabranch.spark.pipelines.job_states import claim_state
 from anabranch.spark.pipelines.lake.archiving import COLUMNS, EVERYTHING
 from anabranch.spark.pipelines.lake.lake_log import ABOUT, LakeLog
 from anabranch.spark.pipelines.places import (
@@ -27,7 +26,7 @@ from anabranch.spark.pipelines.places import (
 )
 from anabranch.spark.pipelines.progress import Show, Summary, run_stream, showing
 from anabranch.spark.pipelines.sessions import make_known
-from anabranch.spark.pipelines.state_sinks import kept_name, same_brokers
+from anabranch.spark.pipelines.state_directories import claim_state, kept_name, same_brokers
 from anabranch.spark.pipelines.stored_topics import check_source
 
 SCHEMA = (

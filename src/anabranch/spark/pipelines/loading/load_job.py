@@ -23,7 +23,6 @@ from anabranch.spark.decide.pipelines.progress import PipelineProgress
 from anabranch.spark.decide.sink.records import numbered_batch
 from anabranch.spark.pipelines.failures import PipelineError, reason_of, spark_failures
 from anabranch.spark.pipelines.files import Files
-from anabranch.spark.pipelines.job_states import claim_state
 from anabranch.spark.pipelines.loading.messages import LoadOptions, extremes, messages, refuse_unsendable
 from anabranch.spark.pipelines.loading.source_files import NewRows
 from anabranch.spark.pipelines.loading.sources import LoadSource, open_source
@@ -38,7 +37,7 @@ from anabranch.spark.pipelines.places import (
 )
 from anabranch.spark.pipelines.progress import Show, patiently, showing
 from anabranch.spark.pipelines.sessions import make_known
-from anabranch.spark.pipelines.state_sinks import other_brokers, sink_state
+from anabranch.spark.pipelines.state_directories import claim_state, other_brokers, sink_state
 from anabranch.spark.pipelines.stored_topics import check_sink
 
 JOB = "job.json"

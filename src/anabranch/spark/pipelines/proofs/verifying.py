@@ -36,8 +36,7 @@ from anabranch.spark.decide.pipelines.verify_report import (
 from anabranch.spark.options.starts import END_OPTIONS, START_OPTIONS
 from anabranch.spark.pipelines.failures import spark_failures
 from anabranch.spark.pipelines.places import TopicPlace, place_of, refuse_options
-from anabranch.spark.pipelines.progress import Show, showing
-from anabranch.spark.pipelines.proofs.batch_progress import batch_shown
+from anabranch.spark.pipelines.progress import Show, batch_shown, showing
 from anabranch.spark.pipelines.proofs.verify_pass import FAULTS, Expectations, MessageFault, VerifyPass
 from anabranch.spark.pipelines.stored_topics import TopicSnapshot, stored_topic
 from anabranch.spark.service import close_sessions

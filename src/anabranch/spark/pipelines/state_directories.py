@@ -1,7 +1,8 @@
-"""The exactly-once sink of a state directory, and whether the brokers of a run are those that have it.
+"""The state directory of a job: the job that it belongs to, and the exactly-once sink with its brokers.
 
-Addresses of brokers may change, so they are not compared. The first commit of a sink gives it a random sign,
-which its records keep; on other brokers the sink has no sign, or another one.
+Another job would resume from progress that is not its own, so the first one records its name. The addresses
+of brokers may change, so they are not compared. Instead the first commit of a sink gives it a random sign,
+which its records keep; on other brokers the sink has no sign, or a different one.
 """
 
 from __future__ import annotations
@@ -17,10 +18,48 @@ from anabranch.spark.pipelines.places import TopicPlace
 from anabranch.spark.service import close_sessions
 from anabranch.spark.source.data_source import AnabranchSource
 
+OWNER = "pipeline.json"
+"""The file of a state directory that names its job."""
+
+BEGUN = ("offsets", "plans")
+"""The directories that exist once there is progress: of a Spark checkpoint, and of a load."""
+
 NAME = "sink.json"
 """The file of a state directory with the name of its sink."""
+
 SIGN = "sink_sign.json"
-"""The file with the random sign of the sink, from its first commit on."""
+"""The file with the random sign of the sink, written after its first commit."""
+
+
+def claim_state(files: Files, job: Mapping[str, str]) -> None:
+    """Record the job of a state directory; raise InvalidConfigurationError if it is another one.
+
+    A job without progress loses its state to the next one. A state of an older version has no record, and
+    gets one. Brokers are not compared: their addresses may change.
+    """
+    found = _owner(files)
+    if found != dict(job) and (found is None or not any(map(files.exists, BEGUN))):
+        files.delete(OWNER)
+        # Of two runs that start at the same time, one writes the record.
+        with suppress(ConflictError):
+            files.create_json(OWNER, {"v": 1, "job": dict(job)})
+        found = _owner(files)
+    if found is not None and found != dict(job):
+        raise InvalidConfigurationError(
+            f"{files.root} has the progress of another job ({_text(found)}); this one "
+            f"({_text(job)}) needs a state directory of its own"
+        )
+
+
+def _owner(files: Files) -> dict[str, str] | None:
+    if not files.exists(OWNER):
+        return None
+    found: dict[str, str] = files.read_json(OWNER)["job"]
+    return found
+
+
+def _text(job: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {text}" for name, text in job.items())
 
 
 def kept_name(files: Files, name: str) -> str:
