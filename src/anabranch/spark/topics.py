@@ -46,10 +46,10 @@ class TopicReader(Protocol):
     def topics(self, pattern: TopicPattern) -> Sequence[str]:
         """Return the short names of the topics that exist now and match."""
 
-    def places_at(self, topic: str, topology: Topology, time_ms: int) -> Mapping[int, int]:
+    def positions_at(self, topic: str, topology: Topology, time_ms: int) -> Mapping[int, int]:
         """Return, by segment, the first position that was published then or later, or the end."""
 
-    def places_of(self, topic: str, topology: Topology, subscription: str) -> Mapping[int, int] | None:
+    def cursor_positions(self, topic: str, topology: Topology, subscription: str) -> Mapping[int, int] | None:
         """Return, by segment, the first position that is not acknowledged; None without the subscription."""
 
     def mirror(self, topic: str, subscription: str, cut: TopicCut, topology: Topology) -> None:

@@ -12,7 +12,7 @@ from anabranch.client.net.layout_watch import TopicLayout
 from anabranch.errors import TopicNotFoundError
 from anabranch.model.ranges import HashRange
 from anabranch.protocol.outer import head_without
-from anabranch.spark.brokers.segment_questions import KeptTails, places_at, places_of
+from anabranch.spark.brokers.segment_questions import KeptTails, cursor_positions, positions_at
 from anabranch.spark.brokers.slices_ahead import SlicesAhead
 from anabranch.spark.brokers.thread_client import ThreadClient
 from anabranch.spark.decide.source.offsets import TopicCut
@@ -44,12 +44,12 @@ class AnabranchReader:
         listing = self._clients.client.topics(pattern.namespace, classic=pattern.is_classic)
         return [name for name in map(short_name, self._clients.run(listing)) if pattern.matches(name)]
 
-    def places_at(self, topic: str, topology: Topology, time_ms: int) -> Mapping[int, int]:
-        return self._clients.run(places_at(self._clients.tails, self._names(topic, topology), time_ms))
+    def positions_at(self, topic: str, topology: Topology, time_ms: int) -> Mapping[int, int]:
+        return self._clients.run(positions_at(self._clients.tails, self._names(topic, topology), time_ms))
 
-    def places_of(self, topic: str, topology: Topology, subscription: str) -> Mapping[int, int] | None:
+    def cursor_positions(self, topic: str, topology: Topology, subscription: str) -> Mapping[int, int] | None:
         names = self._names(topic, topology)
-        return self._clients.run(places_of(self._clients.tails, names, subscription, topology))
+        return self._clients.run(cursor_positions(self._clients.tails, names, subscription, topology))
 
     def mirror(self, topic: str, subscription: str, cut: TopicCut, topology: Topology) -> None:
         if self._mirrors is None:

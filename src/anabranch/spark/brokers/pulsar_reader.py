@@ -52,10 +52,10 @@ class PulsarReader:
         names = self._clients.run(self._list(pattern))
         return [name for name in map(short_name, names) if pattern.matches(name)]
 
-    def places_at(self, topic: str, topology: Topology, time_ms: int) -> Mapping[int, int]:
-        return self._clients.run(self._places_at(topic, topology, time_ms))
+    def positions_at(self, topic: str, topology: Topology, time_ms: int) -> Mapping[int, int]:
+        return self._clients.run(self._positions_at(topic, topology, time_ms))
 
-    def places_of(self, topic: str, topology: Topology, subscription: str) -> Mapping[int, int] | None:
+    def cursor_positions(self, topic: str, topology: Topology, subscription: str) -> Mapping[int, int] | None:
         raise UnsupportedFeatureError("the option subscription needs an Anabranch broker")
 
     def mirror(self, topic: str, subscription: str, cut: TopicCut, topology: Topology) -> None:
@@ -94,7 +94,7 @@ class PulsarReader:
         """Return for each position the one of the first entry stored there or later."""
         return self._clients.run(self._settle(topic, positions))
 
-    async def _places_at(self, topic: str, topology: Topology, time_ms: int) -> dict[int, int]:
+    async def _positions_at(self, topic: str, topology: Topology, time_ms: int) -> dict[int, int]:
         layout = await self._layout(topic)
         found = {}
         for id_ in topology.layout.segments:

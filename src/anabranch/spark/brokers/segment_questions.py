@@ -60,13 +60,13 @@ class KeptTails(Generic[T]):
         return found
 
 
-async def places_at(tails: SegmentTails, names: Mapping[int, str], time_ms: int) -> dict[int, int]:
+async def positions_at(tails: SegmentTails, names: Mapping[int, str], time_ms: int) -> dict[int, int]:
     """Return the first position of each segment that was published then or later, or its end."""
     found = await of_all(names, lambda name: tails.at_time(name, time_ms))
     return {id_: place.index for id_, place in found.items()}
 
 
-async def places_of(
+async def cursor_positions(
     tails: SegmentTails, names: Mapping[int, str], subscription: str, topology: Topology
 ) -> dict[int, int] | None:
     """Return the first position of each segment that a subscription has not acknowledged; None without it.

@@ -17,7 +17,7 @@ _MODULES = {
     "ReplayOptions": "lake.replaying",
     "SkewOptions": "proofs.weighing",
     "SkewReport": "proofs.weighing",
-    "TopicPlace": "places",
+    "TopicPlace": "topic_places",
     "VerifyReport": "proofs.verifying",
     "archive": "lake.archiving",
     "compact_to_table": "lake.compacting",

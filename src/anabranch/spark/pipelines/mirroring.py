@@ -12,19 +12,19 @@ from typing import Any
 
 from anabranch.spark.options.queries import read_sink_options
 from anabranch.spark.pipelines.files import Files
-from anabranch.spark.pipelines.places import (
-    READING,
-    WRITING,
-    TopicPlace,
-    check_target,
-    default_state,
-    place_of,
-    refuse_options,
-    refuse_same,
-)
 from anabranch.spark.pipelines.progress import Show, Summary, run_stream, showing
 from anabranch.spark.pipelines.state_directories import claim_state, same_brokers
 from anabranch.spark.pipelines.stored_topics import check_source
+from anabranch.spark.pipelines.topic_places import (
+    READING,
+    WRITING,
+    TopicPlace,
+    as_topic_place,
+    check_target,
+    default_state,
+    refuse_options,
+    refuse_same,
+)
 from anabranch.spark.sessions import read_stream
 from anabranch.spark.source.data_source import FORMAT
 
@@ -58,7 +58,7 @@ def mirror(
         pipelines.mirror(spark, orders, copy, pipelines.MirrorOptions(state="/data/state/copy"))
     """
     options = options or MirrorOptions()
-    origin, copy = place_of(source), place_of(target)
+    origin, copy = as_topic_place(source), as_topic_place(target)
     refuse_same(origin, copy, "mirrored")
     refuse_options(origin, READING, "mirror")
     check_target(copy, WRITING, "mirror")

@@ -14,7 +14,7 @@ from anabranch.errors import AnabranchError, ConflictError, InvalidConfiguration
 from anabranch.spark.decide.sink.records import SinkState
 from anabranch.spark.options.queries import read_sink_options
 from anabranch.spark.pipelines.files import Files
-from anabranch.spark.pipelines.places import TopicPlace
+from anabranch.spark.pipelines.topic_places import TopicPlace
 from anabranch.spark.service import close_sessions
 from anabranch.spark.source.data_source import AnabranchSource
 

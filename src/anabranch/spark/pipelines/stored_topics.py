@@ -14,7 +14,7 @@ from anabranch.errors import InvalidConfigurationError, TopicNotFoundError
 from anabranch.spark.decide.source.offsets import Cut, TopicCut, encode
 from anabranch.spark.decide.source.topology import Slice, Topology
 from anabranch.spark.options.queries import SourceOptions, read_sink_options, read_source_options, text_of
-from anabranch.spark.pipelines.places import READING, TopicPlace, place_of, refuse_options
+from anabranch.spark.pipelines.topic_places import READING, TopicPlace, as_topic_place, refuse_options
 from anabranch.spark.service import close_sessions
 from anabranch.spark.source.data_source import AnabranchSource
 from anabranch.spark.topics import StoredEntry, TopicReader
@@ -96,7 +96,7 @@ def check_sink(place: TopicPlace, sink: str) -> int:
 
 def stored_topic(topic: TopicPlace | str, source: type[AnabranchSource] = AnabranchSource) -> TopicSnapshot:
     """Look the topic up; tests pass a source that reads elsewhere."""
-    place = place_of(topic)
+    place = as_topic_place(topic)
     refuse_options(place, READING, "the pipeline")
     given = place.to_read()
     options = read_source_options(given)

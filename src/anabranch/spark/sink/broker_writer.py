@@ -19,14 +19,14 @@ class BrokerWriter:
         self._clients = clients
         self._entry_bytes = entry_bytes
         self._waiting: deque[BulkFuture] = deque()
-        self._turn = clients.rng.randrange(2**16)
+        self._rotation = clients.rng.randrange(2**16)
         creating = clients.bulk().create_bulk_producer(topic, compression=compression)
         self._producer: BulkProducer = clients.run(creating)
 
     def write(self, rows: OutgoingRows) -> None:
         # Rows without a key go to the next bucket, batch by batch.
-        self._turn += 1
-        encoder = RowEncoder(rows, self._entry_bytes, self._turn)
+        self._rotation += 1
+        encoder = RowEncoder(rows, self._entry_bytes, self._rotation)
         self._waiting.append(self._clients.run(self._producer.enqueue_encoded(encoder)))
         # Report an error of earlier rows now and not after the last row.
         while self._waiting and self._waiting[0].done():

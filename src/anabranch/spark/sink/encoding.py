@@ -26,12 +26,14 @@ _COMPARED_MAX = 8
 class RowEncoder:
     """The rows of one Arrow batch; the client asks for them when it knows the layout."""
 
-    def __init__(self, rows: OutgoingRows, entry_bytes: int, turn: int = 0, *, numbered: bool = True) -> None:
+    def __init__(
+        self, rows: OutgoingRows, entry_bytes: int, rotation: int = 0, *, numbered: bool = True
+    ) -> None:
         """Messages that are not `numbered` get their sequence ids from their entry, when it is published."""
         self._rows = rows
         self._numbered = numbered
         self._entry_bytes = entry_bytes
-        self._turn = turn
+        self._rotation = rotation
 
     @property
     def row_count(self) -> int:
@@ -42,7 +44,7 @@ class RowEncoder:
         count = self.row_count
         if count == 0:
             return []
-        buckets = _Buckets(layout, self._turn)
+        buckets = _Buckets(layout, self._rotation)
         bucket_of_row, slots = buckets.of_rows(self._rows, count)
         messages = MessageColumns(self._rows)
         numbers = first_sequence_id if self._numbered else None
@@ -79,7 +81,7 @@ class RowEncoder:
 class _Buckets:
     """The buckets of all active segments, numbered."""
 
-    def __init__(self, layout: Layout, turn: int) -> None:
+    def __init__(self, layout: Layout, rotation: int) -> None:
         # Segments that are all classic are the partitions of a classic topic; see `model.layout`.
         self._by_modulo = all(segment.is_classic for segment in layout.active)
         self._by_low_half = layout.by_low_half
@@ -89,7 +91,7 @@ class _Buckets:
         self._first_bucket = np.cumsum([0, *(segment.bucket_count for segment in active)])
         self.segments = [segment.id for segment in active for _ in range(segment.bucket_count)]
         first_slots = [bucket.start for splits in self._splits for bucket in bucket_ranges(splits)]
-        self._keyless = turn % len(self.segments)
+        self._keyless = rotation % len(self.segments)
         self._keyless_slot = first_slots[self._keyless]
 
     def __len__(self) -> int:

@@ -31,7 +31,7 @@ class StagedTask(WriterCommitMessage):  # type: ignore[misc]
     staged: StagedRows | None
 
 
-def batch_of_task(options: SinkOptions, run: str) -> tuple[str, BatchName]:
+def batch_of_task(options: SinkOptions, write_id: str) -> tuple[str, BatchName]:
     """Return the sink and the batch for which this task writes.
 
     Spark passes the query and the batch of a stream to its tasks, also inside of `foreachBatch`. There one
@@ -49,8 +49,8 @@ def batch_of_task(options: SinkOptions, run: str) -> tuple[str, BatchName]:
     elif query is not None and batch is not None and (options.streaming or options.sink_id):
         name = BatchName(query, int(batch))
     else:
-        name = BatchName(f"run:{run}", 0)
-    return options.sink_id or (query if options.streaming else None) or job_sink(run), name
+        name = BatchName(f"run:{write_id}", 0)
+    return options.sink_id or (query if options.streaming else None) or job_sink(write_id), name
 
 
 def _batch_run() -> BatchRun | None:
@@ -63,25 +63,25 @@ def _batch_run() -> BatchRun | None:
 
 
 def stage_rows(
-    service: Service, options: SinkOptions, run: str, rows: Iterator[tuple[str, OutgoingRows]]
+    service: Service, options: SinkOptions, write_id: str, rows: Iterator[tuple[str, OutgoingRows]]
 ) -> StagedTask:
     """Stage all rows and wait until they are stored, unless their batch was committed before.
 
     Raises InvalidConfigurationError if an earlier write of the same `foreachBatch` call made that commit.
     """
-    sink_id, batch = batch_of_task(options, run)
+    sink_id, batch = batch_of_task(options, write_id)
     sink = service.sink(options.sink_namespace, sink_id)
     state, batch_run = sink.state(), _batch_run()
     if state.has(batch):
         # A write that failed before all its rows were published may be repeated at once.
-        if state.is_published(batch) and has_other_write(state.attempts.get(batch, ()), batch_run, run):
+        if state.is_published(batch) and has_other_write(state.attempts.get(batch, ()), batch_run, write_id):
             raise InvalidConfigurationError(
                 f"another write of this micro-batch used sinkId {sink_id} already, so that these rows would "
                 "be taken for a repetition; give each write in foreachBatch a sinkId of its own"
             )
         # Spark allows a task to leave its rows unread.
         return StagedTask(options.sink_namespace, sink_id, batch, None)
-    attempt = attempt_name(batch_run, run, uuid4().hex)
+    attempt = attempt_name(batch_run, write_id, uuid4().hex)
     stager = sink.stager(attempt, options.flush_bytes, options.compression)
     try:
         for topic, part in rows:

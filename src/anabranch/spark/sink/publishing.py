@@ -33,8 +33,8 @@ from anabranch.spark.decide.sink.republishing import (
     RoutedRows,
     RowJudge,
     Stamp,
-    home_of,
     parts_of,
+    whole_target,
 )
 from anabranch.spark.sink.hosts import OpenSegments, SinkHost
 from anabranch.spark.sink.staging import StagedEntries
@@ -95,7 +95,7 @@ class Publication:
 
     async def _send(self, entry: bytes, stamp: Stamp, metadata: pb.MessageMetadata, number: int) -> None:
         layout = await self._layout(stamp.topic)
-        home = home_of(stamp, layout.layout)
+        home = whole_target(stamp, layout.layout)
         last = number + metadata.num_messages_in_batch - 1
         if home is not None:
             sender, judge = await self._sender(stamp.topic, home)

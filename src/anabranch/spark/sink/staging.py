@@ -189,7 +189,7 @@ class RowStager:
         self._options = options
         self._topics: dict[str, None] = {}
         self._entries = 0
-        self._turn = clients.rng.randrange(2**16)
+        self._rotation = clients.rng.randrange(2**16)
         self._layouts: dict[str, tuple[TopicLayout, float]] = {}
         self._waiting: deque[BulkFuture] = deque()
         self._rows = 0
@@ -212,8 +212,8 @@ class RowStager:
 
     async def _write(self, topic: str, rows: OutgoingRows) -> None:
         layout = await self._layout(topic)
-        self._turn += 1
-        encoder = RowEncoder(rows, self._options.flush_bytes, self._turn, numbered=False)
+        self._rotation += 1
+        encoder = RowEncoder(rows, self._options.flush_bytes, self._rotation, numbered=False)
         parts = encoder.encode(layout, 0, self.message_bytes_max)
         entries = [(self._entry(part, topic, layout), part.message_count) for part in parts]
         self._waiting.append(await self._producer.enqueue_entries(entries))

@@ -95,13 +95,13 @@ class _Writer:
     def __init__(self, service: Service, options: SinkOptions) -> None:
         self.service = service
         self.options = options
-        self.run = uuid4().hex
+        self.write_id = uuid4().hex
         """Names a batch job; the writer of its tasks and the writer that commits are copies of one object."""
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         if self.options.exactly_once:
             rows = _rows_by_topic(iterator, self.options)
-            return stage_rows(self.service, self.options, self.run, rows)
+            return stage_rows(self.service, self.options, self.write_id, rows)
         return write_batches(self.service, self.options, iterator)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from anabranch.spark.decide.source.fronts import FrontSearch, ancestors_of, blocked_below, waiting_in
 from anabranch.spark.decide.source.offsets import Cut
 from anabranch.spark.decide.source.planner import Pace, advance, counts_between
-from anabranch.spark.decide.source.shares import bytes_of, last_in_turn
+from anabranch.spark.decide.source.shares import bytes_of, last_served_of
 from anabranch.spark.decide.source.topology import NO_LIMIT, Ends, Key, Topology
 from anabranch.spark.topics import TopicReader
 
@@ -56,10 +56,13 @@ class Span:
 
 
 class Pacer:
-    """Takes the oldest messages first. Remembers only what saves questions, and whose turn is next."""
+    """Takes the oldest messages first.
+
+    It remembers which segment was served last, and otherwise only what saves questions to brokers.
+    """
 
     def __init__(self) -> None:
-        self._turn: Key | None = None
+        self._last_served: Key | None = None
         self._front: tuple[int, int] | None = None
         """The last front, and how far it was from the one before."""
 
@@ -75,13 +78,13 @@ class Pacer:
         blocked = blocked_below(end, topologies)
         if choice.load(end) <= 1.0 and not (blocked and counts.keys() - ancestors_of(blocked, topologies)):
             return end
-        pace = replace(pace, turn=self._turn)
+        pace = replace(pace, last_served=self._last_served)
         span = _span(reader, choice, counts, blocked) if len(counts) > 1 else None
         end = choice.read(pace if span is None else replace(pace, fronts=self._fronts(reader, choice, span)))
         if not choice.counts(end):
             # Clocks of brokers that fell behind can hide messages from a front.
             end = choice.read(pace)
-        self._turn = last_in_turn(choice.counts(end), self._turn)
+        self._last_served = last_served_of(choice.counts(end), self._last_served)
         return end
 
     def _fronts(self, reader: TopicReader, choice: Choice, span: Span) -> tuple[Ends, ...]:

@@ -42,22 +42,22 @@ _BAD = (ChecksumError, CompressionError, CorruptDataError)
 
 
 def read_partition(query: SourceQuery, partition: InputPartition) -> Iterator[Any]:
-    """Yield Arrow batches of the runs of one task, in their order."""
+    """Yield Arrow batches of the strands of one task, in their order."""
     # Spark makes a partition of its own when a reader plans none.
     if isinstance(partition, PlannedPartition):
-        yield from PartitionRows(query, partition.runs).batches()
+        yield from PartitionRows(query, partition.strands).batches()
 
 
 class PartitionRows:
-    """The rows of the runs that one task reads."""
+    """The rows of the strands that one task reads."""
 
-    def __init__(self, query: SourceQuery, runs: Partition) -> None:
+    def __init__(self, query: SourceQuery, strands: Partition) -> None:
         self._query = query
-        self._runs = runs
+        self._strands = strands
 
     def batches(self) -> Iterator[Any]:
-        """Yield Arrow batches of the runs, in their order."""
-        steps = [(part, run.ranges_for(part)) for run in self._runs for part in run.slices]
+        """Yield Arrow batches of the strands, in their order."""
+        steps = [(part, strand.ranges_for(part)) for strand in self._strands for part in strand.slices]
         expected = [part.lo for part, _ in steps]
         slices = [part for part, _ in steps]
         written_by = self._schema_topics(slices)

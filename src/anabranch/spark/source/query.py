@@ -41,10 +41,10 @@ SPLIT_BYTES = 128 * 2**20
 
 
 class PlannedPartition(InputPartition):  # type: ignore[misc]
-    """The runs that one task reads."""
+    """The strands that one task reads."""
 
-    def __init__(self, runs: Partition) -> None:
-        self.runs = runs
+    def __init__(self, strands: Partition) -> None:
+        self.strands = strands
 
 
 @dataclass(frozen=True)
@@ -88,13 +88,13 @@ class SourceQuery:
         """Return the cut that a request stands for now; `otherwise` for a topic that it does not name."""
         moment = None if request is None or request.times is None else request.times.of(topic)
         if request is not None and request.times is not None and moment is not None:
-            places = reader.places_at(topic, topology, moment_ms(moment, time.time_ns() // 1_000_000))
+            places = reader.positions_at(topic, topology, moment_ms(moment, time.time_ns() // 1_000_000))
             return resolve_time(places, topology, topic, moment, request.times.strategy)
         at = requested(request, topic, otherwise)
         name = self.options.subscription
         if at != "subscription" or name is None:
             return resolve(at, topology, topic)
-        found = reader.places_of(topic, topology, name)
+        found = reader.cursor_positions(topic, topology, name)
         if found is None:
             raise InvalidConfigurationError(
                 f"topic {topic} has no subscription {name} to start from; "
@@ -128,7 +128,7 @@ class SourceQuery:
         most = options.max_partitions or PARTITIONS_MAX
         fewest = options.min_partitions or tasks_for(sum(s.rows for s in slices), options.max_partitions)
         planned = plan_in_key_order(slices, most, options.buckets, fewest)
-        return [PlannedPartition(runs) for runs in planned]
+        return [PlannedPartition(strands) for strands in planned]
 
     def plan_by_position(
         self, slices: Sequence[Slice], sizes: Sizes, most: int | None, fewest: int | None
@@ -136,7 +136,7 @@ class SourceQuery:
         options = self.options
         split_bytes = options.split_bytes or SPLIT_BYTES
         limits = PartitionLimits(split_bytes, most, fewest, options.max_partition_rows)
-        return [PlannedPartition(runs) for runs in plan_by_position(slices, limits, sizes)]
+        return [PlannedPartition(strands) for strands in plan_by_position(slices, limits, sizes)]
 
 
 def requested(request: Start | None, topic: str, otherwise: str) -> Any:

@@ -6,7 +6,7 @@ import pytest
 
 from anabranch.errors import InvalidConfigurationError
 from anabranch.spark.pipelines.loading.sources import divide_options, format_of, open_source
-from anabranch.spark.pipelines.places import TopicPlace, check_target
+from anabranch.spark.pipelines.topic_places import TopicPlace, check_target
 
 
 def test_names_tell_the_format() -> None:

@@ -13,11 +13,11 @@ from anabranch.spark.options.starts import START_OPTIONS
 from anabranch.spark.pipelines.failures import PipelineError
 from anabranch.spark.pipelines.files import Files
 from anabranch.spark.pipelines.lake.cut_batches import EARLIEST, CutJson, batch_cuts, is_done
-from anabranch.spark.pipelines.lake.lake_log import ABOUT, HOME, NOTHING, LakeLog
-from anabranch.spark.pipelines.places import LIMIT, READING, TopicPlace, place_of, refuse_options
+from anabranch.spark.pipelines.lake.lake_log import ABOUT, LOG_DIRECTORY, NOTHING, LakeLog
 from anabranch.spark.pipelines.progress import Show, run_stream, showing
 from anabranch.spark.pipelines.state_directories import claim_state
 from anabranch.spark.pipelines.stored_topics import look_up
+from anabranch.spark.pipelines.topic_places import LIMIT, READING, TopicPlace, as_topic_place, refuse_options
 from anabranch.spark.sessions import read_stream
 
 COLUMNS = ("key", "value", "headers", "eventTime", "timestamp", "segment", "position", "keyHash")
@@ -73,13 +73,13 @@ def archive(
         done = pipelines.archive(spark, orders, "/lake/orders")
         print(done.rows, done.total_rows, done.cut)
     """
-    given, place = options or ArchiveOptions(), place_of(topic)
+    given, place = options or ArchiveOptions(), as_topic_place(topic)
     check_format(given.format)
     refuse_options(place, (*READING, "startingOffsets"), "archive")
     log = LakeLog(spark, dest)
     log.recover()
     about = open_lake(log, "archive", place, given.buckets)
-    state = given.state or log.files.url(f"{HOME}/checkpoint")
+    state = given.state or log.files.url(f"{LOG_DIRECTORY}/checkpoint")
     claim_state(Files(spark, state), {"pipeline": "archive", "from": place.short_name})
     before = _total(log)
     stream = read_stream(
@@ -173,7 +173,7 @@ class _Target:
             return
         staged = NOTHING
         if cuts.start is not None:
-            staged = log.stage(_arranged(with_places(frame, self.buckets)), PARTITIONS)
+            staged = log.stage(_arranged(with_partitions(frame, self.buckets)), PARTITIONS)
         rows = sum(one.rows for one in staged.files)
         _check_rows(rows, staged.ranges, dense=self.dense)
         log.commit(LakeCommit(log.lake.next_number, cuts.end, ranges=staged.ranges, counted=rows), staged)
@@ -191,7 +191,7 @@ def _check_rows(rows: int, ranges: Ranges, *, dense: bool) -> None:
         )
 
 
-def with_places(frame: Any, buckets: int) -> Any:
+def with_partitions(frame: Any, buckets: int) -> Any:
     """Return the rows with the two columns that choose their file, in no order."""
     from pyspark.sql import functions as sql
 

@@ -15,24 +15,24 @@ from anabranch.spark.options.queries import source_part, text_of
 from anabranch.spark.pipelines.files import Files
 from anabranch.spark.pipelines.lake.archiving import COLUMNS, EVERYTHING, open_lake, options_behind
 from anabranch.spark.pipelines.lake.cut_batches import CutJson, batch_cuts, is_done
-from anabranch.spark.pipelines.lake.lake_log import HOME, NOTHING, LakeLog
-from anabranch.spark.pipelines.places import (
+from anabranch.spark.pipelines.lake.lake_log import LOG_DIRECTORY, NOTHING, LakeLog
+from anabranch.spark.pipelines.progress import Show, Summary, run_stream, showing
+from anabranch.spark.pipelines.state_directories import claim_state, kept_name, same_brokers
+from anabranch.spark.pipelines.stored_topics import check_source, look_up
+from anabranch.spark.pipelines.topic_places import (
     FORMAT,
     LIMIT,
     ONCE,
     READING,
     WRITING,
     TopicPlace,
+    as_topic_place,
     check_target,
     default_state,
     identity,
-    place_of,
     refuse_options,
     refuse_same,
 )
-from anabranch.spark.pipelines.progress import Show, Summary, run_stream, showing
-from anabranch.spark.pipelines.state_directories import claim_state, kept_name, same_brokers
-from anabranch.spark.pipelines.stored_topics import check_source, look_up
 from anabranch.spark.sessions import read_stream
 
 BUCKET = "bucket"
@@ -82,12 +82,12 @@ def compact_to_table(
         done = pipelines.compact_to_table(spark, orders, "/lake/latest")
         assert pipelines.read_table(spark, "/lake/latest").count() == done.keys
     """
-    given, place = options or CompactOptions(), place_of(topic)
+    given, place = options or CompactOptions(), as_topic_place(topic)
     refuse_options(place, DECIDED, "compact")
     log = LakeLog(spark, dest)
     log.recover()
     about = open_lake(log, "compact", place, given.buckets)
-    state = given.state or log.files.url(f"{HOME}/checkpoint")
+    state = given.state or log.files.url(f"{LOG_DIRECTORY}/checkpoint")
     claim_state(Files(spark, state), {"pipeline": "compact", "from": place.short_name})
     table = _Table(log, int(about["buckets"]), state)
     stream = _stream(spark, place, given, log.lake.cut)
@@ -116,7 +116,7 @@ def compact_to_topic(
         options = pipelines.CompactOptions(state="/data/state/latest")
         pipelines.compact_to_topic(spark, orders, latest, options)
     """
-    given, place, target = options or CompactOptions(), place_of(topic), place_of(to)
+    given, place, target = options or CompactOptions(), as_topic_place(topic), as_topic_place(to)
     refuse_same(place, target, "compacted")
     refuse_options(place, DECIDED, "compact")
     check_target(target, (*WRITING, *ONCE), "compact")

@@ -28,13 +28,13 @@ from anabranch.spark.decide.pipelines.lake import (
 from anabranch.spark.pipelines.failures import PipelineError
 from anabranch.spark.pipelines.files import Files
 
-HOME = "_anabranch"
+LOG_DIRECTORY = "_anabranch"
 """Readers of Parquet skip directories whose names begin with an underscore."""
 
-COMMITS = f"{HOME}/commits"
-STATES = f"{HOME}/states"
-STAGED = f"{HOME}/staged"
-ABOUT = f"{HOME}/lake.json"
+COMMITS = f"{LOG_DIRECTORY}/commits"
+STATES = f"{LOG_DIRECTORY}/states"
+STAGED = f"{LOG_DIRECTORY}/staged"
+ABOUT = f"{LOG_DIRECTORY}/lake.json"
 STATE_EVERY = 50
 """Commits between two records of the whole state, which spare readers the commits before them."""
 

@@ -23,7 +23,7 @@ from anabranch.spark.source.query import PARTITIONS_MAX
 from anabranch.spark.source.stream_reader import StreamReader
 
 NAME = "anabranch_replay"
-PLACE = "archive"
+ARCHIVE = "archive"
 """The option with the URL of the archive, and the field of an offset with the number of a commit."""
 
 ALONE = "archiveonly"
@@ -37,7 +37,7 @@ class ReplaySource(AnabranchSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         given = {name.lower(): text for name, text in options.items()}
-        self.archive = given.pop(PLACE)
+        self.archive = given.pop(ARCHIVE)
         self.alone = given.pop(ALONE, "false") == "true"
         super().__init__(given)
 
@@ -74,7 +74,7 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._fixed: Lake | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        return {"v": 1, PLACE: -1}
+        return {"v": 1, ARCHIVE: -1}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return self.live.getDefaultReadLimit()
@@ -86,12 +86,12 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             self.live.prepareForTriggerAvailableNow()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        if PLACE not in start:
+        if ARCHIVE not in start:
             return self.live.latestOffset(start, limit)
-        lake, done = self._fixed or self.archive.lake(), start[PLACE]
+        lake, done = self._fixed or self.archive.lake(), start[ARCHIVE]
         if done + 1 < lake.next_number:
             rows_max = None if isinstance(limit, ReadAllAvailable) else self.live.source.options.max_rows
-            return {"v": 1, PLACE: _last_commit(lake, done, rows_max)}
+            return {"v": 1, ARCHIVE: _last_commit(lake, done, rows_max)}
         # The switch reads nothing, so that the cut is in Spark's offset log before the first live message.
         if self.alone:
             return start
@@ -101,12 +101,12 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return None if self.alone else self.live.reportLatestOffset()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        if PLACE not in start:
+        if ARCHIVE not in start:
             return self.live.partitions(start, end)
-        if PLACE not in end:
+        if ARCHIVE not in end:
             return []
         options = self.live.source.options
-        parts = _parts_by_bucket(self.archive.lake(), start[PLACE], end[PLACE])
+        parts = _parts_by_bucket(self.archive.lake(), start[ARCHIVE], end[ARCHIVE])
         tasks = min(len(parts), options.max_partitions or PARTITIONS_MAX)
         return [ArchivePartition(options.topics[0], parts[at::tasks]) for at in range(tasks)]
 
@@ -118,7 +118,7 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             yield from self.archive.rows(part, partition.topic, self.live.source.schema)
 
     def commit(self, end: dict[str, Any]) -> None:
-        if PLACE not in end:
+        if ARCHIVE not in end:
             self.live.commit(end)
 
     def stop(self) -> None:

@@ -10,24 +10,24 @@ from anabranch.spark.options.starts import START_OPTIONS
 from anabranch.spark.pipelines.files import Files
 from anabranch.spark.pipelines.lake.archiving import COLUMNS, EVERYTHING
 from anabranch.spark.pipelines.lake.lake_log import ABOUT, LakeLog
-from anabranch.spark.pipelines.places import (
+from anabranch.spark.pipelines.progress import Show, Summary, run_stream, showing
+from anabranch.spark.pipelines.sessions import make_known
+from anabranch.spark.pipelines.state_directories import claim_state, kept_name, same_brokers
+from anabranch.spark.pipelines.stored_topics import check_source
+from anabranch.spark.pipelines.topic_places import (
     FORMAT,
     LIMIT,
     ONCE,
     READING,
     WRITING,
     TopicPlace,
+    as_topic_place,
     check_target,
     default_state,
     identity,
-    place_of,
     refuse_options,
     refuse_same,
 )
-from anabranch.spark.pipelines.progress import Show, Summary, run_stream, showing
-from anabranch.spark.pipelines.sessions import make_known
-from anabranch.spark.pipelines.state_directories import claim_state, kept_name, same_brokers
-from anabranch.spark.pipelines.stored_topics import check_source
 
 SCHEMA = (
     "key binary, value binary, headers array<struct<key:string,value:binary>>, eventTime timestamp, "
@@ -97,7 +97,7 @@ def replay(spark: Any, archive: str, topic: TopicPlace | str | None = None) -> A
 
 def checked_place(log: LakeLog, topic: TopicPlace | str) -> TopicPlace:
     """Return the place of a topic, which must be that of the archive, read from the archive's cut on."""
-    place, about = place_of(topic), log.about({})
+    place, about = as_topic_place(topic), log.about({})
     refuse_options(place, (*READING, *START_OPTIONS), "replay")
     if about["topic"] != place.short_name:
         raise InvalidConfigurationError(
@@ -135,13 +135,13 @@ def replay_stream(
         query.processAllAvailable()
         query.stop()
     """
-    from anabranch.spark.pipelines.lake.replay_source import ALONE, NAME, PLACE, ReplaySource
+    from anabranch.spark.pipelines.lake.replay_source import ALONE, ARCHIVE, NAME, ReplaySource
 
     log = open_archive(spark, archive)
     place = TopicPlace(log.about({})["topic"]) if topic is None else checked_place(log, topic)
     make_known(spark)
     spark.dataSource.register(ReplaySource)
-    more = {PLACE: log.files.root, ALONE: topic is None}
+    more = {ARCHIVE: log.files.root, ALONE: topic is None}
     given = place.to_read(**EVERYTHING, **(options or {}), **more)
     return spark.readStream.format(NAME).options(**given).load()
 
@@ -163,8 +163,8 @@ def replay_to_topic(
         options = pipelines.ReplayOptions(state="/data/state/again")
         pipelines.replay_to_topic(spark, "/lake/orders", orders, again, options)
     """
-    given, target = options or ReplayOptions(), place_of(to)
-    place = None if topic is None else place_of(topic)
+    given, target = options or ReplayOptions(), as_topic_place(to)
+    place = None if topic is None else as_topic_place(topic)
     if place is not None:
         refuse_same(place, target, "replayed")
     check_target(target, (*WRITING, *ONCE), "replay")

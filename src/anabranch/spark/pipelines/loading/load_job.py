@@ -26,19 +26,19 @@ from anabranch.spark.pipelines.files import Files
 from anabranch.spark.pipelines.loading.messages import LoadOptions, extremes, messages, refuse_unsendable
 from anabranch.spark.pipelines.loading.source_files import NewRows
 from anabranch.spark.pipelines.loading.sources import LoadSource, open_source
-from anabranch.spark.pipelines.places import (
-    FORMAT,
-    ONCE,
-    WRITING,
-    TopicPlace,
-    check_target,
-    default_state,
-    place_of,
-)
 from anabranch.spark.pipelines.progress import Show, patiently, showing
 from anabranch.spark.pipelines.sessions import make_known
 from anabranch.spark.pipelines.state_directories import claim_state, other_brokers, sink_state
 from anabranch.spark.pipelines.stored_topics import check_sink
+from anabranch.spark.pipelines.topic_places import (
+    FORMAT,
+    ONCE,
+    WRITING,
+    TopicPlace,
+    as_topic_place,
+    check_target,
+    default_state,
+)
 
 JOB = "job.json"
 """The file of the state directory with the name of the load."""
@@ -82,7 +82,7 @@ def load(
         done = pipelines.load(spark, "/lake/events.csv", loaded, options)
         print(done.rows, done.files)
     """
-    given, place = options or LoadOptions(), place_of(topic)
+    given, place = options or LoadOptions(), as_topic_place(topic)
     check_target(place, (*WRITING, *ONCE), "load")
     loaded = open_source(spark, source, given.format, given.read_options)
     began = time.monotonic()

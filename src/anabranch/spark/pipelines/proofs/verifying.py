@@ -35,10 +35,10 @@ from anabranch.spark.decide.pipelines.verify_report import (
 )
 from anabranch.spark.options.starts import END_OPTIONS, START_OPTIONS
 from anabranch.spark.pipelines.failures import spark_failures
-from anabranch.spark.pipelines.places import TopicPlace, place_of, refuse_options
 from anabranch.spark.pipelines.progress import Show, batch_shown, showing
 from anabranch.spark.pipelines.proofs.verify_pass import FAULTS, Expectations, MessageFault, VerifyPass
 from anabranch.spark.pipelines.stored_topics import TopicSnapshot, stored_topic
+from anabranch.spark.pipelines.topic_places import TopicPlace, as_topic_place, refuse_options
 from anabranch.spark.service import close_sessions
 from anabranch.spark.source.data_source import AnabranchSource
 
@@ -69,7 +69,7 @@ def verify(
         assert report.holds, report.findings
     """
     expect = expect or Expectations()
-    refuse_options(place_of(topic), (*START_OPTIONS, *END_OPTIONS), "verify")
+    refuse_options(as_topic_place(topic), (*START_OPTIONS, *END_OPTIONS), "verify")
     stored = stored_topic(topic, source)
     # The pass finds gaps and bad entries by itself, and must not stop at the first one.
     messages = stored.frame(spark, _columns(expect), failOnDataLoss=False, badEntries="skip")

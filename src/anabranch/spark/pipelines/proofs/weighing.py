@@ -27,9 +27,9 @@ from anabranch.spark.decide.pipelines.skew import (
 )
 from anabranch.spark.decide.source.topology import Slice, Topology
 from anabranch.spark.pipelines.failures import spark_failures
-from anabranch.spark.pipelines.places import TopicPlace
 from anabranch.spark.pipelines.progress import Show, batch_shown, showing
 from anabranch.spark.pipelines.stored_topics import TopicSnapshot, stored_topic
+from anabranch.spark.pipelines.topic_places import TopicPlace
 from anabranch.spark.service import close_sessions
 
 HEAVY_KEYS = 20

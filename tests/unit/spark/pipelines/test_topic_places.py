@@ -9,7 +9,7 @@ import pytest
 
 from anabranch.errors import InvalidConfigurationError
 from anabranch.spark import pipelines
-from anabranch.spark.pipelines.places import TopicPlace, refuse_same
+from anabranch.spark.pipelines.topic_places import TopicPlace, refuse_same
 
 LATEST = TopicPlace("latest", "pulsar://one:6650")
 ORDERS = TopicPlace("orders", "pulsar://one:6650")

@@ -56,7 +56,7 @@ class TopicPlace:
         return text_of({"service.url": self.url, **self.options, "topic": self.name, **more})
 
 
-def place_of(topic: TopicPlace | str) -> TopicPlace:
+def as_topic_place(topic: TopicPlace | str) -> TopicPlace:
     """Return the place of a topic; a bare name means the broker on this machine."""
     return TopicPlace(topic) if isinstance(topic, str) else topic
 
