@@ -1,4 +1,4 @@
-"""Source and sink for PySpark; importing this package imports neither Spark nor Arrow."""
+"""Source and sink for PySpark. Importing this package loads neither Spark nor Arrow."""
 
 from __future__ import annotations
 

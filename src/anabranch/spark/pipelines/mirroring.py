@@ -1,7 +1,7 @@
-"""Copies a topic to another topic, on any broker, each message exactly once and in the order of its key.
+"""Copies a topic to another topic on any broker, each message exactly once and in the order of its key.
 
-The layouts of the two topics are independent: each splits and merges as its own load demands. Keys, values,
-tombstones, headers and event times arrive as they were; positions and publish times are those of the target.
+The layouts of the two topics are independent: each splits and merges as its own load requires. Keys, values,
+tombstones, headers and event times are copied unchanged; positions and publish times are those of the target.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ COPIED = ("key", "value", "headers", "eventTime")
 
 @dataclass(frozen=True, slots=True)
 class MirrorOptions:
-    """The settings of a copy. Example: `pipelines.MirrorOptions(interval="1 second", starting="latest")`"""
+    """How to copy a topic. Example: `pipelines.MirrorOptions(interval="1 second", starting="latest")`"""
 
     state: str | None = None
-    """Directory or URL of the progress; a later call with the same state resumes."""
+    """Directory or URL that stores the progress; a later call with the same state resumes."""
     interval: str | None = None
     """With an interval, such as `1 second`, new messages are copied until the process is interrupted."""
     starting: str = "earliest"
@@ -50,7 +50,7 @@ def mirror(
     options: MirrorOptions | None = None,
     show: Show | None = None,
 ) -> Summary:
-    """Copy all messages so far, or with an interval also new ones until interrupted.
+    """Copy all present messages and, with an interval, also new ones until interrupted.
 
     Example:
         orders = pipelines.TopicPlace("orders", "pulsar://127.0.0.1:6650")
@@ -84,8 +84,8 @@ def mirror(
 
 
 def written_as(copy: TopicPlace) -> dict[str, str]:
-    """The options of the writer: exactly once, unless the target asks for another `delivery`.
+    """Return the options of the writer: exactly once, unless the target asks for another `delivery`.
 
-    Apache Pulsar without control processes takes `at-least-once` only: a repeated step repeats messages.
+    Apache Pulsar without control processes supports only `at-least-once`: a repeated step repeats messages.
     """
     return copy.to_write(delivery=copy.options.get("delivery", "exactly-once"))

@@ -15,14 +15,14 @@ from anabranch.spark.pipelines.failures import PipelineError, reason_of
 Show = Callable[[PipelineProgress], None]
 
 LINE_EVERY_S = 5.0
-"""The least time between two lines, if the output is no terminal."""
+"""The least time between two lines of output that is not a terminal."""
 
 POLL_S = 0.2
 STAGES_POLL_S = 0.5
 
 STARTS_MAX = 20
 SLOW_WORKER = "Python worker failed to connect back"
-"""Spark's words when a Python worker did not start within 10 seconds."""
+"""Part of Spark's error if a Python worker did not start within 10 seconds."""
 
 
 class Summary(NamedTuple):
@@ -44,7 +44,7 @@ def silent(progress: PipelineProgress) -> None:
 
 @contextmanager
 def shown(about: str) -> Iterator[Show]:
-    """Show progress on standard error: in place on a terminal, in lines elsewhere.
+    """Show progress on standard error: in place on a terminal, otherwise as lines.
 
     Example:
         orders = pipelines.TopicPlace("orders", "pulsar://127.0.0.1:6650")
@@ -84,10 +84,10 @@ def _lines(about: str) -> Show:
 
 
 def run_stream(writer: Any, show: Show, *, follow: str | None = None) -> Summary:
-    """Start a DataStreamWriter; return when it has processed all that was there at its start.
+    """Start a DataStreamWriter, and return when it has processed everything that existed at its start.
 
-    With `follow`, an interval such as `10 seconds`, the query goes on until the process is interrupted.
-    Raises PipelineError when the query fails.
+    With `follow`, an interval such as `10 seconds`, the query continues until the process is interrupted.
+    Raises PipelineError if the query fails.
     """
     began = time.monotonic()
     trigger = {"processingTime": follow} if follow is not None else {"availableNow": True}
@@ -98,7 +98,7 @@ def run_stream(writer: Any, show: Show, *, follow: str | None = None) -> Summary
 
 
 def _run_once(query: Any, show: Show, done: dict[int, int], began: float) -> None:
-    """Show the progress of a query until it ends; `done` gets the rows of each batch."""
+    """Show the progress of a query until it ends; `done` receives the rows of each batch."""
     try:
         while True:
             ended = not query.isActive
@@ -116,9 +116,9 @@ def _run_once(query: Any, show: Show, done: dict[int, int], began: float) -> Non
 
 
 def patiently(action: Callable[[], object]) -> None:
-    """Do something that can be repeated; repeat it if Spark gave up on the start of a Python worker.
+    """Do something that is safe to repeat, and repeat it if Spark gave up on starting a Python worker.
 
-    Spark waits 10 seconds for each of them, which a busy machine exceeds; no setting changes that.
+    Spark waits 10 seconds for each worker, which a busy machine may exceed, and no setting changes that.
     """
     for left in reversed(range(STARTS_MAX)):
         try:
@@ -141,7 +141,7 @@ def _progress_of(last: Any, rows: int, seconds: float) -> PipelineProgress:
 
 @contextmanager
 def batch_shown(spark: Any, show: Show, rows: int) -> Iterator[None]:
-    """Show the progress of the jobs that run inside; `rows` is the number of messages that they read."""
+    """Show the progress of the batch jobs that run inside; `rows` is how many messages they read."""
     tracker = None if show is silent else _tracker(spark)
     if tracker is None:
         yield

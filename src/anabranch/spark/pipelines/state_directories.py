@@ -32,10 +32,10 @@ SIGN = "sink_sign.json"
 
 
 def claim_state(files: Files, job: Mapping[str, str]) -> None:
-    """Record the job of a state directory; raise InvalidConfigurationError if it is another one.
+    """Record the job of a state directory; raise InvalidConfigurationError if it belongs to another job.
 
-    A job without progress loses its state to the next one. A state of an older version has no record, and
-    gets one. Brokers are not compared: their addresses may change.
+    A job without progress loses its state directory to the next job. A state that an older version made has
+    no record, and gets one. Brokers are not compared, because their addresses may change.
     """
     found = _owner(files)
     if found != dict(job) and (found is None or not any(map(files.exists, BEGUN))):
@@ -47,7 +47,7 @@ def claim_state(files: Files, job: Mapping[str, str]) -> None:
     if found is not None and found != dict(job):
         raise InvalidConfigurationError(
             f"{files.root} has the progress of another job ({_text(found)}); this one "
-            f"({_text(job)}) needs a state directory of its own"
+            f"({_text(job)}) needs its own state directory"
         )
 
 
@@ -63,10 +63,10 @@ def _text(job: Mapping[str, str]) -> str:
 
 
 def kept_name(files: Files, name: str) -> str:
-    """Return the name of the sink of a state directory; `name` if it has none yet.
+    """Return the name of the sink of a state directory, which is `name` if it has none yet.
 
-    The name that a later run would choose differs if the same brokers are reached at another URL. Rows of a
-    step that is repeated then would be sent again.
+    A later run would choose another name if it reached the same brokers at another URL, and the rows of a
+    repeated step would then be sent twice.
     """
     if not files.exists(NAME):
         with suppress(ConflictError):
@@ -76,7 +76,7 @@ def kept_name(files: Files, name: str) -> str:
 
 @contextmanager
 def same_brokers(files: Files, place: TopicPlace, sink: Mapping[str, str]) -> Iterator[None]:
-    """Refuse a target on other brokers than before, and keep the sign of the sink behind a run."""
+    """Refuse a target on other brokers than before, and store the sign of the sink after a run."""
     if not files.exists("offsets"):
         files.delete(SIGN)
     known = str(files.read_json(SIGN)["sign"]) if files.exists(SIGN) else None
@@ -95,7 +95,7 @@ def same_brokers(files: Files, place: TopicPlace, sink: Mapping[str, str]) -> It
 
 
 def sink_state(place: TopicPlace, sink: Mapping[str, str]) -> SinkState:
-    """Return what the brokers of a topic know about a sink, given by the option that names it."""
+    """Return what the brokers of a topic know about a sink; `sink` is the option that names it."""
     options = read_sink_options(place.to_write(delivery="exactly-once", **sink))
     assert options.sink_id is not None, "the option names a sink"
     service = AnabranchSource({}).service(options.service_url, options.client)
@@ -108,7 +108,7 @@ def sink_state(place: TopicPlace, sink: Mapping[str, str]) -> SinkState:
 def other_brokers(files: Files, place: TopicPlace) -> InvalidConfigurationError:
     """Return the error of a state directory whose sink is not on the brokers of a target."""
     return InvalidConfigurationError(
-        f"{files.root} has the progress of a job with other brokers: those of {place.url} have no record of "
+        f"{files.root} has the progress of a job with other brokers: those at {place.url} have no record of "
         f"what was sent to {place.short_name}, or it was removed (`anabranch sink remove`). Give the URL of "
         "the brokers that have it, or another --state directory, which sends everything again"
     )

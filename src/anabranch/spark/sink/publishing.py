@@ -1,9 +1,9 @@
 """Publishes staged rows to their topics under the name of the sink, each row with its number as sequence id.
 
-A publisher does not remember what earlier publishers did. It finds out for each segment what is stored under
-the sink's name, and skips rows that are stored; a broker of ours also judges each row that may be stored. Any
-disturbance ends an attempt; the next one looks at the layout and asks again. So crashes, other drivers and
-layout changes at any moment neither repeat nor lose a row.
+A publisher knows nothing about earlier publishers. It finds out for each segment what is stored under the
+sink's name, and skips those rows; an Anabranch broker also decides about each row that may be stored. Any
+disturbance ends an attempt, and the next attempt reads the layout and asks again. So crashes, other drivers
+and layout changes at any moment neither repeat nor lose a row.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from anabranch.spark.sink.hosts import OpenSegments, SinkHost
 from anabranch.spark.sink.staging import StagedEntries
 
 UNANSWERED_BYTES_MAX = 8 * 2**20
-"""Bytes that are under way to one segment."""
+"""Most bytes that are sent to one segment and not acknowledged."""
 
 CLOSE_S = 5.0
 
@@ -49,13 +49,13 @@ _SEQUENCE_TAG = b"\x40"
 
 
 def may_succeed_later(error: AnabranchError) -> bool:
-    """Whether another attempt may publish: a broker restarts, a layout changes, another driver publishes."""
+    """Whether another attempt may succeed, for instance after a broker's restart or a layout change."""
     later = (TopicTerminatedError, ProducerBusyError, TopicNotFoundError)
     return is_transient(error) or isinstance(error, later)
 
 
 class Publication:
-    """One attempt to publish: the layouts that it saw and the segments with which it registered."""
+    """One attempt to publish: the layouts that it saw, and the segments where it registered its producer."""
 
     def __init__(
         self, client: BulkClient, host: SinkHost, segments: OpenSegments, name: str, failpoints: Failpoints
@@ -73,11 +73,11 @@ class Publication:
 
     @property
     def stored(self) -> bool:
-        """Whether a broker has answered that an entry is stored."""
+        """Whether a broker has confirmed that an entry is stored."""
         return any(sender.answered for sender in self._senders.values())
 
     async def publish(self, pending: Pending, row_log: str) -> None:
-        """Send all rows of a batch that are not stored; return when all are."""
+        """Send all rows of a batch that are not stored yet, and return once they are."""
         pin, number = pending.pin, pending.first_number
         staged = StagedEntries(self._host.read(row_log, pin.start, pin.stop), pin)
         try:
@@ -94,11 +94,15 @@ class Publication:
             await sender.wait_until(0)
 
     async def _send(self, entry: bytes, stamp: Stamp, metadata: pb.MessageMetadata, number: int) -> None:
+        # Usually the layout is the one that the task saw: the entry gets new outer metadata and is sent
+        # without being opened. Otherwise, or if a part of its rows may be stored, it is decompressed and cut
+        # into entries of one bucket each, because an entry must not mix buckets, and because a broker can
+        # accept or reject only whole entries.
         layout = await self._layout(stamp.topic)
-        home = whole_target(stamp, layout.layout)
+        target = whole_target(stamp, layout.layout)
         last = number + metadata.num_messages_in_batch - 1
-        if home is not None:
-            sender, judge = await self._sender(stamp.topic, home)
+        if target is not None:
+            sender, judge = await self._sender(stamp.topic, target)
             if judge.has_all(last):
                 return
             if judge.has_none(number):
@@ -106,7 +110,7 @@ class Publication:
                 await sender.wait_until(UNANSWERED_BYTES_MAX)
                 return
         opened = OpenedEntry(entry, stamp, self._name, number)
-        for part in parts_of(opened.hashes, home, layout.layout):
+        for part in parts_of(opened.hashes, target, layout.layout):
             sender, judge = await self._sender(stamp.topic, part.segment)
             for ready in opened.cut(part, judge):
                 sender.send(ready)
@@ -144,7 +148,7 @@ class Publication:
         return self._senders[key], self._judges[key]
 
     async def close(self) -> None:
-        """Give all registrations back."""
+        """Close the producers at all segments."""
         closing = [future for sender in self._senders.values() if (future := sender.close()) is not None]
         if closing:
             with suppress(TimeoutError):
@@ -153,7 +157,7 @@ class Publication:
 
 
 class OpenedEntry:
-    """The rows of a staged entry, to be published by the producer `name`, the first one as number `first`."""
+    """The rows of a staged entry, opened to be cut; `first` is the number of its first row."""
 
     def __init__(self, entry: bytes, stamp: Stamp, name: str, first: int) -> None:
         self._name = name
@@ -163,7 +167,7 @@ class OpenedEntry:
         self.hashes = [stamp.keyless_hash if key is None else key_hash(key) for key in self._columns.keys]
 
     def cut(self, part: RoutedRows, judge: RowJudge) -> Iterator[ReadyEntry]:
-        """Yield the rows of a part that a segment may lack."""
+        """Yield entries with the rows of a part that a segment may lack."""
         numbers = [self._first + number for number in part.numbers]
         slots = [segment_hash(self.hashes[row]) for row in part.rows]
         for chosen in judge.entries(numbers, slots):
@@ -174,14 +178,14 @@ class OpenedEntry:
         messages = b"".join(map(self._message, rows, numbers))
         batch.add_encoded(messages, len(rows), numbers[-1], keys[rows[0]])
         slots = [self.hashes[row] & SLOT_MASK for row in rows]
-        # A broker judges the only message of an entry by its key, or by the slot that the entry names.
+        # A broker checks a single message by its key; without a key, by the slot that the entry names.
         slot = self.hashes[rows[0]] >> 16 if len(rows) == 1 and keys[rows[0]] is None else None
         hash_range = min(slots), max(slots)
         data = batch.build(self._name, CLOCK.wall_ms(), self._compression, hash_range, slot)
         return ReadyEntry(data, len(rows), numbers[-1], numbers[0])
 
     def _message(self, row: int, number: int) -> bytes:
-        """A staged message with its number; the fields of a header may come in any order."""
+        """Return a staged message with its number appended; the fields of a header may come in any order."""
         data, start = self._columns.data, self._columns.starts[row]
         header_end = start + 4 + int.from_bytes(data[start : start + 4], "big")
         header = data[start + 4 : header_end] + _SEQUENCE_TAG + encode_varint(number)

@@ -1,4 +1,4 @@
-"""A query as the driver and its tasks share it: options, schema, and the topics and cuts they stand for."""
+"""A query as the driver and its tasks share it: options and schema, and how they become topics and cuts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ log = logging.getLogger("anabranch.spark")
 T = TypeVar("T")
 
 PARTITIONS_MAX = 32
-"""Most tasks of a micro-batch unless the user sets a number; a reader cannot see the size of the cluster."""
+"""Most tasks of a micro-batch if the user sets no number; a reader cannot see the size of the cluster."""
 
 SPLIT_BYTES = 128 * 2**20
 """Bytes for one task of a batch job, as in Spark's file sources: about half a second of work."""
@@ -49,7 +49,7 @@ class PlannedPartition(InputPartition):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class SourceQuery:
-    """One query; pickled into the tasks of a job, so it is a value and remembers nothing between calls."""
+    """One query. It is pickled into tasks, so it is a plain value and remembers nothing between calls."""
 
     service: Service
     options: SourceOptions
@@ -58,20 +58,20 @@ class SourceQuery:
     """The schema to decode values with; None leaves them as bytes."""
 
     def reader(self) -> TopicReader:
-        """Return the reader of this process; retries the first connection as often as the options say."""
+        """Return the reader of this process; the first connection is retried as the options say."""
         return self._retried(self.service.reader, "the first connection")
 
     def topics(self, reader: TopicReader) -> Sequence[str]:
-        """Return the topics that the query reads now; those of a pattern exist."""
+        """Return the topics that the query reads now. Topics given by name may not exist yet."""
         pattern = self.options.pattern
         return self.options.topics if pattern is None else reader.topics(pattern)
 
     def topologies(
         self, reader: TopicReader, topics: Sequence[str] | None = None, *, fresh: bool = False
     ) -> dict[str, Topology]:
-        """Return the topologies of these topics, or of all; one that may be missing is left out.
+        """Return the topologies of these topics, or of all; a topic that may be missing is left out.
 
-        A query that begins wants `fresh` ones, because it must not expect messages that are removed.
+        A query that starts asks for `fresh` ones, so that it does not expect messages that were removed.
         """
         found = {}
         for topic in self.topics(reader) if topics is None else topics:
@@ -85,7 +85,7 @@ class SourceQuery:
     def cut_of(
         self, reader: TopicReader, request: Start | None, topic: str, topology: Topology, otherwise: str
     ) -> TopicCut:
-        """Return the cut that a request stands for now; `otherwise` for a topic that it does not name."""
+        """Return the cut that a request means now; `otherwise` applies to a topic that it does not name."""
         moment = None if request is None or request.times is None else request.times.of(topic)
         if request is not None and request.times is not None and moment is not None:
             places = reader.positions_at(topic, topology, moment_ms(moment, time.time_ns() // 1_000_000))
@@ -103,7 +103,7 @@ class SourceQuery:
         return cut_from(found, topology)
 
     def topology(self, reader: TopicReader, topic: str, *, fresh: bool = False) -> Topology:
-        """Return the current topology of one topic; retries as often as the options say."""
+        """Return the current topology of one topic; the lookup is retried as the options say."""
         return self._retried(lambda: reader.topology(topic, fresh=fresh), f"the lookup of {topic}")
 
     def _retried(self, work: Callable[[], T], what: str) -> T:
@@ -140,7 +140,7 @@ class SourceQuery:
 
 
 def requested(request: Start | None, topic: str, otherwise: str) -> Any:
-    """Return the request for one topic; `otherwise` for a topic that the request does not name."""
+    """Return the request for one topic, or `otherwise` if the request does not name the topic."""
     at = otherwise if request is None else request.at
     if isinstance(at, Cut):
         return at.topics.get(topic, otherwise)

@@ -1,4 +1,8 @@
-"""Decodes the values of a batch, each by the schema of its entry, and finds the bad ones."""
+"""Decodes the values of a batch into one Arrow column, each by the schema of its entry, and finds bad ones.
+
+All values of a batch are decoded together. Only if that fails are they decoded one by one, to find the bad
+ones.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from anabranch.spark.values.formats import Path, RowFormat
 
 
 class DecodedValues(NamedTuple):
-    """A column, and the reason for each row that could not be decoded and is null."""
+    """A column, and the reason for each row that is null because it could not be decoded."""
 
     column: Any
     bad: dict[int, str]
@@ -24,7 +28,7 @@ class ValueDecoder:
     """Decodes binary values into an Arrow column of one type."""
 
     def __init__(self, kind: Any, format_of: Callable[[bytes], RowFormat]) -> None:
-        """`format_of` takes the schema version of an entry, empty without one; it raises any error."""
+        """`format_of` takes the schema version of an entry, empty if it has none, and may raise any error."""
         self._kind = kind
         self._format_of = format_of
         self._formats: dict[bytes, RowFormat] = {}
@@ -52,7 +56,7 @@ class ValueDecoder:
         try:
             fmt = self._format(version)
         except Exception as error:
-            # Formats are of other packages, whose errors have no common type.
+            # Formats come from other packages, whose errors have no common type.
             reason = f"its schema cannot be used: {error}"
             return DecodedValues(
                 pa.nulls(len(values), self._kind), dict.fromkeys(np.flatnonzero(~missing).tolist(), reason)
@@ -87,9 +91,9 @@ class ValueDecoder:
 
 
 def column_of(kind: Any, rows: list[Any], fmt: RowFormat, path: Path = ()) -> Any:
-    """Return the rows as an array of the Arrow type; None is null.
+    """Return the rows as an array of the Arrow type, with None as null.
 
-    Raises an error of Arrow, or TypeError, ValueError or OverflowError, when a row does not fit the type.
+    Raises an error of Arrow, or TypeError, ValueError or OverflowError, if a row does not fit the type.
     """
     if pa.types.is_struct(kind):
         return _structs(kind, rows, fmt, path)
@@ -116,7 +120,7 @@ def _structs(kind: Any, rows: list[Any], fmt: RowFormat, path: Path) -> Any:
 
 
 def spread(array: Any, missing: Any) -> Any:
-    """Return an array with the elements of `array` in their order and null in each place that is missing."""
+    """Return the elements of `array` in order, with a null inserted wherever `missing` is true."""
     places = np.cumsum(~missing) - 1
     return array.take(pa.array(places, pa.int64(), mask=missing))
 
@@ -135,7 +139,7 @@ def _maps(kind: Any, rows: list[Any], fmt: RowFormat, path: Path) -> Any:
 
 
 def _offsets(rows: list[Any]) -> Any:
-    """Return the offsets of lists or maps; the offset of a null one is null, as Arrow wants it."""
+    """Return the offsets of lists or maps. The offset of a null one is null, as Arrow requires."""
     lengths = np.fromiter((0 if row is None else len(row) for row in rows), np.int64, len(rows))
     offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
     missing = np.fromiter(chain((row is None for row in rows), (False,)), np.bool_, len(rows) + 1)

@@ -31,8 +31,8 @@ def test_each_option_of_a_load_goes_to_the_end_that_knows_it() -> None:
 @pytest.mark.parametrize(
     ("kind", "option", "reason"),
     [
-        ("csv", "maxOffsetsPerTrigger", "maxOffsetsPerTrigger is for reading topics, and load reads files"),
-        ("csv", "heder", r"csv has no option heder \(did you mean header\?\), nor has the sink of topics"),
+        ("csv", "maxOffsetsPerTrigger", "maxOffsetsPerTrigger is for reading topics, but load reads files"),
+        ("csv", "heder", r"csv has no option heder \(did you mean header\?\), and neither has the sink"),
         ("json", "header", "the reader of json has no option header, nor"),
         ("iceberg", "s3.endpoint", "the reader of iceberg has no option s3.endpoint, nor"),
     ],
@@ -55,7 +55,7 @@ def test_a_reader_refuses_an_option_that_it_would_ignore() -> None:
     [
         ({"maxOffsetsPerTrigger": 5}, "the sink has no option maxoffsetspertrigger"),
         ({"flushBytes": "much"}, "option flushBytes is 'much'; it takes bytes"),
-        ({"sinkId": "mine"}, "load decides the option sinkId itself"),
+        ({"sinkId": "mine"}, "load sets the option sinkId itself"),
     ],
 )
 def test_a_target_refuses_options_that_its_sink_would_ignore(options: dict[str, object], reason: str) -> None:

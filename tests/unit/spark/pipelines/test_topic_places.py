@@ -54,5 +54,5 @@ def given(option: str) -> TopicPlace:
     ],
 )
 def test_an_option_that_a_pipeline_decides_is_refused(run: Callable[[], Any], option: str) -> None:
-    with pytest.raises(InvalidConfigurationError, match=rf"decides the option {option} itself"):
+    with pytest.raises(InvalidConfigurationError, match=rf"sets the option {option} itself"):
         run()

@@ -153,7 +153,7 @@ def test_many_small_rows_make_entries_of_like_size() -> None:
 
 
 def test_a_row_above_the_brokers_limit_is_refused() -> None:
-    with pytest.raises(MessageTooBigError, match="up to 5000"):
+    with pytest.raises(MessageTooBigError, match="at most 5000"):
         RowEncoder(columns(["k"], [b"v" * 6000]), 2**20).encode(ONE, 0, 5000)
 
 

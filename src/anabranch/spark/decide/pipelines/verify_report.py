@@ -32,7 +32,7 @@ class VerifyFinding:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What one pass over the topic counted."""
+    """The counts of one pass over the topic."""
 
     messages: int = 0
     keys: int = 0

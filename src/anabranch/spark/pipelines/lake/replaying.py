@@ -1,4 +1,4 @@
-"""Reads an archive and then the live topic, joined at the cut of the archive without gap or overlap."""
+"""Reads an archive and then its topic, joined at the cut of the archive without gap or overlap."""
 
 from __future__ import annotations
 
@@ -47,8 +47,7 @@ def read_archive(spark: Any, archive: str) -> Any:
 def read_table(spark: Any, table: str) -> Any:
     """Return the latest message of each key in a table of `compact_to_table`: exactly those of its commits.
 
-    A plain reader of Parquet can see a key twice while a commit replaces files, and cannot read a table
-    without keys.
+    A plain Parquet reader may see a key twice while a commit replaces files, and cannot read an empty table.
 
     Example:
         pipelines.read_table(spark, "/lake/latest").select("key", "value").show()
@@ -68,17 +67,19 @@ def open_archive(spark: Any, archive: str) -> LakeLog:
 
 
 def _open(spark: Any, lake: str, kind: str, name: str) -> LakeLog:
-    """Return the log of a lake; raises InvalidConfigurationError if another pipeline made it, or none."""
+    """Return the log of a lake; raises InvalidConfigurationError unless this kind of pipeline made it."""
     log = LakeLog(spark, lake)
     if not log.files.exists(ABOUT) or log.about({})["kind"] != kind:
-        raise InvalidConfigurationError(f"{lake} is no {name} of `anabranch pipeline {kind}`")
+        article = "an" if name.startswith("a") else "a"
+        raise InvalidConfigurationError(f"{lake} is not {article} {name} made by `anabranch pipeline {kind}`")
     return log
 
 
 def replay(spark: Any, archive: str, topic: TopicPlace | str | None = None) -> Any:
-    """Return a DataFrame of the archive and of the messages of the live topic behind the archive's cut.
+    """Return a DataFrame of the archive and of the topic's messages after the archive's cut.
 
-    Without a topic, it contains the archive alone. `orderBy("segment", "position")` gives the order of keys.
+    Without a topic, it contains only the archive. `orderBy("segment", "position")` restores the order of
+    keys.
 
     Example:
         orders = pipelines.TopicPlace("orders", "pulsar://127.0.0.1:6650")
@@ -96,7 +97,7 @@ def replay(spark: Any, archive: str, topic: TopicPlace | str | None = None) -> A
 
 
 def checked_place(log: LakeLog, topic: TopicPlace | str) -> TopicPlace:
-    """Return the place of a topic, which must be that of the archive, read from the archive's cut on."""
+    """Return the place of a topic; raises InvalidConfigurationError if it is not the archive's topic."""
     place, about = as_topic_place(topic), log.about({})
     refuse_options(place, (*READING, *START_OPTIONS), "replay")
     if about["topic"] != place.short_name:
@@ -112,21 +113,21 @@ class ReplayOptions:
 
     rows_per_commit: int = 1_000_000
     follow: str | None = None
-    """Go on with new messages at this interval, such as `10 seconds`; None ends at the present end."""
+    """Continue with new messages at this interval, such as `10 seconds`; None stops at the present end."""
     state: str | None = None
     """The directory of Spark's checkpoint; in `anabranch-state/` if None."""
     show: Show | None = None
-    """Displays the progress; standard error shows it if None."""
+    """Displays the progress; None displays it on standard error."""
 
 
 def replay_stream(
     spark: Any, archive: str, topic: TopicPlace | str | None, options: dict[str, object] | None = None
 ) -> Any:
-    """Return a streaming DataFrame: all messages of the archive, then those of the live topic behind it.
+    """Return a streaming DataFrame: all messages of the archive, then those of the topic after it.
 
     The order of each key is kept across both. `options` are options of the source, such as
-    maxOffsetsPerTrigger; a micro-batch contains at least one commit of the archive. Without a topic, the
-    archive alone is read.
+    maxOffsetsPerTrigger; a micro-batch contains at least one commit of the archive. Without a topic, only the
+    archive is read.
 
     Example:
         orders = pipelines.TopicPlace("orders", "pulsar://127.0.0.1:6650")
@@ -153,9 +154,9 @@ def replay_to_topic(
     to: TopicPlace | str,
     options: ReplayOptions | None = None,
 ) -> Summary:
-    """Send the archive, then the live topic, to another topic: each message once, keys in order.
+    """Send the archive, and then its topic, to another topic: each message once, keys in order.
 
-    Without a live topic, the archive alone is sent.
+    Without a topic, only the archive is sent.
 
     Example:
         orders = pipelines.TopicPlace("orders", "pulsar://127.0.0.1:6650")
@@ -185,7 +186,7 @@ def replay_to_topic(
 
 
 def _sent(spark: Any, archive: str, place: TopicPlace | None, given: ReplayOptions) -> Any:
-    """Return the stream of what a replay sends of each message."""
+    """Return the stream that a replay sends, with the columns that it keeps of each message."""
     limited = place is not None and place.gives(LIMIT)
     stream = replay_stream(spark, archive, place, {} if limited else {LIMIT: given.rows_per_commit})
     return stream.select("key", "value", "headers", "eventTime")
