@@ -33,8 +33,8 @@ def test_each_option_of_a_load_goes_to_the_end_that_knows_it() -> None:
     [
         ("csv", "maxOffsetsPerTrigger", "maxOffsetsPerTrigger is for reading topics, but load reads files"),
         ("csv", "heder", r"csv has no option heder \(did you mean header\?\), and neither has the sink"),
-        ("json", "header", "the reader of json has no option header, nor"),
-        ("iceberg", "s3.endpoint", "the reader of iceberg has no option s3.endpoint, nor"),
+        ("json", "header", "the reader of json has no option header, and neither"),
+        ("iceberg", "s3.endpoint", "the reader of iceberg has no option s3.endpoint, and neither"),
     ],
 )
 def test_an_option_that_no_end_knows_is_refused(kind: str, option: str, reason: str) -> None:
