@@ -1,7 +1,7 @@
 """Reads the slices of a task one after the other, and requests the next ones in advance.
 
-Without requests in advance, each slice would cost a round trip before its first entry. A task over hundreds
-of small slices, as after many splits, would mostly wait.
+Without requests in advance, each slice would cost a round trip before its first entry, which adds up in a
+task with many small slices.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ class RowEncoder:
 
     def encode(self, layout: Layout, first_sequence_id: int, bytes_max: int) -> Sequence[EncodedPart]:
         """Return all rows as parts of one bucket each; see `anabranch.client.produce.encoded_rows`."""
-        # One stable sort groups the rows by window (consecutive rows that fit into one entry even if all are of
-        # one bucket), then by bucket. Rows of a key are in one bucket, so they keep their order.
+        # One stable sort groups the rows by window (consecutive rows that fit into one entry even if all are
+        # of one bucket), then by bucket. Rows of a key are in one bucket, so they keep their order.
         count = self.row_count
         if count == 0:
             return []
