@@ -13,7 +13,7 @@ from anabranch.errors import InvalidConfigurationError
 from anabranch.spark import pipelines
 from anabranch.spark.pipelines.failures import PipelineError
 from anabranch.spark.pipelines.files import Files
-from anabranch.spark.pipelines.job_states import claim_state
+from anabranch.spark.pipelines.state_directories import claim_state
 from simulation.harness.process import BrokerProcess
 
 pytestmark = pytest.mark.timeout(300)

@@ -9,7 +9,7 @@ import pytest
 
 from anabranch.errors import InvalidConfigurationError
 from anabranch.spark import pipelines
-from anabranch.spark.pipelines.places import TopicPlace, refuse_same
+from anabranch.spark.pipelines.topic_places import TopicPlace, refuse_same
 
 LATEST = TopicPlace("latest", "pulsar://one:6650")
 ORDERS = TopicPlace("orders", "pulsar://one:6650")
@@ -54,5 +54,5 @@ def given(option: str) -> TopicPlace:
     ],
 )
 def test_an_option_that_a_pipeline_decides_is_refused(run: Callable[[], Any], option: str) -> None:
-    with pytest.raises(InvalidConfigurationError, match=rf"decides the option {option} itself"):
+    with pytest.raises(InvalidConfigurationError, match=rf"sets the option {option} itself"):
         run()
