@@ -81,8 +81,7 @@ class ServerConnection:
         self.caller = ANYONE
         self.refreshes = self.is_refreshing = False
         """Whether the client sends new credentials when it is asked; whether new ones are being checked."""
-        self._handlers = handlers
-        self._connections = connections
+        self._handlers, self._connections = handlers, connections
         self._pump: Pump | None = None
         self.pauses = ReadingPauses()
         self.room = ConnectionRoom(services.room, self)
