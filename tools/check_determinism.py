@@ -28,7 +28,6 @@ ALLOWED = (
     "server/supervisor.py",
     "cli/",
     "data/",
-    "bench/",
     "spark/",
     "testing/",
     "admin/client/http_client.py",

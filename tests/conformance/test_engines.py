@@ -14,8 +14,8 @@ from anabranch.errors import NotAllowedError, TopicNotFoundError
 from anabranch.model.layout import Layout, Segment
 from anabranch.model.names import Place, TopicName
 from anabranch.model.ranges import FULL
-from anabranch.testing.sim_pulsar import SimTopic
-from anabranch.testing.simloop import SimLoop
+from simulation.cluster.pulsar import SimTopic
+from simulation.world.loop import SimLoop
 from tests.harness.cluster import Brokers
 from tests.harness.control_plane import ControlProcesses
 

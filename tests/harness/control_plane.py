@@ -14,8 +14,8 @@ from anabranch.control.homes import HomeLock
 from anabranch.control.pulsar_engine import PulsarEngine
 from anabranch.control.pulsar_segments import PulsarSegments
 from anabranch.metadata.memory import MemoryStore
-from anabranch.testing.sim_pulsar import SimPulsar
-from anabranch.testing.simloop import SimLoop
+from simulation.cluster.pulsar import SimPulsar
+from simulation.world.loop import SimLoop
 from tests.harness.cluster import Brokers
 
 

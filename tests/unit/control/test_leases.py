@@ -28,7 +28,7 @@ from anabranch.errors import (
 from anabranch.metadata.memory import MemoryStore
 from anabranch.model.names import Place, TopicName
 from anabranch.model.pulsar_names import pulsar_topic
-from anabranch.testing.sim_pulsar import SimPulsar, SimTopic
+from simulation.cluster.pulsar import SimPulsar, SimTopic
 from tests.harness.admin import ORDERS, Admin
 from tests.harness.control_plane import ControlProcesses
 
