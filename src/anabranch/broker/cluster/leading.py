@@ -11,8 +11,8 @@ import logging
 from typing import Final
 
 from anabranch.aio import in_slices
-from anabranch.broker.catalog.catalog import Catalog
 from anabranch.broker.catalog.served_logs import ServedLogs
+from anabranch.broker.catalog.topic_catalog import TopicCatalog
 from anabranch.broker.cluster.links import ClusterLinks
 from anabranch.broker.cluster.ownership import Ownership, OwnershipOptions
 from anabranch.broker.cluster.peers import Target
@@ -41,7 +41,12 @@ class LedStores:
     """The stores that this broker owns, and the topics that it leads because it owns them."""
 
     def __init__(
-        self, controllers: ControllerService, catalog: Catalog, links: ClusterLinks, *, fixed_workers: bool
+        self,
+        controllers: ControllerService,
+        catalog: TopicCatalog,
+        links: ClusterLinks,
+        *,
+        fixed_workers: bool,
     ) -> None:
         """With `fixed_workers` the other workers may still start, and their stores are left to them first."""
         self.controllers = controllers

@@ -28,7 +28,7 @@ from anabranch.model.names import TopicName
 
 
 @dataclass(frozen=True, slots=True)
-class Catalog:
+class TopicCatalog:
     """The topics of the cluster, and the logs in the stores of this broker."""
 
     config: BrokerConfig
