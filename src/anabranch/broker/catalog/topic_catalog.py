@@ -28,7 +28,7 @@ from anabranch.model.names import TopicName
 
 
 @dataclass(frozen=True, slots=True)
-class Catalog:
+class TopicCatalog:
     """The topics of the cluster, and the logs in the stores of this broker."""
 
     config: BrokerConfig
@@ -62,7 +62,7 @@ class Catalog:
     def upkeep(self, unloaded: Callable[[TopicName], None]) -> Iterator[Coroutine[Any, Any, None]]:
         """The work that looks after logs for as long as the broker runs; the stores are open by now.
 
-        `unloaded` is called with each log that is unloaded because nobody used it.
+        `unloaded` is called with each log that is unloaded because it was not used for long.
         """
         self.policies.changed = partial(follow_policies, self.logs, self.policies)
         yield IdleLogs(self.logs, self.config, unloaded).run()
