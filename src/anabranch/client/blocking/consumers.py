@@ -11,7 +11,7 @@ from typing import Any, Generic, Self, TypeVar
 from anabranch.client.blocking.portal import Handle, Portal
 from anabranch.client.blocking.taken import TakenMessages
 from anabranch.client.consume.consumers.checkpoint_consumer import AsyncCheckpointConsumer
-from anabranch.client.consume.inbox.inbox import Inbox
+from anabranch.client.consume.consumers.consumer import Consumer as AsyncConsumer
 from anabranch.client.decide.look_ahead import next_look_ahead
 from anabranch.client.figures import State
 from anabranch.client.message import Message
@@ -20,7 +20,7 @@ from anabranch.client.schema import V
 from anabranch.errors import AlreadyClosedError, ReceiveTimeoutError
 from anabranch.model.checkpoint import Checkpoint
 
-C = TypeVar("C", bound=Inbox[Any])
+C = TypeVar("C", bound=AsyncConsumer[Any])
 R = TypeVar("R")
 
 
@@ -30,6 +30,7 @@ class Consumer(Handle, Generic[C, V]):
     def __init__(self, portal: Portal, twin: C) -> None:
         super().__init__(portal)
         self._twin = twin
+        self._inbox = twin.parts.inbox
         self._taken: TakenMessages[V] = TakenMessages()
         """Messages that later calls find without crossing threads."""
         self._next_single = self._taken.singles.popleft
@@ -77,7 +78,7 @@ class Consumer(Handle, Generic[C, V]):
 
     def __next__(self) -> Message[V]:
         try:
-            if self._twin._stopped:
+            if self._inbox.stopped:
                 self._await_resume("__next__", None)
             return self._next_single()
         except IndexError:
@@ -115,7 +116,7 @@ class Consumer(Handle, Generic[C, V]):
     def _take(self, what: str, limit: int) -> None:
         now = time.monotonic()
         most = max(limit, next_look_ahead(self._ahead, self._found, now - self._taken_at))
-        self._taken.put(self._call(what, lambda: self._twin._poll(most)))
+        self._taken.put(self._call(what, lambda: self._inbox.poll(most)))
         if self._taken:
             self._ahead, self._found, self._taken_at = most, len(self._taken), now
 
@@ -135,7 +136,7 @@ class Consumer(Handle, Generic[C, V]):
 
     def _await_resume(self, what: str, timeout: Seconds | None) -> None:
         if self._twin.paused:
-            self._run(what, lambda: self._twin._resumed(timeout))
+            self._run(what, lambda: self._inbox.resumed(timeout))
 
     def close(self, timeout: Seconds | None = None) -> None:
         """End waiting receives and iterations, confirm acknowledgements and leave the topic.
@@ -163,13 +164,13 @@ class CheckpointConsumer(Consumer[AsyncCheckpointConsumer[V], V]):
             waiting = self._taken.waiting()
 
         async def look() -> Checkpoint:
-            return self._twin._checkpoint_before(waiting)
+            return self._twin.parts.checkpoint_before(waiting)
 
         try:
             return self._run("checkpoint", look)
         except AlreadyClosedError:
             # The client is closed, and nothing moves the position any more.
-            return self._twin._checkpoint_before(waiting)
+            return self._twin.parts.checkpoint_before(waiting)
 
     def commit(self, checkpoint: Checkpoint | None = None, timeout: Seconds | None = None) -> None:
         """Tell the group that this checkpoint, or the current one, is stored by the application.

@@ -12,15 +12,17 @@ from types import CoroutineType
 from typing import Any, TypeVar, Unpack
 
 from anabranch.client.blocking.consumers import Consumer
-from anabranch.client.consume.consumers.moving import MovableConsumer, SeekTarget
+from anabranch.client.consume.consumers.queue_consumer import AsyncQueueConsumer
+from anabranch.client.consume.consumers.stream_consumer import AsyncStreamConsumer
+from anabranch.client.consume.consumers.subscription_parts import SeekTarget
 from anabranch.client.consume.handlers.attempts import HandlerKindError, check_callable, refuse_generator
 from anabranch.client.consume.handlers.run_options import RunArguments, RunOrder, RunStatistics
-from anabranch.client.consume.handlers.runnable import FLUSH_S
+from anabranch.client.consume.handlers.runs import FLUSH_S
 from anabranch.client.message import Message
 from anabranch.client.options import Seconds, positive, seconds
 from anabranch.client.schema import V
 
-R = TypeVar("R", bound=MovableConsumer[Any])
+R = TypeVar("R", bound=AsyncQueueConsumer[Any] | AsyncStreamConsumer[Any])
 
 
 class RunningConsumer(Consumer[R, V]):
@@ -56,7 +58,7 @@ class RunningConsumer(Consumer[R, V]):
 
         async def serve() -> RunStatistics:
             try:
-                self._twin._hand_out_again(taken)
+                self._inbox.hand_out_again(taken)
                 work = _in_threads(threads, handler)
                 return await self._twin.run(work, concurrency=concurrency, order=order, **more)
             finally:
@@ -100,7 +102,7 @@ def _call(handler: Callable[[Message[V]], object], message: Message[V]) -> None:
     if isawaitable(found):
         if isinstance(found, CoroutineType):
             found.close()
-        raise HandlerKindError(f"the handler {handler!r} is no plain function; use AsyncClient with it")
+        raise HandlerKindError(f"the handler {handler!r} is not a plain function; use AsyncClient with it")
     refuse_generator(handler, found)
 
 
