@@ -42,7 +42,7 @@ class DrivenConsumer(Consumer[bytes]):
     def __init__(self, context: ConsumerContext) -> None:
         self.inbox: Inbox[bytes] = Inbox(context, {}, BadEntryRecord("skip"), None)
         self.inbox.follow(EveryEntry())
-        super().__init__(SimpleNamespace(context=context, inbox=self.inbox, close_by=None))  # type: ignore[arg-type]
+        super().__init__(SimpleNamespace(context=context, inbox=self.inbox, close_by=None))
 
     def ready(self, source: FakeSource) -> None:
         self.inbox.ready(source)  # type: ignore[arg-type]
