@@ -50,7 +50,11 @@ class SingleAcks:
             for one in messages:
                 if isinstance(one, Message):
                     entry, index = place_of(one)
-                    self.note_indexes(entry, [index])
+                    if entry.noted_by is self:
+                        entry.noted.append(index)
+                        self.count += 1
+                    else:
+                        self.note_indexes(entry, [index])
                 else:
                     source, place, bits, whole = self.locate(one)
                     if source is not None:

@@ -58,7 +58,7 @@ class AsyncStreamConsumer(Consumer[T], SubscribedConsumer[T]):
         context, acks = self._context, self._acks
         if context.closed:
             raise AlreadyClosedError("the consumer is closed")
-        if isinstance(message, Message) and entry_of(message).source.owner is context:
+        if type(message) is Message and entry_of(message).source.owner is context:
             number = number_of(message)
             if number > acks.acked:
                 acks.acked = number

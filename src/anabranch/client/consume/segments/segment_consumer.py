@@ -117,15 +117,19 @@ class SegmentConsumer:
         self._address = address
         self._held: dict[LedgerEntry, int] = {}
         self._unacked: dict[LedgerEntry, int] = {}
-        self._pool = pool = owner.pool
-        self._owner = SegmentOwner(pool, address.topic, address.owner_url)
+        self._pool = owner.pool
+        self._connect()
+        owner.tasks.start(self._reconnector.run(), f"consume {address.topic}")
+
+    def _connect(self) -> None:
+        """Make the parts that find the owner of the segment, and reach it again after each loss."""
+        self._owner = SegmentOwner(self._pool, self.topic, self._address.owner_url)
         self._reconnector = Reconnector(
-            address.topic, pool.rng, self._attempt, self._failed, self._owner.__str__
+            self.topic, self._pool.rng, self._attempt, self._failed, self._owner.__str__
         )
         self._life = self._reconnector.life
         refused = partial(self._leave, ReconnectEvent.REFUSED)
-        self._link = SegmentLink(pool, address.topic, self._reconnector, refused)
-        owner.tasks.start(self._reconnector.run(), f"consume {address.topic}")
+        self._link = SegmentLink(self._pool, self.topic, self._reconnector, refused)
 
     # Messages that the application has, or has acknowledged.
 
