@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from anabranch.client.blocking.portal import Handle, Portal
 from anabranch.client.blocking.taken import TakenMessages
@@ -24,11 +24,18 @@ C = TypeVar("C", bound=AsyncConsumer[Any])
 R = TypeVar("R")
 
 
-class Consumer(Handle, Generic[C, V]):
-    """Receiving and iterating, as all blocking consumers do; `C` is the type of the asyncio twin."""
+class Consumer(Generic[C, V]):
+    """Receiving and iterating, as all blocking consumers do; `C` is the type of the asyncio twin.
 
-    def __init__(self, portal: Portal, twin: C) -> None:
-        super().__init__(portal)
+    The other base class of each consumer is `Handle`, which runs calls in the thread of the loop.
+    """
+
+    if TYPE_CHECKING:
+
+        def _run(self, method: str, work: Callable[[], Coroutine[Any, Any, R]]) -> R: ...
+        def _call(self, method: str, function: Callable[[], R]) -> R: ...
+
+    def __init__(self, twin: C) -> None:
         self._twin = twin
         self._inbox = twin.parts.inbox
         self._taken: TakenMessages[V] = TakenMessages()
@@ -148,7 +155,7 @@ class Consumer(Handle, Generic[C, V]):
         self._taken.clear()
 
 
-class CheckpointConsumer(Consumer[AsyncCheckpointConsumer[V], V]):
+class CheckpointConsumer(Consumer[AsyncCheckpointConsumer[V], V], Handle):
     """Reads a topic from a checkpoint on; the blocking form of AsyncCheckpointConsumer.
 
     Example:
@@ -159,8 +166,9 @@ class CheckpointConsumer(Consumer[AsyncCheckpointConsumer[V], V]):
     """
 
     def __init__(self, portal: Portal, twin: AsyncCheckpointConsumer[V]) -> None:
-        # Written out because pyright infers the type of the values from this signature only.
-        super().__init__(portal, twin)
+        # Pyright infers the type of the values from this signature only.
+        Handle.__init__(self, portal)
+        super().__init__(twin)
 
     def checkpoint(self) -> Checkpoint:
         """The position after the last message handed out; reading from it continues with the next message."""

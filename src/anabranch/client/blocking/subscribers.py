@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from anabranch.client.blocking.ack_notes import AckNotes
-from anabranch.client.blocking.portal import Portal
+from anabranch.client.blocking.consumers import Consumer
+from anabranch.client.blocking.portal import Handle, Portal
 from anabranch.client.blocking.running import RunningConsumer
 from anabranch.client.consume.consumers.queue_consumer import AsyncQueueConsumer
 from anabranch.client.consume.consumers.stream_consumer import AsyncStreamConsumer
@@ -17,7 +18,7 @@ from anabranch.errors import in_words
 from anabranch.model.ids import MessageId
 
 
-class StreamConsumer(RunningConsumer[AsyncStreamConsumer[V], V]):
+class StreamConsumer(Consumer[AsyncStreamConsumer[V], V], RunningConsumer[AsyncStreamConsumer[V], V], Handle):
     """Reads a share of a topic in key order; the blocking form of AsyncStreamConsumer.
 
     Example:
@@ -30,7 +31,8 @@ class StreamConsumer(RunningConsumer[AsyncStreamConsumer[V], V]):
     """
 
     def __init__(self, portal: Portal, twin: AsyncStreamConsumer[V]) -> None:
-        super().__init__(portal, twin)
+        Handle.__init__(self, portal)
+        super().__init__(twin)
         self._context, self._acks = twin.parts.context, twin.parts.acks
         self._notes: AckNotes[V] = AckNotes(portal, self._acks, "StreamConsumer.acknowledge_cumulative")
 
@@ -70,7 +72,7 @@ class StreamConsumer(RunningConsumer[AsyncStreamConsumer[V], V]):
         self._run("flush_acks", lambda: self._twin.flush_acks(timeout))
 
 
-class QueueConsumer(RunningConsumer[AsyncQueueConsumer[V], V]):
+class QueueConsumer(Consumer[AsyncQueueConsumer[V], V], RunningConsumer[AsyncQueueConsumer[V], V], Handle):
     """Reads all segments in parallel; the blocking form of AsyncQueueConsumer.
 
     Example:
@@ -82,7 +84,8 @@ class QueueConsumer(RunningConsumer[AsyncQueueConsumer[V], V]):
     """
 
     def __init__(self, portal: Portal, twin: AsyncQueueConsumer[V]) -> None:
-        super().__init__(portal, twin)
+        Handle.__init__(self, portal)
+        super().__init__(twin)
         self._context, self._acks = twin.parts.context, twin.parts.acks
         self._notes: AckNotes[V] = AckNotes(portal, self._acks, "QueueConsumer.acknowledge")
 

@@ -49,8 +49,8 @@ class AsyncQueueConsumer(Consumer[T], SubscribedConsumer[T]):
         Returns when the acknowledgement is noted; with `ack_receipts` when the broker has made it durable, or
         raises OperationTimeoutError after the operation timeout.
         """
-        # Called for each message: its index is noted with its entry, whose bits change once for a group. Asking
-        # for the type is quicker than `isinstance`, and another type only takes the longer way below.
+        # Called for each message: its index is noted with its entry, whose bits change once for a group.
+        # Asking for the type is quicker than `isinstance`; another type only takes the longer way below.
         acks = self._acks
         if self._context.closed:
             raise AlreadyClosedError("the consumer is closed")
