@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from anabranch import AsyncCheckpointConsumer, AsyncStreamConsumer, Checkpoint
-from anabranch.client.consume.inbox.inbox import QUEUE_SIZE
+from anabranch.client.consume.segments.segments import QUEUE_SIZE
 from anabranch.client.decide.permits import GROWN_BYTES_MAX
 from simulation.harness.client_insides import sources_of
 from tests.harness.cluster import TOPIC, Brokers

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from anabranch import AsyncClient, Checkpoint
-from anabranch.client.consume.inbox.missing_topic import RECREATED_S
+from anabranch.client.consume.context import RECREATED_S
 from anabranch.errors import DataLossError, TopicNotFoundError
 from anabranch.model.names import TopicName
 from tests.harness.cluster import TOPIC, Brokers

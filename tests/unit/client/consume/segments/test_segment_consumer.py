@@ -20,17 +20,17 @@ async def test_a_new_assignment_does_not_hide_that_the_broker_ended_the_subscrip
     answers: list[Any] = [answer]
     pool = FakePool(lambda _: answers.pop(0) if answers else pb.CommandSuccess(request_id=1))
     tasks = TaskRegistry()
-    home: Any = SimpleNamespace(
-        _pool=pool,
-        _tasks=tasks,
-        _schema=BYTES,
-        _opened_in=None,
-        _voided=lambda _: None,
-        _dropped=lambda _: None,
-        _vector=lambda _: (),
+    owner: Any = SimpleNamespace(
+        pool=pool,
+        tasks=tasks,
+        loop=asyncio.get_running_loop(),
+        schema=BYTES,
+        opened_in=None,
+        vector=lambda _: (),
     )
+    events: Any = SimpleNamespace(voided=lambda _: None, dropped=lambda _: None)
     attachment = Attachment("s", pb.CommandSubscribe.Exclusive, "me")
-    consumer = SegmentConsumer(home, SegmentAddress(0, "segment", False), attachment, Permits(10))
+    consumer = SegmentConsumer(owner, events, SegmentAddress(0, "segment", False), attachment, Permits(10))
     await settle_down()
     # The broker's answer, the end of the subscription and an assignment arrive together.
     answer.set_result(pb.CommandSuccess(request_id=1))

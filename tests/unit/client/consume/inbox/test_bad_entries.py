@@ -1,4 +1,4 @@
-"""Entries that cannot be decoded cost themselves: consumers pass over them as their policy says."""
+"""Entries that cannot be decoded: consumers pass over them as their policy says, and read on."""
 
 from __future__ import annotations
 

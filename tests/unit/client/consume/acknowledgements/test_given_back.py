@@ -1,4 +1,4 @@
-"""Messages that applications name to the wrong consumer, and values that are no messages."""
+"""Messages that applications name to the wrong consumer, and values that are not messages."""
 
 from __future__ import annotations
 
