@@ -37,7 +37,7 @@ class Registered(NamedTuple):
         self.controller.connection_lost(self.registration)
 
     async def leave(self) -> None:
-        """Remove the consumer for good; its connection has forgotten it already."""
+        """Remove the consumer for good. Its connection has already forgotten it."""
         self.uncount()
         try:
             await self.controller.leave(self.registration)

@@ -51,7 +51,7 @@ def flow(connection: ServerConnection, command: pb.CommandFlow) -> None:
 
 
 def acknowledge(connection: ServerConnection, command: pb.CommandAck) -> Slices | None:
-    """Take an ACK; that of a consumer which is gone changes nothing and is answered with an error."""
+    """Take an ACK. The ACK of a consumer that is gone changes nothing and is answered with an error."""
     attached = connection.consumers.get(command.consumer_id)
     if attached is None:
         raise ConsumerNotFoundError(f"consumer {command.consumer_id} is not attached")
@@ -94,7 +94,7 @@ def redeliver(connection: ServerConnection, command: pb.CommandRedeliverUnacknow
 
 
 async def unsubscribe(connection: ServerConnection, command: pb.CommandUnsubscribe) -> None:
-    """Delete a subscription; that of a segment belongs to the topic and is deleted on all segments."""
+    """Delete a subscription. One of a segment belongs to the topic, and is deleted on all segments."""
     if await unsubscribe_member(connection, command):
         return
     segment, subscription, consumer = attached_consumer(connection, command.consumer_id)
@@ -139,7 +139,7 @@ async def seek(connection: ServerConnection, command: pb.CommandSeek) -> None:
         return
     segment, subscription, _ = attached_consumer(connection, command.consumer_id)
     if subscription.busy.locked():
-        raise UnknownServerError(f"{subscription.name} is being moved already")
+        raise UnknownServerError(f"{subscription.name} is already being moved")
     timed, place = command.HasField("message_publish_time"), position_from(command.message_id)
     ack_set = command.message_id.ack_set
     if segment.name.segment is not None and subscription.durable:
@@ -212,7 +212,7 @@ def _add_times(
 
 
 async def _last_batch_index(log: SegmentLog, end: int) -> int:
-    """Index of the last message inside its entry, -1 when the entry is damaged or not a batch."""
+    """Return the index of the last message in its entry, or -1 if the entry is damaged or not a batch."""
     if end == log.extent.first_ordinal:
         return -1
     try:

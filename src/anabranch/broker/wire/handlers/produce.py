@@ -105,7 +105,7 @@ def _make_producer(
 
 
 def _deduplicates(services: Services, segment: ServedLog) -> bool:
-    """Whether repeated messages are recognised; a live topic remembers none."""
+    """Whether repeated messages are recognised. A live topic does not remember any."""
     return not segment.name.is_live and services.policies.of(segment.name).deduplicate
 
 
@@ -129,7 +129,7 @@ def _rules_for(connection: ServerConnection, segment: ServedLog) -> EntryRules:
 
 
 async def _subscribe_first(services: Services, segment: ServedLog, subscription: str) -> None:
-    """Make the subscription that must exist before the first message."""
+    """Create the subscription that must exist before the first message."""
     if not services.policies.of(segment.name).creates_subscriptions:
         raise NotAllowedError(
             f"subscriptions of {segment.name} are not created on first use; create it first"
@@ -183,7 +183,7 @@ def _success(
 def close_producer(
     connection: ServerConnection, command: pb.CommandCloseProducer
 ) -> Coroutine[Any, Any, None] | None:
-    """Close a producer once all its SENDs are answered; an unknown one is closed already."""
+    """Close a producer once all its SENDs are answered. An unknown producer is already closed."""
     close = partial(_close_producer, connection, command)
     return close_once_begun(connection, "producer", command.producer_id, close)
 
