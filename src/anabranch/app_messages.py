@@ -38,10 +38,13 @@ class _BenchSource:
     """Stands for the segment and the consumer of a bench message."""
 
     segment_id = 0
+    subscription: str | None = None
+    closed = False
 
     def __init__(self, topic: str, schema: Codec[Any]) -> None:
-        self.topic = self._given_topic = topic
-        self.schema, self.home = schema, self
+        self.topic = self.given_topic = topic
+        self.schema = schema
+        self.owner = self.handed_out_by = self
 
     def vector(self, number: int) -> tuple[tuple[int, MessageId], ...]:
         return ()

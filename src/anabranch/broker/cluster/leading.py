@@ -17,7 +17,7 @@ from anabranch.broker.cluster.links import ClusterLinks
 from anabranch.broker.cluster.ownership import Ownership, OwnershipOptions
 from anabranch.broker.cluster.peers import Target
 from anabranch.broker.cluster.routing import LEADER, LEADER_TARGET
-from anabranch.broker.serving.served_log import ServedLog
+from anabranch.broker.serving.log.served_log import ServedLog
 from anabranch.controller.service import ControllerService
 from anabranch.controller.topic.controller import TopicController
 from anabranch.errors import AnabranchError, in_words

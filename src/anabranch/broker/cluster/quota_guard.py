@@ -22,12 +22,12 @@ from anabranch.broker.cluster.decide.quota_limits import (
 from anabranch.broker.cluster.directory import Directory
 from anabranch.broker.cluster.remote_calls import Port
 from anabranch.broker.cluster.usage_of_all import TARGET, USAGE, LocalUsage, UsageOfAll, answer
-from anabranch.broker.serving.consumer import ServedConsumer
-from anabranch.broker.serving.producer import ServedProducer
-from anabranch.broker.serving.rate_gates import RateGate
-from anabranch.broker.serving.served_log import ServedLog
-from anabranch.broker.serving.throttles import Throttles
-from anabranch.broker.serving.usage import Usage, UsingConsumer, topic_of
+from anabranch.broker.serving.delivery.consumer import ServedConsumer
+from anabranch.broker.serving.log.producer import ServedProducer
+from anabranch.broker.serving.log.served_log import ServedLog
+from anabranch.broker.serving.rates.rate_gates import RateGate
+from anabranch.broker.serving.rates.throttles import Throttles
+from anabranch.broker.serving.rates.usage import Usage, UsingConsumer, topic_of
 from anabranch.errors import ConsumerBusyError, ProducerBusyError
 from anabranch.metadata.broker_record import BrokerRecord
 from anabranch.metadata.topics import TopicStore

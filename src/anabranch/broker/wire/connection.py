@@ -13,8 +13,8 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from anabranch.broker.serving.producer import ServedProducer
-from anabranch.broker.serving.served_log import ServedLog
+from anabranch.broker.serving.log.producer import ServedProducer
+from anabranch.broker.serving.log.served_log import ServedLog
 from anabranch.broker.wire.attachments import Attached, Registered
 from anabranch.broker.wire.command_handler import CommandHandler, has_answer
 from anabranch.broker.wire.entrance import admit, refusal_of

@@ -18,9 +18,9 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Protocol
 
-from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.context import ClientLink
-from anabranch.broker.serving.subscription import Subscription
+from anabranch.broker.serving.delivery.consumer import ServedConsumer
+from anabranch.broker.serving.subscription.subscription import Subscription
 from anabranch.broker.wire.attachments import Attached
 from anabranch.broker.wire.services import Services
 from anabranch.errors import AnabranchError

@@ -16,7 +16,7 @@ from anabranch.protocol.pb import pulsar_pb2 as pb
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-    from anabranch.broker.serving.rate_gates import Pauses
+    from anabranch.broker.serving.rates.rate_gates import Pauses
 
 SMALL_BYTES: Final = 64 * 2**10
 """A connection with fewer waiting bytes is read in any case, so that each producer makes progress."""

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple, Protocol
 from anabranch.aio import TaskRegistry, in_slices
 from anabranch.broker.catalog.authorizer import Authorizer
 from anabranch.broker.serving.context import Spawn
-from anabranch.broker.serving.producer import ServedProducer
-from anabranch.broker.serving.served_log import ServedLog
+from anabranch.broker.serving.log.producer import ServedProducer
+from anabranch.broker.serving.log.served_log import ServedLog
 from anabranch.broker.wire.attachments import Attached, Registered
 from anabranch.broker.wire.pushes import OpenWatch, Pushes, PushKey
 from anabranch.errors import AnabranchError, AuthorizationError

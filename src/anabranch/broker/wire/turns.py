@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, S
 from typing import Final
 
 from anabranch.aio import TaskRegistry
-from anabranch.broker.serving.rate_gates import RateGate
+from anabranch.broker.serving.rates.rate_gates import RateGate
 from anabranch.protocol.commands import Command
 from anabranch.transport.pump import Pump
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
 
-from anabranch.broker.serving.usage import TenantUse, TopicUse
+from anabranch.broker.serving.rates.usage import TenantUse, TopicUse
 from anabranch.model.names import TopicName
 from anabranch.model.quotas import NamespaceQuotas, TenantQuotas
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import astuple
 from typing import Any
 
-from anabranch.broker.serving.served_log import ServedLog
+from anabranch.broker.serving.log.served_log import ServedLog
 from anabranch.broker.wire.attachments import Attached
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.services import Services

@@ -7,14 +7,19 @@ from collections.abc import Coroutine, Iterator
 from functools import partial
 from typing import Any
 
-from anabranch.broker.serving import client_rates
-from anabranch.broker.serving.acknowledging import mark_delete, position_from
-from anabranch.broker.serving.finding import FoundMessage, after_id, at_index, at_time, first_unacknowledged
-from anabranch.broker.serving.pending_reading import PendingReading
-from anabranch.broker.serving.retries import retry_of
-from anabranch.broker.serving.served_log import ServedLog
-from anabranch.broker.serving.strategies import kind_name
-from anabranch.broker.serving.subscription import Subscription
+from anabranch.broker.serving.delivery.retries import retry_of
+from anabranch.broker.serving.log import client_rates
+from anabranch.broker.serving.log.finding import (
+    FoundMessage,
+    after_id,
+    at_index,
+    at_time,
+    first_unacknowledged,
+)
+from anabranch.broker.serving.log.served_log import ServedLog
+from anabranch.broker.serving.reading.strategies import kind_name
+from anabranch.broker.serving.subscription.acknowledging import mark_delete, position_from
+from anabranch.broker.serving.subscription.subscription import Subscription
 from anabranch.broker.wire.command_handler import CommandHandler, refuse_with
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.handlers.attach import attached_consumer, close_once_begun
@@ -235,8 +240,8 @@ def stats(connection: ServerConnection, command: pb.CommandConsumerStats) -> Non
     now_s, window_s = asyncio.get_running_loop().time(), segment.rate_window_s
     rates = client_rates.consumer_rates(consumer, now_s, window_s)
     unacked = consumer.unacked
-    if not isinstance(subscription.reading, PendingReading):
-        unacked = max(0, subscription.reading.next - subscription.cursor.acks.mark)
+    if subscription.reading.outstanding is None:
+        unacked = max(0, subscription.reading.path.next - subscription.cursor.acks.mark)
     response = pb.CommandConsumerStatsResponse(
         request_id=command.request_id,
         msgRateOut=rates.messages,

@@ -5,7 +5,7 @@ They name a registered consumer, or an attached one together with a field that o
 
 from __future__ import annotations
 
-from anabranch.broker.serving.acknowledging import position_from
+from anabranch.broker.serving.subscription.acknowledging import position_from
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.handlers.attach import attached_consumer
 from anabranch.controller.ports.leader import TopicLeader

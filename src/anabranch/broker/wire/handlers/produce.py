@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any
 
 from anabranch.broker.catalog import backlog_quotas
-from anabranch.broker.serving.entry_checks import EntryRules
-from anabranch.broker.serving.log_producers import known_sequences
-from anabranch.broker.serving.producer import ProducerOptions, ServedProducer
-from anabranch.broker.serving.publish_credit import CreditTotals
-from anabranch.broker.serving.served_log import ServedLog
+from anabranch.broker.serving.log.entry_checks import EntryRules
+from anabranch.broker.serving.log.log_producers import known_sequences
+from anabranch.broker.serving.log.producer import ProducerOptions, ServedProducer
+from anabranch.broker.serving.log.served_log import ServedLog
+from anabranch.broker.serving.rates.publish_credit import CreditTotals
 from anabranch.broker.wire.command_handler import CommandHandler
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.handlers.attach import check_encryption, close_once_begun, metadata_of, open_log

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from anabranch.broker.serving.acknowledging import position_from
-from anabranch.broker.serving.consumer import ConsumerOptions, ServedConsumer
-from anabranch.broker.serving.served_log import ServedLog
-from anabranch.broker.serving.strategies import kind_name
-from anabranch.broker.serving.subscription import Subscription
+from anabranch.broker.serving.delivery.consumer import ConsumerOptions, ServedConsumer
+from anabranch.broker.serving.log.served_log import ServedLog
+from anabranch.broker.serving.reading.strategies import kind_name
+from anabranch.broker.serving.subscription.acknowledging import position_from
+from anabranch.broker.serving.subscription.subscription import Subscription
 from anabranch.broker.wire import java_m1
 from anabranch.broker.wire.attachments import Attached
 from anabranch.broker.wire.command_handler import CommandHandler
