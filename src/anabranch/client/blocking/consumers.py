@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from anabranch.client.blocking.portal import Handle, Portal
 from anabranch.client.blocking.taken import TakenMessages
 from anabranch.client.consume.consumers.checkpoint_consumer import AsyncCheckpointConsumer
-from anabranch.client.consume.consumers.consumer import Consumer as AsyncConsumer
+from anabranch.client.consume.consumers.consumer import ReceivingConsumer
 from anabranch.client.decide.look_ahead import next_look_ahead
 from anabranch.client.figures import State
 from anabranch.client.message import Message
@@ -20,7 +20,7 @@ from anabranch.client.schema import V
 from anabranch.errors import AlreadyClosedError, ReceiveTimeoutError
 from anabranch.model.checkpoint import Checkpoint
 
-C = TypeVar("C", bound=AsyncConsumer[Any])
+C = TypeVar("C", bound=ReceivingConsumer[Any])
 R = TypeVar("R")
 
 

@@ -223,6 +223,8 @@ class CumulativeAcks:
 
     def _raise_unconfirmed(self, number: int) -> None:
         """Raise ConsumerBusyError, once, if messages up to a number can never be confirmed."""
+        if not self._unconfirmed:
+            return
         lost = [error for first, error in self._unconfirmed if first <= number]
         self._unconfirmed = [entry for entry in self._unconfirmed if entry[0] > number]
         if lost:
@@ -231,6 +233,8 @@ class CumulativeAcks:
 
 def drop_acknowledged(source: SegmentConsumer) -> None:
     """Forget outstanding entries of which no message is left."""
+    if not source.outstanding:
+        return
     left = [entry for entry in source.outstanding if entry.wanted]
     source.outstanding.clear()
     source.outstanding.extend(left)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TypeVar
 
 from anabranch.client.consume.consumers.checkpoint_parts import CheckpointParts
-from anabranch.client.consume.consumers.consumer import Consumer
+from anabranch.client.consume.consumers.consumer import ReceivingConsumer
 from anabranch.client.options import Seconds
 from anabranch.model.checkpoint import Checkpoint
 
 T = TypeVar("T")
 
 
-class AsyncCheckpointConsumer(Consumer[T]):
+class AsyncCheckpointConsumer(ReceivingConsumer[T]):
     """Reads a topic from a checkpoint on; made by `AsyncClient.create_checkpoint_consumer`.
 
     Example:

@@ -1,4 +1,4 @@
-"""What applications see of consumers with a subscription: runs of handlers, seeking and unsubscribing."""
+"""The side of consumers with a subscription that applications see: runs, seeking and unsubscribing."""
 
 from __future__ import annotations
 

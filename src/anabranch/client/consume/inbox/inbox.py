@@ -221,6 +221,8 @@ class Inbox(Generic[T]):
         holds them, and drops them only with `everything`.
         """
         run = self.run
+        if not run:
+            return
         fresh = 0
         while fresh < len(run) and number_of(run[fresh]) == self.number:
             if entry_of(run[fresh]).source is not source:
