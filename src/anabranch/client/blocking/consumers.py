@@ -187,9 +187,9 @@ class CheckpointConsumer(Consumer[AsyncCheckpointConsumer[V], V], Handle):
     def commit(self, checkpoint: Checkpoint | None = None, timeout: Seconds | None = None) -> None:
         """Tell the group that this checkpoint, or the current one, is stored by the application.
 
-        A member that gets a bucket of this one goes on at the last committed position. From the first commit
-        on, members share segments by buckets. Raises ConsumerBusyError, and commits nothing, if another
-        member got a bucket meanwhile: it receives what this one received since its last commit.
+        A member that gets a bucket of this one continues at the last committed position. From the first
+        commit on, members share segments by buckets. Raises ConsumerBusyError, and commits nothing, if
+        another member got a bucket meanwhile: it receives what this one received since its last commit.
         """
         given = self.checkpoint() if checkpoint is None else checkpoint
         self._run("commit", lambda: self._twin.commit(given, timeout))

@@ -1,4 +1,4 @@
-"""The context that all parts of one consumer share: names, connections, tasks, and whether it goes on.
+"""The context that all parts of one consumer share: names, connections, tasks and state.
 
 A part gets the context when it is made, and nothing else of the consumer. The context knows no part.
 """

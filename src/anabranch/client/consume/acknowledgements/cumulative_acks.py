@@ -205,7 +205,7 @@ class CumulativeAcks:
         entry.wanted &= ~bits
 
     def vector(self, number: int) -> tuple[tuple[int, MessageId], ...]:
-        """The last message of each segment that was handed out up to a number."""
+        """Return the last message of each segment that was handed out up to a number."""
         found: list[tuple[int, MessageId]] = []
         for id_, source in sorted(self._sources.items()):
             last = self._last_acked.get(id_)

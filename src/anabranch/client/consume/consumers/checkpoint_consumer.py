@@ -25,7 +25,7 @@ class AsyncCheckpointConsumer(ReceivingConsumer[T]):
         self.parts: CheckpointParts[T] = parts
 
     def checkpoint(self) -> Checkpoint:
-        """The position after the messages handed out so far; reading from it goes on with the next message.
+        """The position after the messages handed out so far; reading from it continues with the next message.
 
         In a group it has the segments that this member has read or need not read; see `Checkpoint.merge`.
         """
@@ -34,8 +34,8 @@ class AsyncCheckpointConsumer(ReceivingConsumer[T]):
     async def commit(self, checkpoint: Checkpoint | None = None, timeout: Seconds | None = None) -> None:
         """Tell the group that this checkpoint, or the current one, is stored by the application.
 
-        A member that gets a bucket of this one goes on at the last committed position. From the first commit
-        on, members share segments by buckets. Raises ConsumerBusyError, and commits nothing, if another
-        member got a bucket meanwhile: it receives what this one received since its last commit.
+        A member that gets a bucket of this one continues at the last committed position. From the first
+        commit on, members share segments by buckets. Raises ConsumerBusyError, and commits nothing, if
+        another member got a bucket meanwhile: it receives what this one received since its last commit.
         """
         await self.parts.commit(checkpoint, timeout)

@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 SeekWord = Literal["earliest", "latest"]
 SeekTarget = datetime | SeekWord | Message[Any] | MessageId
-"""A time with its time zone, the first or the last message, or a message behind which reading goes on."""
+"""A time with its time zone, the first or last message, or the message after which reading continues."""
 
 
 def reading_parts(
@@ -243,7 +243,7 @@ class SubscriptionParts(Generic[T]):
 
 
 def checked_target(to: SeekTarget) -> int | SeekWord | MessageId:
-    """A target that the planning understands; raises InvalidConfigurationError."""
+    """Return the target as `plan_seek` takes it; raises InvalidConfigurationError."""
     if isinstance(to, datetime):
         return wall_ms("to", to)
     if isinstance(to, Message):

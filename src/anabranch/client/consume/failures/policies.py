@@ -245,7 +245,7 @@ def _is_held(message: Message[Any]) -> bool:
 
 
 def _behind_in_lane(source: SegmentConsumer, first: Received) -> Callable[[Received], bool] | None:
-    """Tells the entries of the bucket of `first` that begin there; None if the broker has no lane for it."""
+    """Return a predicate for entries of the bucket of `first` from there on; None without a lane."""
     hash_ = _bucket_hash(first)
     lane = next((part for part in source.attachment.bucket_ranges if part.start <= hash_ <= part.end), None)
     if lane is None:

@@ -144,7 +144,7 @@ class SegmentConsumer:
         self.entries: deque[Received] = deque()
         """Entries that were delivered and not handed out."""
         self.stale: list[Callable[[Received], bool]] = []
-        """Tell the entries that the broker keeps, although it may have sent them before."""
+        """Predicates for entries that the broker keeps now, although it may have sent them before."""
         self.outstanding: deque[Received] = deque()
         """For cumulative acknowledgement: entries handed out, in order, that are not fully acknowledged."""
         self.noted: list[Received] = []
@@ -258,6 +258,10 @@ class SegmentConsumer:
 
     def delivered(self, delivery: Delivery) -> None:
         """Buffer an entry without the messages that the application holds or has acknowledged."""
+        # Called for each entry. After a reconnect the broker delivers everything again that it has no
+        # acknowledgement for, which includes messages that the application is still working on and messages
+        # whose acknowledgement is on its way. Both are left out bit by bit here; without that, a connection
+        # lost in the middle of a batch would hand out its first messages twice.
         if len(self.entries) > self.permits.entries_max:
             raise RemoteProtocolError(f"the broker sent more of {self.topic} than it was asked for")
         entry = self._received(delivery)
@@ -403,7 +407,7 @@ class SegmentConsumer:
         return self._link.connection is not None and self._link.connection.is_ours
 
     def closed_by_broker(self) -> None:
-        """Called after a seek, or for another reader: the broker may deliver the held messages again."""
+        """The broker ended the subscription, after a seek or for another reader: it may deliver all again."""
         self.void()
         self._lose(ReconnectEvent.LOST)
 
@@ -501,7 +505,7 @@ class SegmentConsumer:
             self.first_answer.accept()
 
     async def last_message(self) -> MessageId:
-        """The last message in the segment now, or the place before the first; raises NotConnectedError."""
+        """Return the last message in the segment, or the place before the first; raises NotConnectedError."""
         await self.first_answer.success()
         connection, pool = self._link.connection, self._pool
         if connection is None:
