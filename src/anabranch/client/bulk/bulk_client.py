@@ -25,6 +25,10 @@ from anabranch.protocol.pb import pulsar_pb2 as pb
 class BulkClient(AsyncClient, BulkReading):
     """Adds to the client of applications what bulk readers and sinks need."""
 
+    @property
+    def operation_timeout_s(self) -> float:
+        return self._operation_timeout_s
+
     async def create_bulk_producer(
         self, topic: str, *, compression: CompressionName | None = None
     ) -> BulkProducer:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.broker.serving.subscription import Subscription
+from anabranch.broker.serving.subscription.subscription import Subscription
 from anabranch.errors import ConsumerBusyError, PersistenceError, TopicNotFoundError
 from anabranch.model.names import TopicName
 from simulation.harness.client_insides import sources_of
