@@ -20,7 +20,7 @@ from anabranch.client.consume.inbox.inbox import Inbox
 from anabranch.client.consume.segments.attachment import CheckpointOptions, address_in, reader_attachment
 from anabranch.client.consume.segments.group_member import GroupMember, no_member
 from anabranch.client.consume.segments.segment_consumer import SegmentConsumer
-from anabranch.client.consume.segments.segments import Segments
+from anabranch.client.consume.segments.segments import ConsumedSegments
 from anabranch.client.decide.member_positions import MemberPositions
 from anabranch.client.decide.read_positions import ReadPositions
 from anabranch.client.figures import ConsumerFigures
@@ -46,7 +46,7 @@ class CheckpointParts(Generic[T]):
 
     def __init__(self, pool: ConnectionPool, schema: Codec[T], options: CheckpointOptions) -> None:
         self.context = context = ConsumerContext(pool, schema, options, "checkpoint")
-        self.segments = Segments(context, options.receiver_queue_size)
+        self.segments = ConsumedSegments(context, options.receiver_queue_size)
         self.segments.events = self
         self._sources = self.segments.sources
         bad = BadEntryRecord(options.bad_entries)

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from anabranch.arguments import check_text
 from anabranch.client.consume.acknowledgements.given_back import each_of
-from anabranch.client.consume.consumers.consumer import Consumer
+from anabranch.client.consume.consumers.consumer import ReceivingConsumer
 from anabranch.client.consume.consumers.queue_parts import QueueParts
 from anabranch.client.consume.consumers.subscribed_consumer import SubscribedConsumer
 from anabranch.client.decide.failures import Fate, after_failure
@@ -26,7 +26,7 @@ from anabranch.model.ids import MessageId
 T = TypeVar("T")
 
 
-class AsyncQueueConsumer(Consumer[T], SubscribedConsumer[T]):
+class AsyncQueueConsumer(ReceivingConsumer[T], SubscribedConsumer[T]):
     """Reads all segments in parallel; made by `AsyncClient.subscribe_queue`.
 
     Example:

@@ -59,7 +59,7 @@ class LetterProducers:
         self._opening: dict[tuple[str, str, bytes], asyncio.Task[AsyncProducer[bytes]]] = {}
 
     async def sending(self, target: LetterTarget, source: Source, version: bytes) -> AsyncProducer[bytes]:
-        """The producer for `target` of values that this version of a schema has encoded, in this segment."""
+        """Return the producer for `target` of values that a segment stores in this version of its schema."""
         name = TopicName.parse(source.owner.topic)
         own = bool(version) and has_own_schemas(name, source.topic)
         place = target.topic, source.topic if own else str(name), version
@@ -126,7 +126,7 @@ class DeadLetters:
             await self._send(message, "redelivered too often", attempts)
 
     def report(self, topic: str, error: AnabranchError) -> None:
-        """Log a failure, once until it passes: each repetition of a letter fails in the same way."""
+        """Log a failure once until a letter succeeds; each repetition of a letter fails in the same way."""
         if str(error) != self._reported:
             self._reported = str(error)
             log.warning("%s: a dead letter was not forwarded and will come again: %s", topic, error)
@@ -203,7 +203,7 @@ class Letters:
 
 
 def _deliveries(message: Message[Any]) -> int:
-    """How often the message has been delivered, with the present delivery."""
+    """Return how often the message has been delivered, including this delivery."""
     return message.redelivery_count + reconsume_times(message.properties) + 1
 
 

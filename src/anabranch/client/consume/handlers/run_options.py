@@ -120,7 +120,7 @@ class RunCounts:
 def checked_run(
     concurrency: int, order: RunOrder | None, default: RunOrder, retry: Backoff, given: RunArguments
 ) -> RunOptions:
-    """The arguments of a run on a consumer with these defaults; raises InvalidConfigurationError."""
+    """Check the arguments of a run on a consumer with these defaults; raises InvalidConfigurationError."""
     refuse_unknown(given, RunArguments)
     if order is not None:
         one_of("order", order, RunOrder)

@@ -71,7 +71,7 @@ class SegmentShare(Protocol):
     def gave_up(self, source: SegmentConsumer, error: AnabranchError) -> None: ...
 
 
-class Segments:
+class ConsumedSegments:
     """The consumers of the segments that one consumer of a topic reads."""
 
     share: SegmentShare
