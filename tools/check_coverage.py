@@ -1,7 +1,7 @@
 """Compare the measured coverage of each package with its floor in `tools/coverage_floors.txt`.
 
 `make test COVERAGE=1` writes build/coverage.json and calls this check. A floor is a whole number of per cent
-of the lines of a package that the tests run. Floors may only rise: `--renew` raises them to the measured values.
+of the lines of a package that the tests run. Floors may only rise: `--renew` raises them.
 Code that runs in processes that tests start, such as Spark's workers, is not measured.
 """
 
