@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 import msgspec
 
 from anabranch.client.decide.outgoing import FAILED, STORED, Outgoing
-from anabranch.client.produce.futures import BulkFuture, message_id
+from anabranch.client.produce.futures import BulkFuture, follow, message_id
 from anabranch.errors import AlreadyClosedError
 
 R = TypeVar("R")
@@ -79,6 +79,14 @@ class SendOutcome(FutureFields[R]):
         set_running_or_notify_cancel = Future.set_running_or_notify_cancel
 
     # Called in the loop's thread.
+
+    def put(self, batch: Outgoing, index: int) -> None:
+        """Take the place of the message in the first batch that holds it."""
+        self._index = index
+        self._batch = batch
+        # A caller that begins to wait after this look finds the batch, and asks for its outcome itself.
+        if self._watch is not None:
+            follow(batch, index, self)
 
     def settle(self, batch: Outgoing, index: int) -> None:
         """Take the outcome of a single message."""

@@ -158,6 +158,8 @@ class BulkFuture(OutcomeFuture[None]):
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self.after = -1
+        """The messages that are being added to open batches have higher sequence ids than this."""
         self._cancelled = False
         self._pending = 1
         self._failed: list[Outgoing] = []

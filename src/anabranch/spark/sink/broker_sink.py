@@ -92,7 +92,7 @@ class BrokerSink:
 
     async def _publish(self, pending: Pending, sink: str) -> RawEntry | None:
         """Publish a batch, in as many attempts as it takes; return the last entry of its rows."""
-        limit_s = self._client._operation_timeout_s
+        limit_s = self._client.operation_timeout_s
         loop = asyncio.get_running_loop()
         failures, give_up_at = 0, loop.time() + limit_s
         name = f"{self._name.id}-{sink}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from anabranch.client.produce.entry_sender import ReadyEntry
+from anabranch.client.bulk.entry_sender import ReadyEntry
 from anabranch.clock import SystemClock
 from anabranch.model.hashing import key_hash, segment_hash
 from anabranch.protocol.batches import MessageBatch

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from anabranch.client.produce.encoded_rows import EncodedPart
+from anabranch.client.bulk.encoded_rows import EncodedPart
 from anabranch.errors import AlreadyClosedError
 from anabranch.model.hashing import bucket_hash, bucket_index, key_hash
 from anabranch.model.layout import Layout

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.client.produce.entry_sender import EntrySender, ReadyEntry
+from anabranch.client.bulk.entry_sender import EntrySender, ReadyEntry
 from anabranch.errors import NotConnectedError, OperationTimeoutError
 from anabranch.protocol.commands import NO_ID, SendReceipt
 from anabranch.protocol.pb import pulsar_pb2 as pb

@@ -294,6 +294,6 @@ class AsyncTopicsConsumer(Generic[T]):
         self._selection.close()
         self._waiting.wake_all()
         try:
-            await close_all(self._children.values(), deadline)
+            await close_all([child._close_by for child in self._children.values()], deadline)
         finally:
             await self._tasks.stop()

@@ -93,7 +93,8 @@ class LetterProducers:
     async def close_by(self, deadline: Deadline) -> None:
         """Close the producers that are open."""
         done = (task for task in self._opening.values() if task.done() and not task.cancelled())
-        await close_all([task.result() for task in done if task.exception() is None], deadline)
+        opened = [task.result() for task in done if task.exception() is None]
+        await close_all([producer.publisher.close_by for producer in opened], deadline)
 
 
 class DeadLetters:
