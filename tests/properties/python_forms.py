@@ -14,7 +14,7 @@ FIRST = st.sampled_from([0, 1, 127, 128, 2**14 - 3, 2**21, 2**28 - 2, 2**40, 2**
 @contextmanager
 def python_forms() -> Iterator[None]:
     with (
-        patch("anabranch.client.decide.outgoing.PackedRows", list),
+        patch("anabranch.client.decide.producing.outgoing.PackedRows", list),
         patch("anabranch.client.produce.preparing.largest_plain", None),
         patch("anabranch.protocol.entries.split_messages", None),
         patch("anabranch.protocol.entries.holds_messages", None),

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from anabranch import speedups
 from anabranch.client.blocking.outcomes import SendOutcome
-from anabranch.client.decide.batcher import OpenBucket, SegmentBatcher, message_size
-from anabranch.client.decide.outgoing import STORED, Outgoing
+from anabranch.client.decide.producing.batcher import OpenBucket, SegmentBatcher, message_size
+from anabranch.client.decide.producing.outgoing import STORED, Outgoing
 from anabranch.client.options import Batching, PublishOptions
 from anabranch.client.produce.futures import complete
 from anabranch.client.produce.intake import PlainRows, new_intake

@@ -16,8 +16,7 @@ from anabranch.client.consume.failures.letters import LetterTarget
 from anabranch.client.consume.inbox.inbox import Inbox
 from anabranch.client.figures import ClientFigures
 from anabranch.client.interceptors import checked_interceptors
-from anabranch.client.net.new_pool import new_pool
-from anabranch.client.net.timeouts import PoolTimes
+from anabranch.client.net.connection_pool import PoolTimes, new_pool
 from anabranch.client.options import (
     MEMORY_LIMIT,
     AccessMode,

@@ -11,10 +11,10 @@ from typing import Any, cast
 
 from google.protobuf.message import Message as ProtoMessage
 
-from anabranch.client.decide.batcher import SegmentBatcher
-from anabranch.client.decide.credits import LinkCredit
-from anabranch.client.decide.outgoing import Outgoing
-from anabranch.client.decide.refused_roles import is_refused_role
+from anabranch.client.decide.connecting.refused_roles import is_refused_role
+from anabranch.client.decide.producing.batcher import SegmentBatcher
+from anabranch.client.decide.producing.credits import LinkCredit
+from anabranch.client.decide.producing.outgoing import Outgoing
 from anabranch.client.net.connection import address_of
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.trouble import RoleTrouble

@@ -15,7 +15,7 @@ import pytest
 
 from anabranch.client.blocking.outbox import Outbox
 from anabranch.client.blocking.outcomes import SendOutcome
-from anabranch.client.decide.outgoing import FAILED, STORED, Outgoing, Places
+from anabranch.client.decide.producing.outgoing import FAILED, STORED, Outgoing, Places
 from anabranch.client.produce.futures import complete
 from anabranch.errors import AlreadyClosedError, SendTimeoutError
 from anabranch.model.ids import MessageId

@@ -18,8 +18,8 @@ from anabranch.client.blocking.subscribers import QueueConsumer, StreamConsumer
 from anabranch.client.blocking.topics import TopicsConsumer
 from anabranch.client.figures import ClientFigures
 from anabranch.client.net.closing import Deadline, close_all
-from anabranch.client.net.layout_watch import TopicLayout
-from anabranch.client.net.schemas import TopicSchema
+from anabranch.client.net.topics.layout_watch import TopicLayout
+from anabranch.client.net.topics.schemas import TopicSchema
 from anabranch.client.options import MEMORY_LIMIT, ClientArguments, Seconds, log, optional_seconds
 
 P = ParamSpec("P")

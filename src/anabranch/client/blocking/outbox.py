@@ -15,7 +15,7 @@ from anabranch.client.blocking.outcomes import SendOutcome
 from anabranch.client.blocking.portal import Portal
 from anabranch.client.net.closing import Deadline
 from anabranch.client.produce.futures import follow
-from anabranch.client.produce.intake import Intake, PlainItem
+from anabranch.client.produce.intake import MessageIntake, PlainItem
 from anabranch.client.produce.intercepting import give_up
 from anabranch.client.produce.preparing import Prepared, PreparedMany
 from anabranch.client.produce.publisher import Publisher
@@ -34,7 +34,7 @@ class OneMessage:
     def __init__(self, outcome: SendOutcome[MessageId], message: Prepared) -> None:
         self.outcome, self.message = outcome, message
 
-    def add(self, intake: Intake) -> None:
+    def add(self, intake: MessageIntake) -> None:
         """Give the message its place; the caller has waited for room."""
         try:
             batch, index = intake.add(*self.message)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import msgspec
 
-from anabranch.client.decide.outgoing import FAILED, STORED, Outgoing
+from anabranch.client.decide.producing.outgoing import FAILED, STORED, Outgoing
 from anabranch.client.produce.futures import BulkFuture, follow, message_id
 from anabranch.errors import AlreadyClosedError
 

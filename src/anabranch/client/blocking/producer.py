@@ -11,7 +11,7 @@ from typing import Generic, cast
 from anabranch.client.blocking.outbox import Item, MessageList, OneMessage, Outbox, fail_item
 from anabranch.client.blocking.outcomes import SendOutcome
 from anabranch.client.blocking.portal import Handle, Portal
-from anabranch.client.decide.batcher import BucketFill
+from anabranch.client.decide.producing.batcher import BucketFill
 from anabranch.client.figures import State
 from anabranch.client.net.closing import Deadline
 from anabranch.client.options import Seconds, optional_seconds

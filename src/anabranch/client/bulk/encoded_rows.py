@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from anabranch.client.decide.outgoing import Outgoing
-from anabranch.client.decide.sample_keys import sample_key
+from anabranch.client.decide.producing.outgoing import Outgoing
+from anabranch.client.decide.producing.sample_keys import sample_key
 from anabranch.client.produce.futures import BulkFuture
 from anabranch.client.produce.parts import ProducerParts
 from anabranch.client.produce.routes import SegmentRoutes

@@ -14,7 +14,7 @@ import asyncio
 from collections import deque
 from typing import NamedTuple
 
-from anabranch.client.decide.credits import ProducerCredit
+from anabranch.client.decide.producing.credits import ProducerCredit
 from anabranch.client.net.connection import BrokerConnection
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.errors import (

@@ -6,8 +6,8 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable
 
-from anabranch.client.decide.outages import BrokerOutages, Refusals
-from anabranch.client.decide.refused_roles import is_refused_role
+from anabranch.client.decide.connecting.outages import BrokerOutages, Refusals
+from anabranch.client.decide.connecting.refused_roles import is_refused_role
 from anabranch.client.net.connection import Address
 from anabranch.client.options import log
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterable
 from contextvars import Context, copy_context
 from typing import Any, Generic, Protocol, TypeVar
 
-from anabranch.client.decide.outgoing import FAILED, MOVED, OPEN, STORED, Outgoing, Places
+from anabranch.client.decide.producing.outgoing import FAILED, MOVED, OPEN, STORED, Outgoing, Places
 from anabranch.model.ids import MessageId
 from anabranch.speedups import SendPlace
 

@@ -1,7 +1,7 @@
 """Where messages enter a producer: each gets its sequence id and its place in a batch within the call.
 
-`Intake.add` is the only way in. What is added leaves in the order of sequence ids, also when segments and
-connections change. `CompiledIntake` adds plain messages in compiled loops and leaves the others to `add`.
+`MessageIntake.add` is the only way in. What is added leaves in the order of sequence ids, also when segments
+and connections change. `CompiledIntake` adds plain messages in compiled loops and leaves the others to `add`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from anabranch.client.decide.batcher import OpenBucket
-from anabranch.client.decide.outgoing import Extras, Outgoing
+from anabranch.client.decide.producing.batcher import OpenBucket
+from anabranch.client.decide.producing.outgoing import Extras, Outgoing
 from anabranch.client.produce.futures import BulkFuture, SendFuture, follow
 from anabranch.client.produce.memory import RoomWaits
 from anabranch.client.produce.parts import ProducerParts
@@ -47,7 +47,7 @@ class PlainRows:
         return cls(_listed(values), None if keys is None else _listed(keys))
 
 
-class Intake:
+class MessageIntake:
     """Admits messages while there is room, numbers them, and adds them to open batches.
 
     A message is plain if it has neither extras nor a sequence id from its caller. `each_alone` says that no
@@ -244,7 +244,7 @@ class Intake:
 # So the compiled functions take messages as long as each of them is plain and fits into an open batch without
 # filling it. They stop in front of the first other message, which `add` takes: opening and closing batches is
 # decided in one place, and costs a Python call per batch instead of one per message.
-class CompiledIntake(Intake):
+class CompiledIntake(MessageIntake):
     """Adds plain messages in compiled loops."""
 
     _enqueuer: Enqueuer | None = None
@@ -292,9 +292,11 @@ class CompiledIntake(Intake):
         super().close()
 
 
-def new_intake(parts: ProducerParts, routes: SegmentRoutes, counter: Counter, each_alone: bool) -> Intake:
+def new_intake(
+    parts: ProducerParts, routes: SegmentRoutes, counter: Counter, each_alone: bool
+) -> MessageIntake:
     """Return the compiled form of an intake, or the Python form if there is no compiled one."""
-    kind = Intake if add_rows is None else CompiledIntake
+    kind = MessageIntake if add_rows is None else CompiledIntake
     return kind(parts, routes, counter, each_alone)
 
 

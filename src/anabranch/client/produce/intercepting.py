@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Any, TypeVar
 
-from anabranch.client.decide.outgoing import Extras, Outgoing
+from anabranch.client.decide.producing.outgoing import Extras, Outgoing
 from anabranch.client.interceptors import InterceptorChain, SentMessage
 from anabranch.client.produce.futures import message_id
 from anabranch.client.produce.preparing import Keys, Prepared, PreparedMany, Preparing

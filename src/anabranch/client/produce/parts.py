@@ -1,4 +1,4 @@
-"""What the parts of one producer share, and the failed batches that no caller has seen yet."""
+"""The value that the parts of one producer share, and the failed batches that no caller has seen yet."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import asyncio
 from dataclasses import dataclass, field
 
 from anabranch.aio import TaskRegistry
-from anabranch.client.decide.credits import CreditWaits
-from anabranch.client.decide.exclusive_access import ExclusiveAccess
-from anabranch.client.decide.outgoing import Outgoing
+from anabranch.client.decide.producing.credits import CreditWaits
+from anabranch.client.decide.producing.exclusive_access import ExclusiveAccess
+from anabranch.client.decide.producing.outgoing import Outgoing
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.trouble import RoleTrouble
 from anabranch.client.options import PublishOptions, log
@@ -62,7 +62,7 @@ class FailedBatches:
 
 @dataclass(slots=True)
 class ProducerParts:
-    """What the parts of one producer share. Each part gets this value when it is made."""
+    """Shared by the parts of one producer. Each of them gets this value when it is made."""
 
     name: str
     options: PublishOptions

@@ -11,7 +11,7 @@ from itertools import repeat
 from typing import Any, Generic, TypeVar, cast
 
 from anabranch.arguments import refused
-from anabranch.client.decide.outgoing import Extras
+from anabranch.client.decide.producing.outgoing import Extras
 from anabranch.client.options import Seconds, seconds, text_pairs, wall_ms, without_utf8
 from anabranch.client.produce.producer_schema import ProducerSchema
 from anabranch.client.schema import BYTES, Codec, checked_codec

@@ -14,7 +14,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
-from anabranch.client.decide.batcher import BucketFill
+from anabranch.client.decide.producing.batcher import BucketFill
 from anabranch.client.figures import State, described
 from anabranch.client.net.closing import Deadline
 from anabranch.client.options import Seconds, optional_seconds

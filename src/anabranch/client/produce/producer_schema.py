@@ -7,8 +7,8 @@ from typing import Any
 
 from anabranch.client.net.closing import Deadline
 from anabranch.client.net.connection_pool import ConnectionPool
-from anabranch.client.net.layout_watch import TopicLayout
-from anabranch.client.net.schemas import definition_of_codec, register_schema, to_wire
+from anabranch.client.net.topics.layout_watch import TopicLayout
+from anabranch.client.net.topics.schemas import definition_of_codec, register_schema, to_wire
 from anabranch.client.schema import Codec
 from anabranch.errors import InvalidConfigurationError, TopicNotFoundError
 from anabranch.protocol.pb import pulsar_pb2 as pb

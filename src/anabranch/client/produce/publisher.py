@@ -12,17 +12,17 @@ from functools import partial
 from itertools import repeat
 from typing import Any, Generic, TypeVar, cast
 
-from anabranch.client.decide.outgoing import Extras
+from anabranch.client.decide.producing.outgoing import Extras
 from anabranch.client.figures import ProducerFigures, State
 from anabranch.client.interceptors import InterceptorChain
 from anabranch.client.net.closing import Closing, Deadline, farewell, took_too_long
 from anabranch.client.net.connection_pool import ConnectionPool
-from anabranch.client.net.layout_watch import LayoutWatch, TopicLayout
+from anabranch.client.net.topics.layout_watch import LayoutWatch, TopicLayout
 from anabranch.client.net.trouble import RoleTrouble
 from anabranch.client.options import PublishOptions
 from anabranch.client.produce.encrypting import opened_encryption
 from anabranch.client.produce.futures import BulkFuture
-from anabranch.client.produce.intake import Intake, PlainRows, new_intake
+from anabranch.client.produce.intake import MessageIntake, PlainRows, new_intake
 from anabranch.client.produce.intercepting import preparing_for
 from anabranch.client.produce.memory import PublishContext
 from anabranch.client.produce.parts import FailedBatches, ProducerParts
@@ -48,11 +48,11 @@ ANSWERS_S = 1.0
 class Publisher(Generic[T]):
     """State and behaviour shared by the async, the blocking and the bulk producer.
 
-    `routes` and `intake` exist from `open` on. Nobody has a producer to send with before that.
+    `routes` and `intake` exist from `open` on. The application gets its producer after that.
     """
 
     routes: SegmentRoutes
-    intake: Intake
+    intake: MessageIntake
 
     def __init__(
         self, context: PublishContext, topic: TopicName, schema: Codec[T], options: PublishOptions

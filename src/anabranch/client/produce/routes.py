@@ -13,9 +13,9 @@ import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from anabranch.client.decide.batcher import OpenBucket, SegmentBatcher, message_size
-from anabranch.client.decide.outgoing import Extras, Outgoing, Places, Row
-from anabranch.client.net.layout_watch import TopicLayout
+from anabranch.client.decide.producing.batcher import OpenBucket, SegmentBatcher, message_size
+from anabranch.client.decide.producing.outgoing import Extras, Outgoing, Places, Row
+from anabranch.client.net.topics.layout_watch import TopicLayout
 from anabranch.client.options import without_utf8
 from anabranch.client.produce.futures import BulkFuture, move
 from anabranch.client.produce.parts import ProducerParts
@@ -125,9 +125,7 @@ class SegmentRoutes:
         value, key, sequence_id, _ = row
         alone, size = judged, len(value)
         if extras is not None:
-            alone = judged or extras.deliver_at_ms > 0
-            if extras.properties:
-                size += sum(len(name) + len(text) + 8 for name, text in extras.properties.items())
+            alone, size = judged or extras.deliver_at_ms > 0, size + _properties_size(extras)
         while True:
             if raw is None:
                 bucket, slot, overhead = self.by_key.get(key) or self.route(key)
@@ -290,6 +288,10 @@ class SegmentRoutes:
         if self._router.slot_of(raw) in former.range:
             return raw
         return self._router.moved_to(raw, former.range.start) if judged else None
+
+
+def _properties_size(extras: Extras) -> int:
+    return sum(len(name) + len(text) + 8 for name, text in (extras.properties or {}).items())
 
 
 def _numbered(batches: Iterable[Sequence[Row]]) -> Iterator[tuple[int, int, int]]:

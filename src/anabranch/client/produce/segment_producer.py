@@ -12,14 +12,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Protocol
 
-from anabranch.client.decide.producer_life import (
+from anabranch.client.decide.connecting.refused_roles import is_refused_role
+from anabranch.client.decide.producing.producer_life import (
     ProducerEffect,
     ProducerEvent,
     ProducerLife,
     ProducerState,
     registration_failed,
 )
-from anabranch.client.decide.refused_roles import is_refused_role
 from anabranch.client.net.connection_pool import pause_s
 from anabranch.client.net.stored_tail import BEFORE_ALL, StoredTail, stored_since
 from anabranch.client.net.trouble import SegmentTrouble
@@ -46,7 +46,7 @@ LAYOUT_DUE_S = 1.0
 
 
 class SegmentReports(BatchReports, Protocol):
-    """What the producer of a segment reports to the routes of its topic."""
+    """Reports of a segment's producer, for the routes of its topic."""
 
     def settled(self) -> None:
         """A sealed segment knows the outcome of every entry that was sent; the others can be taken back."""

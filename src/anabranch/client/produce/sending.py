@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Protocol
 
-from anabranch.client.decide.batcher import OpenBucket, SegmentBatcher
-from anabranch.client.decide.credits import ProducerCredit
-from anabranch.client.decide.outgoing import FAILED, STORED, Outgoing
+from anabranch.client.decide.producing.batcher import OpenBucket, SegmentBatcher
+from anabranch.client.decide.producing.credits import ProducerCredit
+from anabranch.client.decide.producing.outgoing import FAILED, STORED, Outgoing
 from anabranch.client.net.connection import BrokerConnection
 from anabranch.client.net.stored_tail import TailEntry
 from anabranch.client.options import PublishOptions
@@ -32,7 +32,7 @@ CLOCK_MARGIN_S = 1e-6
 
 
 class BatchReports(Protocol):
-    """What a sender reports about its batches."""
+    """Reports of a sender about its batches."""
 
     def batch_opened(self, now: float) -> None:
         """A message without an outcome waits from now on."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from anabranch.client.bulk.encoded_rows import EncodedPart
-from anabranch.client.decide.sample_keys import sample_index
+from anabranch.client.decide.producing.sample_keys import sample_index
 from anabranch.errors import MessageTooBigError
 from anabranch.model.hashing import bucket_ranges
 from anabranch.model.layout import Layout

@@ -15,7 +15,7 @@ from anabranch.aio import is_transient
 from anabranch.client.bulk.bulk_client import BulkClient
 from anabranch.client.bulk.entry_sender import EntrySender, ReadyEntry
 from anabranch.client.bulk.segment_reader import RawEntry
-from anabranch.client.net.layout_watch import TopicLayout
+from anabranch.client.net.topics.layout_watch import TopicLayout
 from anabranch.errors import AnabranchError, ProducerBusyError, TopicNotFoundError, TopicTerminatedError
 from anabranch.failpoints import Failpoints
 from anabranch.protocol.pb import pulsar_pb2 as pb

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
     StringType,
 )
 
-from anabranch.client.net.schemas import TopicSchema
+from anabranch.client.net.topics.schemas import TopicSchema
 from anabranch.errors import InvalidConfigurationError
 from anabranch.schemas.protobuf import MessageType
 from anabranch.spark.options.values import ValueOptions

@@ -11,7 +11,7 @@ import pytest
 from anabranch import Checkpoint
 from anabranch.client.consume.consumers.arguments import checkpoint_options
 from anabranch.client.consume.inbox.inbox import Inbox
-from anabranch.client.decide.outgoing import Outgoing
+from anabranch.client.decide.producing.outgoing import Outgoing
 from anabranch.client.message import Message
 from anabranch.client.received import Received
 from anabranch.client.schema import BYTES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 
-from anabranch.client.decide.outgoing import FAILED
+from anabranch.client.decide.producing.outgoing import FAILED
 from anabranch.errors import TopicTerminatedError
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.wire_errors import code_for

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from anabranch.client.decide.outgoing import FAILED, OPEN, STORED
-from anabranch.client.decide.producer_life import ProducerState
+from anabranch.client.decide.producing.outgoing import FAILED, OPEN, STORED
+from anabranch.client.decide.producing.producer_life import ProducerState
 from anabranch.client.net.trouble import RoleTrouble
 from anabranch.errors import (
     AuthenticationError,

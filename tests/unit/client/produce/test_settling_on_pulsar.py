@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from anabranch import Encrypt
-from anabranch.client.decide.outgoing import FAILED, OPEN, STORED, Outgoing
+from anabranch.client.decide.producing.outgoing import FAILED, OPEN, STORED, Outgoing
 from anabranch.client.options import PublishOptions
 from anabranch.client.produce.encrypting import EntryEncryption
 from anabranch.client.produce.segment_producer import SegmentProducer

@@ -6,8 +6,8 @@ Messages are numbered in the order they were handed out; an acknowledged number 
 from __future__ import annotations
 
 from anabranch.client.consume.segments.segment_consumer import SegmentConsumer
-from anabranch.client.decide.acknowledgements import leading
-from anabranch.client.decide.ordering import bits_after
+from anabranch.client.decide.consuming.acknowledgements import leading
+from anabranch.client.decide.consuming.ordering import bits_after
 from anabranch.client.received import Received
 from anabranch.errors import ConsumerBusyError
 from anabranch.model.acks import bits_at

@@ -12,7 +12,7 @@ from anabranch.client.consume.acknowledgements.given_back import check_topic, ea
 from anabranch.client.consume.consumers.moving import MovableConsumer
 from anabranch.client.consume.segments.attachment import QueueOptions
 from anabranch.client.consume.segments.segment_consumer import SegmentConsumer
-from anabranch.client.decide.acknowledgements import LedgerEntry
+from anabranch.client.decide.consuming.acknowledgements import LedgerEntry
 from anabranch.client.message import Message
 from anabranch.client.options import Seconds
 from anabranch.client.received import Received

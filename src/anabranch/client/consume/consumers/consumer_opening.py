@@ -28,7 +28,7 @@ from anabranch.client.consume.handlers.runnable import RunnableConsumer
 from anabranch.client.consume.segments.attachment import QueueOptions
 from anabranch.client.interceptors import Interceptor, checked_interceptors
 from anabranch.client.net.closing import Deadline
-from anabranch.client.net.topic_questions import TopicQuestions
+from anabranch.client.net.topics.topic_questions import TopicQuestions
 from anabranch.client.options import InitialPosition
 from anabranch.client.produce.producer import AsyncProducer
 from anabranch.client.schema import Codec, Schema, V

@@ -17,9 +17,9 @@ from anabranch.client.consume.segments.attachment import Attachment, SegmentAddr
 from anabranch.client.consume.segments.classic_share import ClassicShare, open_share
 from anabranch.client.consume.segments.group_membership import GroupMembership
 from anabranch.client.consume.segments.segment_consumer import SegmentConsumer
-from anabranch.client.decide.failures import Fate, after_failure
-from anabranch.client.decide.key_pauses import KeyPauses
-from anabranch.client.decide.permits import Permits
+from anabranch.client.decide.consuming.failures import Fate, after_failure
+from anabranch.client.decide.consuming.key_pauses import KeyPauses
+from anabranch.client.decide.consuming.permits import Permits
 from anabranch.client.message import Message, again, ordering_key
 from anabranch.client.options import log
 from anabranch.client.received import Received

@@ -14,10 +14,10 @@ from anabranch.aio import is_transient
 from anabranch.client.consume.acknowledgements.given_back import check_topic
 from anabranch.client.consume.handlers.runnable import RunnableConsumer
 from anabranch.client.consume.inbox.waiters import Waiters
-from anabranch.client.decide.seeking import SeekMove, plan_seek
+from anabranch.client.decide.consuming.seeking import SeekMove, plan_seek
 from anabranch.client.message import Message
 from anabranch.client.net.closing import Deadline
-from anabranch.client.net.layout_watch import look_up_layout
+from anabranch.client.net.topics.layout_watch import look_up_layout
 from anabranch.client.options import Seconds, one_of, wall_ms
 from anabranch.errors import (
     AlreadyClosedError,

@@ -18,7 +18,7 @@ from anabranch.client.consume.segments.attachment import Attachment, QueueOption
 from anabranch.client.consume.segments.group_membership import GroupMembership
 from anabranch.client.consume.segments.layout_following import LayoutFollowing
 from anabranch.client.consume.segments.segment_consumer import SegmentConsumer
-from anabranch.client.decide.seeking import SeekMove
+from anabranch.client.decide.consuming.seeking import SeekMove
 from anabranch.client.message import Message
 from anabranch.client.net.closing import Deadline
 from anabranch.client.net.connection_pool import ConnectionPool

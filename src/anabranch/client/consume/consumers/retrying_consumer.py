@@ -15,8 +15,8 @@ from anabranch.client.consume.failures.letters import LetterTarget, OpenLetters,
 from anabranch.client.consume.inbox.waiters import Waiters
 from anabranch.client.consume.segments.attachment import QueueOptions
 from anabranch.client.consume.segments.segment_consumer import SegmentConsumer
-from anabranch.client.decide.failures import Fate, after_failure
-from anabranch.client.decide.letters import reconsume_times, retry_properties
+from anabranch.client.decide.consuming.failures import Fate, after_failure
+from anabranch.client.decide.consuming.letters import reconsume_times, retry_properties
 from anabranch.client.message import Message
 from anabranch.client.net.closing import Deadline
 from anabranch.client.net.connection_pool import ConnectionPool

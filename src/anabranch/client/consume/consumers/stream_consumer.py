@@ -19,9 +19,9 @@ from anabranch.client.consume.segments.attachment import Attachment, SegmentAddr
 from anabranch.client.consume.segments.classic_share import ClassicShare, open_share
 from anabranch.client.consume.segments.group_membership import GroupMembership
 from anabranch.client.consume.segments.segment_consumer import SegmentConsumer
-from anabranch.client.decide.permits import Permits
-from anabranch.client.decide.refused_roles import is_refused_role
-from anabranch.client.decide.seeking import SeekMove
+from anabranch.client.decide.connecting.refused_roles import is_refused_role
+from anabranch.client.decide.consuming.permits import Permits
+from anabranch.client.decide.consuming.seeking import SeekMove
 from anabranch.client.message import Message
 from anabranch.client.net.closing import Deadline
 from anabranch.client.net.connection_pool import ConnectionPool

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 from anabranch.aio import TaskRegistry
-from anabranch.client.decide.letters import (
+from anabranch.client.decide.consuming.letters import (
     BAD_ENTRY,
     LetterOrigin,
     dead_letter_properties,
@@ -18,7 +18,7 @@ from anabranch.client.encryption import Encrypt
 from anabranch.client.message import Message
 from anabranch.client.net.closing import Deadline, close_all
 from anabranch.client.net.connection_pool import ConnectionPool
-from anabranch.client.net.schemas import has_own_schemas, look_up_writer
+from anabranch.client.net.topics.schemas import has_own_schemas, look_up_writer
 from anabranch.client.options import DEAD_LETTER_ENDING, DeadLetter, log
 from anabranch.client.produce.producer import AsyncProducer
 from anabranch.client.received import Received, Source

@@ -18,7 +18,7 @@ from anabranch.client.consume.inbox.pausing import PausableConsumer
 from anabranch.client.consume.inbox.writer_schemas import WriterSchemas
 from anabranch.client.consume.segments.attachment import CheckpointOptions, SubscriptionOptions
 from anabranch.client.consume.segments.segment_consumer import SegmentConsumer
-from anabranch.client.decide.refused_roles import is_refused_role
+from anabranch.client.decide.connecting.refused_roles import is_refused_role
 from anabranch.client.message import Message, messages_of
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.options import Seconds, optional_seconds, positive

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from anabranch.client.net.schemas import TopicSchema, has_own_schemas, look_up_writer
+from anabranch.client.net.topics.schemas import TopicSchema, has_own_schemas, look_up_writer
 from anabranch.client.options import log
 from anabranch.client.schema import Schema
 from anabranch.errors import AnabranchError

@@ -16,10 +16,10 @@ from anabranch.client.consume.segments.attachment import Attachment, SegmentAddr
 from anabranch.client.consume.segments.group_membership import GroupMembership
 from anabranch.client.consume.segments.layout_following import LayoutFollowing
 from anabranch.client.consume.segments.segment_consumer import SegmentConsumer
-from anabranch.client.net.classic_layout import ClassicTopicError
 from anabranch.client.net.closing import Deadline
 from anabranch.client.net.connection_pool import RECONNECT
-from anabranch.client.net.layout_watch import TopicLayout
+from anabranch.client.net.topics.classic_layout import ClassicTopicError
+from anabranch.client.net.topics.layout_watch import TopicLayout
 from anabranch.errors import AnabranchError, OperationTimeoutError
 from anabranch.protocol.pb import pulsar_pb2 as pb
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from anabranch.client.consume.segments.ack_sender import AckSender
 from anabranch.client.consume.segments.attachment import Attachment, SegmentAddress
-from anabranch.client.decide.acknowledgements import Acknowledgements, LedgerEntry
-from anabranch.client.decide.chunks import LOOK_S, ChunkAssembly
-from anabranch.client.decide.ordering import bits_after
-from anabranch.client.decide.permits import Intake, Permits
+from anabranch.client.decide.consuming.acknowledgements import Acknowledgements, LedgerEntry
+from anabranch.client.decide.consuming.chunks import LOOK_S, ChunkAssembly
+from anabranch.client.decide.consuming.ordering import bits_after
+from anabranch.client.decide.consuming.permits import Intake, Permits
 from anabranch.client.net.reconnector import Reconnector
 from anabranch.client.options import log
 from anabranch.client.received import Received

@@ -15,15 +15,15 @@ from google.protobuf.message import Message as ProtoMessage
 from anabranch.client.consume.segments.attachment import Attachment, SegmentAddress
 from anabranch.client.consume.segments.first_answer import FirstAnswer
 from anabranch.client.consume.segments.segment_buffer import SegmentBuffer
-from anabranch.client.decide.acknowledgements import Acknowledgements
-from anabranch.client.decide.ordering import before_first
-from anabranch.client.decide.permits import Intake, Permits
-from anabranch.client.decide.reconnection import ReconnectEvent, ReconnectPhase
+from anabranch.client.decide.connecting.reconnection import ReconnectEvent, ReconnectPhase
+from anabranch.client.decide.consuming.acknowledgements import Acknowledgements
+from anabranch.client.decide.consuming.ordering import before_first
+from anabranch.client.decide.consuming.permits import Intake, Permits
 from anabranch.client.net.closing import farewell
 from anabranch.client.net.place_search import last_message
 from anabranch.client.net.reconnector import Reconnector, SegmentOwner
-from anabranch.client.net.schemas import describe_schema
 from anabranch.client.net.subscribing import begin_consumer, end_consumer
+from anabranch.client.net.topics.schemas import describe_schema
 from anabranch.errors import (
     AlreadyClosedError,
     AnabranchError,

@@ -8,7 +8,7 @@ from typing import Any
 
 from anabranch.client.net.connection import BrokerConnection
 from anabranch.client.net.connection_pool import ConnectionPool
-from anabranch.client.net.layout_watch import TopicLayout, look_up_layout
+from anabranch.client.net.topics.layout_watch import TopicLayout, look_up_layout
 from anabranch.client.schema import Codec, Schema
 from anabranch.errors import InvalidConfigurationError, RemoteProtocolError, TopicNotFoundError
 from anabranch.model.names import TopicName

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from anabranch.client.decide.outgoing import Extras, Outgoing, Row
+from anabranch.client.decide.producing.outgoing import Extras, Outgoing, Row
 from anabranch.client.options import Batching
 from anabranch.model.hashing import bucket_ranges
 from anabranch.speedups import OpenPlace

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from anabranch.client.decide.layout_checks import SEGMENTS_MAX
+from anabranch.client.decide.connecting.layout_checks import SEGMENTS_MAX
 from anabranch.client.net.connection import BrokerConnection
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.errors import NotAllowedError, RemoteProtocolError

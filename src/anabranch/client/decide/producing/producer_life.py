@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from anabranch.client.decide.refused_roles import is_refused_role
+from anabranch.client.decide.connecting.refused_roles import is_refused_role
 from anabranch.errors import AnabranchError, ProducerBusyError, TopicNotFoundError, TopicTerminatedError
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from anabranch.client.decide.ordering import readable
-from anabranch.client.decide.read_positions import ReadPositions
+from anabranch.client.decide.consuming.ordering import readable
+from anabranch.client.decide.consuming.read_positions import ReadPositions
 from anabranch.model.checkpoint import Checkpoint
 from anabranch.model.drains import ALL, Ranges, difference, intersection, union
 from anabranch.model.ids import LATEST, MessageId

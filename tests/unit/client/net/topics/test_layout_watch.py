@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from anabranch.aio import TaskRegistry
-from anabranch.client.net.layout_watch import LayoutWatch, TopicLayout, layout_from_wire
+from anabranch.client.net.topics.layout_watch import LayoutWatch, TopicLayout, layout_from_wire
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.unit.client.fakes import FakePool

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from anabranch.client.decide.acknowledgements import LedgerEntry
+from anabranch.client.decide.consuming.acknowledgements import LedgerEntry
 from anabranch.errors import AnabranchError
 from anabranch.protocol.chunks import chunk_in, join_chunks
 from anabranch.protocol.encryption import encryption_of

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, NamedTuple
 
-from anabranch.client.decide.sample_keys import sample_index, sample_key
+from anabranch.client.decide.producing.sample_keys import sample_index, sample_key
 from anabranch.protocol.batches import MessageBatch
 from anabranch.protocol.compression import Compression
 from anabranch.protocol.entries import decode_columns

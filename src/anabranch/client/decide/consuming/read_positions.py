@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from anabranch.client.decide.ordering import before_first, bits_after, covers, place, readable
+from anabranch.client.decide.consuming.ordering import before_first, bits_after, covers, place, readable
 from anabranch.client.message import Message
 from anabranch.client.received import Received
 from anabranch.errors import AnabranchError

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from anabranch.arguments import check_flag
 from anabranch.client.net.client_life import ClientLife
-from anabranch.client.net.layout_watch import TopicLayout, look_up_layout
-from anabranch.client.net.topic_lists import list_classic_topics, list_scalable_topics
+from anabranch.client.net.topics.layout_watch import TopicLayout, look_up_layout
+from anabranch.client.net.topics.topic_lists import list_classic_topics, list_scalable_topics
 from anabranch.client.options import parse_topic
 from anabranch.model.names import parse_namespace
 
 if TYPE_CHECKING:
-    from anabranch.client.net.schemas import TopicSchema
+    from anabranch.client.net.topics.schemas import TopicSchema
 
 
 class TopicQuestions(ClientLife):
@@ -33,7 +33,7 @@ class TopicQuestions(ClientLife):
         The version is the number that `anabranch schema list` shows, or the bytes that messages carry.
         """
         # Imported late: few readers ask for schemas, whose modules take long to load.
-        from anabranch.client.net.schemas import look_up_schema, version_bytes
+        from anabranch.client.net.topics.schemas import look_up_schema, version_bytes
 
         pool, name, wanted = self._connections(), parse_topic(topic), version_bytes(version)
         return await pool.retry(

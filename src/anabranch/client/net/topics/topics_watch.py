@@ -1,6 +1,8 @@
-"""Follows the scalable topics of a namespace; the broker tells each topic that comes or goes.
+"""Follows the topics of a namespace, scalable or classic.
 
-A watch attaches again after a lost connection, and then begins with the whole list.
+A broker tells each scalable topic that comes or goes; after a lost connection the watch begins with the whole
+list again. Classic topics are listed again and again: every Pulsar broker answers that question, so a
+consumer of a pattern needs nothing else from it.
 """
 
 from __future__ import annotations
@@ -9,19 +11,25 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from anabranch.aio import TaskRegistry
-from anabranch.client.decide.reconnection import ReconnectEvent
+from anabranch.client.decide.connecting.reconnection import ReconnectEvent
 from anabranch.client.net.connection import BrokerConnection
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.reconnector import Reconnector
+from anabranch.client.net.topics.topic_lists import list_classic_topics
+from anabranch.client.options import log
 from anabranch.errors import (
     AnabranchError,
     NotConnectedError,
     OperationTimeoutError,
     UnsupportedFeatureError,
 )
+from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import pairs
 from anabranch.protocol.wire_errors import exception_for
+
+LIST_S = 5.0
+"""Pause between two questions, and so the time after which a new topic is read at the latest."""
 
 
 class TopicsWatch:
@@ -117,3 +125,47 @@ class TopicsWatch:
             raise
         finally:
             self._first = None
+
+
+class ClassicTopicsWatch:
+    """Calls `changed` with the names of all topics, partitioned ones as a whole, when they change."""
+
+    def __init__(
+        self, pool: ConnectionPool, namespace: str, changed: Callable[[frozenset[str]], None]
+    ) -> None:
+        self._pool = pool
+        self._namespace = namespace
+        self._changed = changed
+        self._names: frozenset[str] = frozenset()
+        self._ended = False
+
+    async def open(self, tasks: TaskRegistry, within_s: float) -> frozenset[str]:
+        """Return the topics now and follow them in `tasks`; raises the broker's refusal."""
+        self._names = await self.ask(within_s)
+        tasks.start(self._follow(), f"classic topics of {self._namespace}")
+        return self._names
+
+    def close(self) -> None:
+        """Stop following; safe to call at any time."""
+        self._ended = True
+
+    async def ask(self, within_s: float | None = None) -> frozenset[str]:
+        """The topics now, without those that brokers keep for themselves."""
+        names = await self._pool.retry(
+            lambda: list_classic_topics(self._pool, self._namespace),
+            f"listing the topics of {self._namespace}",
+            within_s=within_s,
+        )
+        return frozenset(name for name in names if not TopicName.parse(name).local.startswith("__"))
+
+    async def _follow(self) -> None:
+        while not self._ended:
+            await asyncio.sleep(LIST_S)
+            try:
+                names = await self.ask()
+            except AnabranchError as error:
+                log.warning("the topics of %s cannot be listed: %s", self._namespace, error)
+                continue
+            if names != self._names and not self._ended:
+                self._names = names
+                self._changed(names)

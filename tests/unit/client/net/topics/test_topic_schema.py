@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.client.net.schemas import has_own_schemas
+from anabranch.client.net.topics.schemas import has_own_schemas
 from anabranch.errors import IncompatibleSchemaError, InvalidConfigurationError
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb

@@ -8,15 +8,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from anabranch.aio import TaskRegistry
-from anabranch.client.decide.layout_checks import SEGMENTS_MAX, fault_of_layout
-from anabranch.client.decide.reconnection import ReconnectEvent
-from anabranch.client.net.classic_layout import look_up_classic
+from anabranch.client.decide.connecting.layout_checks import SEGMENTS_MAX, fault_of_layout
+from anabranch.client.decide.connecting.reconnection import ReconnectEvent
 from anabranch.client.net.connection import BrokerConnection
 from anabranch.client.net.connection_pool import ConnectionPool
-from anabranch.client.net.pulsar_m1 import routes_by_low_half
 from anabranch.client.net.reconnector import Reconnector
+from anabranch.client.net.topics.classic_layout import look_up_classic
 from anabranch.errors import (
     AnabranchError,
     NotConnectedError,
@@ -30,6 +30,17 @@ from anabranch.model.pruned import PRUNED_MAX, PrunedSegment
 from anabranch.model.ranges import HashRange
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.wire_errors import exception_for
+
+# Producers of Apache Pulsar 5.0.0-M1 choose the segment of a key by the low half of the key's hash; those of
+# later versions, and of Anabranch, by the high half. The broker itself never looks, so the producers of a
+# topic must agree. The other differences of that release are missing features (docs/pulsar-5.md).
+PULSAR_M1: Final = "Pulsar Server5.0.0-M1"
+"""The version in CONNECTED of a broker of the release; builds between releases name more behind it."""
+
+
+def routes_by_low_half(server_version: str) -> bool:
+    """Whether the official producers of a broker choose segments by the low half of a key's hash."""
+    return server_version == PULSAR_M1
 
 
 @dataclass(frozen=True)

@@ -14,26 +14,29 @@ from typing import TypeGuard
 from google.protobuf.message import Message as ProtoMessage
 
 from anabranch.aio import TaskRegistry, is_transient
-from anabranch.client.decide.reconnection import ReconnectEvent
-from anabranch.client.decide.refused_roles import is_refused_role
-from anabranch.client.net.assignments import assignment_from_wire
-from anabranch.client.net.classic_layout import ClassicTopicError
+from anabranch.client.decide.connecting.layout_checks import ID_MAX, SEGMENTS_MAX
+from anabranch.client.decide.connecting.reconnection import ReconnectEvent
+from anabranch.client.decide.connecting.refused_roles import is_refused_role
 from anabranch.client.net.connection import BrokerConnection, address_of
 from anabranch.client.net.connection_pool import ConnectionPool
-from anabranch.client.net.layout_watch import look_up_layout
 from anabranch.client.net.reconnector import Reconnector
+from anabranch.client.net.topics.classic_layout import ClassicTopicError
+from anabranch.client.net.topics.layout_watch import look_up_layout
 from anabranch.errors import (
     AlreadyClosedError,
     AnabranchError,
     ConsumerBusyError,
+    LayoutError,
     NotConnectedError,
+    RemoteProtocolError,
     SubscriptionNotFoundError,
     TopicNotFoundError,
     UnsupportedFeatureError,
 )
-from anabranch.model.assignment import UNCOUNTED, Assignment
+from anabranch.model.assignment import UNCOUNTED, AssignedSegment, Assignment
 from anabranch.model.drains import Ranges
 from anabranch.model.names import TopicName
+from anabranch.model.ranges import HashRange
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 
@@ -282,3 +285,30 @@ class Registration:
         return connection.post(
             pb.CommandScalableTopicUnsubscribe(request_id=self._pool.next_id(), consumer_id=consumer_id)
         )
+
+
+def assignment_from_wire(wire: pb.ScalableConsumerAssignment) -> Assignment:
+    """The assignment in a response or in a pushed update; RemoteProtocolError if it is impossible."""
+    if len(wire.segments) > SEGMENTS_MAX:
+        raise RemoteProtocolError(f"the broker assigned {len(wire.segments)} segments")
+    try:
+        segments = tuple(
+            AssignedSegment(
+                segment.segment_id,
+                HashRange(segment.hash_start, segment.hash_end),
+                segment.segment_topic,
+                tuple(HashRange(bucket.start, bucket.end) for bucket in segment.bucket_ranges),
+            )
+            for segment in wire.segments
+        )
+        leaving = tuple(
+            (part.segment_id, tuple(HashRange(slots.start, slots.end) for slots in part.ranges))
+            for part in wire.leaving
+        )
+    except LayoutError as error:
+        raise RemoteProtocolError(f"the broker sent an impossible assignment: {error}") from error
+    ids = {segment.segment_id for segment in segments}
+    if len(ids) < len(segments) or max(ids, default=0) > ID_MAX:
+        raise RemoteProtocolError("the broker assigned a segment twice, or one with an impossible id")
+    generation = wire.generation if wire.HasField("generation") else UNCOUNTED
+    return Assignment(wire.layout_epoch, generation, segments, wire.positions, leaving, wire.awaits)

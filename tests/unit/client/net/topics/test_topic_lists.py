@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from anabranch.broker.wire.handlers import lookup, names_watch
-from anabranch.client.net.topic_lists import list_scalable_topics
+from anabranch.client.net.topics.topic_lists import list_scalable_topics
 from anabranch.errors import AnabranchError
 from tests.harness.cluster import Brokers
 

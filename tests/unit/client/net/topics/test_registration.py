@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anabranch.client.net.assignments import assignment_from_wire
+from anabranch.client.net.topics.registration import assignment_from_wire
 from anabranch.model.assignment import UNCOUNTED, Assignment
 from anabranch.model.ranges import HashRange
 from anabranch.protocol.pb import pulsar_pb2 as pb

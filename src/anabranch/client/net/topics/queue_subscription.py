@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from anabranch.client.net.connection import address_of
 from anabranch.client.net.connection_pool import ConnectionPool
-from anabranch.client.net.layout_watch import TopicLayout
+from anabranch.client.net.topics.layout_watch import TopicLayout
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 
