@@ -152,7 +152,7 @@ class Outbox:
     # The loop's thread takes plain messages without looking at each of them: the intake adds them until a
     # batch is full, in compiled code where there is some. A lock, a wake-up of the loop or a real Future for
     # each message would cost more than sending it. So callers only append to a deque, which is safe from any
-    # thread, and wake the loop when nobody empties the deque.
+    # thread, and wake the loop if no task empties the deque.
     async def _send_plain(self) -> None:
         """Let the intake take plain messages until a batch is full."""
         items, intake = self.items, self._intake

@@ -4,8 +4,8 @@ A program sends far more messages than it waits for. So a future only remembers 
 the message's index there, and follows from them whether there is an outcome. It makes its lock, its lists of
 callbacks and of waiters when the first caller needs one of them, and asks the loop's thread then to be told.
 
-A future is no subclass of `Future`, because the garbage collector would visit each of a million kept futures
-again and again; it has the methods of one, and says that it is one.
+A future is not a subclass of `Future`, because the garbage collector would visit each of a million kept
+futures again and again; it has the methods of one, and says that it is one.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class EncodedRows(Protocol):
     def row_count(self) -> int: ...
 
     def encode(self, layout: Layout, first_sequence_id: int, bytes_max: int) -> Sequence[EncodedPart]:
-        """All messages with consecutive sequence ids, in parts of at most `bytes_max`.
+        """Return all messages with consecutive sequence ids, in parts of at most `bytes_max`.
 
         The parts of one segment ascend in their highest sequence ids, and inside a part messages ascend, so
         the messages of a key stay in order.

@@ -169,7 +169,7 @@ class EntrySender:
         self._write(in_turn=True)
 
     def _named(self, entry: ReadyEntry) -> int:
-        """The sequence id by which the broker recognises an entry, and which it answers."""
+        """Return the sequence id by which the broker recognises an entry, and which it answers."""
         return entry.first if self._on_pulsar else entry.sequence
 
     # Reports of the connection.

@@ -90,7 +90,7 @@ class Closing:
 
 
 def took_too_long(what: str, limit_s: float, problem: Exception | None) -> OperationTimeoutError:
-    """The error of a call that ran into its timeout; `problem` is the last error of an attempt."""
+    """Return the error of a call that ran into its timeout; `problem` is the last error of an attempt."""
     kind = UnreachableError if isinstance(problem, ConnectionError) else OperationTimeoutError
     why = "its broker did not answer" if problem is None else str(problem)
     return kind(f"{what} was not done within {limit_s:g} s: {why}")

@@ -53,7 +53,7 @@ FIRST_TIMEOUT_S = 1.0
 
 
 def pause_s(problem: BaseException | None, failures: int, rng: Random) -> float:
-    """How long to wait after this many failed attempts, the last of which ended with `problem`."""
+    """Return how long to wait after this many failed attempts, the last of which ended with `problem`."""
     refused = problem is not None and is_refused_role(problem)
     return (REFUSED if refused else RECONNECT).delay(failures - 1, rng)
 
@@ -122,7 +122,7 @@ class ConnectionPool:
         self._closed = False
 
     async def connection(self, address: Address) -> BrokerConnection:
-        """The connection to an address, opened if there is none; raises ConnectError."""
+        """Return the connection to an address, opened if there is none; raises ConnectError."""
         if self._closed:
             raise AlreadyClosedError("the client is closed")
         existing = self.connections.get(address)
@@ -150,7 +150,7 @@ class ConnectionPool:
         return made
 
     async def any_connection(self) -> BrokerConnection:
-        """A connection to one of the service hosts; the pool tries each host in turn."""
+        """Return a connection to one of the service hosts; the pool tries each host in turn."""
         error: ConnectError | None = None
         for _ in self.hosts:
             try:
@@ -162,7 +162,7 @@ class ConnectionPool:
         raise error
 
     async def connection_for(self, topic: str, url: str | None = None) -> BrokerConnection:
-        """The connection to the broker that serves a topic; a known broker `url` saves the look-up."""
+        """Return the connection to the broker that serves a topic; a known broker `url` saves the look-up."""
         if url:
             return await self.connection(address_of(url))
         connection = await self.any_connection()

@@ -74,7 +74,7 @@ class RoleTrouble:
         self._reported = False
 
     def ends(self, error: BaseException) -> bool:
-        """Whether an error refuses the role for good; reports it once if the application cannot see it."""
+        """Return whether an error refuses the role for good; log it once if the application cannot see it."""
         if not is_refused_role(error) or (self.opened and not self._ends(error)):
             return False
         if self.opened and not self._reported:

@@ -1,4 +1,4 @@
-"""Where messages enter a producer: each gets its sequence id and its place in a batch within the call.
+"""The entrance of a producer: each message gets its sequence id and its place in a batch within the call.
 
 `MessageIntake.add` is the only way in. What is added leaves in the order of sequence ids, also when segments
 and connections change. `CompiledIntake` adds plain messages in compiled loops and leaves the others to `add`.
@@ -233,7 +233,7 @@ class MessageIntake:
             outcome.put(batch, index)
 
     def compiled_enqueue(self, slowly: Callable[..., Any]) -> Callable[..., Any] | None:
-        """Return a compiled `enqueue` for values that need no encoding, or None if there is none.
+        """Return a compiled `enqueue` for values that are encoded or need no encoding; None if there is none.
 
         It calls `slowly`, the form in Python, for each message that it cannot add.
         """

@@ -70,7 +70,7 @@ class InterceptedPreparing(Preparing[T]):
 def preparing_for(
     schema: Codec[T], clock: Clock, chain: InterceptorChain | None, topic: str, name: str
 ) -> Preparing[T]:
-    """The object that prepares the messages of a producer with these interceptors, or with none."""
+    """Return the object that prepares the messages of a producer with these interceptors, or with none."""
     if chain is None:
         return Preparing(schema, clock)
     return InterceptedPreparing(schema, clock, chain, topic, name)

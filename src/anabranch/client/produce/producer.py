@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -58,13 +58,18 @@ class AsyncProducer(Generic[T]):
         self._preparing, self._encode = publisher.preparing, publisher.preparing.encode
         # Bytes need no encoding, and most producers send bytes.
         self._plain = publisher.preparing.plain
-        # The form of `enqueue` is chosen here, once: an attribute of the instance stands before the method of
-        # the class. Choosing in each call instead would cost another Python call for each message. Signature
-        # and documentation are those of the method, which takes what the compiled form leaves to it.
-        if self._plain is not None:
-            compiled = self._intake.compiled_enqueue(partial(AsyncProducer.enqueue, self))
-            if compiled is not None:
-                self.enqueue = compiled  # type: ignore[method-assign]
+        # The compiled form is chosen here, once. If values need no encoding, it stands for the whole method:
+        # an attribute of the instance comes before the method of its class, which it calls for the messages
+        # that it cannot add. Choosing in each call would cost a Python call per message. If values have to be
+        # encoded, the compiled form takes what the method has encoded.
+        self._enqueue_encoded: Callable[..., Awaitable[SendFuture]] = self._add_encoded
+        slowly = self._add_encoded if self._plain is None else partial(AsyncProducer.enqueue, self)
+        if (compiled := self._intake.compiled_enqueue(slowly)) is None:
+            return
+        if self._plain is None:
+            self._enqueue_encoded = compiled
+        else:
+            self.enqueue = compiled  # type: ignore[method-assign]
 
     @property
     def topic(self) -> str:
@@ -127,7 +132,7 @@ class AsyncProducer(Generic[T]):
         """Publish one message and return its id when the broker has stored it.
 
         Raises SendTimeoutError after the producer's `send_timeout`, counted from the call. A cancelled call
-        stops waiting; the message is sent nevertheless.
+        stops waiting; the message is sent all the same.
         """
         waiting_since = self._parts.loop.time() if self._memory.full else None
         future = await self.enqueue(
@@ -184,6 +189,11 @@ class AsyncProducer(Generic[T]):
                 raise
             return SendFuture(batch, index, self._parts.loop)
         data: bytes = value if type(value) is self._plain else self._encode(value)  # type: ignore[assignment]
+        return await self._enqueue_encoded(data, key=key)
+
+    async def _add_encoded(self, data: bytes, *, key: str | bytes | None) -> SendFuture:
+        """Add a plain message; the caller has waited for room."""
+        intake = self._intake
         batch, index = intake.add(data, key)
         if intake.filled:
             intake.filled = False

@@ -50,8 +50,8 @@ class ProducerSchema:
     def registered(self, reply: pb.CommandProducerSuccess) -> bytes:
         """Note and return the version in the answer; empty without a schema or a version.
 
-        A topic that was created anew may have given another version, and topics of Pulsar that are segments
-        number their versions apart.
+        A topic that was deleted and created again may have given another version, and topics of Pulsar that
+        are segments number their versions apart.
         """
         if self._wire is None:
             return b""

@@ -144,7 +144,7 @@ async def ask_what_is_stored(
 
 
 def stored_here(reply: pb.CommandProducerSuccess) -> int:
-    """The last sequence id that the segment itself has stored.
+    """Return the last sequence id that the segment itself has stored.
 
     A successor also reports ids that its predecessors stored, but not every id below those is stored.
     """

@@ -51,7 +51,7 @@ class SegmentRoutes:
     # Routes.
 
     def route(self, key: str | bytes | None) -> Route:
-        """The route of a key, remembered until the layout changes."""
+        """Return the route of a key, remembered until the layout changes."""
         found = self.by_key.get(key)
         if found is not None:
             return found
@@ -71,7 +71,7 @@ class SegmentRoutes:
         return found
 
     def route_by(self, raw: int, key: str | bytes | None = None) -> Route:
-        """The route of a raw hash."""
+        """Return the route of a raw hash."""
         slot = raw & 0xFFFF
         segment = self.holder(self._router.segment_for(raw), self._router.slot_of(raw))
         return segment.sender.batcher.bucket_for(slot), slot, message_size(b"", key)
@@ -86,7 +86,7 @@ class SegmentRoutes:
         return bucket, bucket.slot, message_size(b"", None)
 
     def holder(self, target: Segment, slot: int) -> SegmentProducer:
-        """The producer of an active segment, or of a sealed segment that overlaps it and is not settled."""
+        """Return the producer of an active segment, or of an unsettled sealed segment that overlaps it."""
         holder: SegmentProducer | None = None
         for sealed in self._leaving:
             if sealed.segment.shares_keys(target):
@@ -96,7 +96,7 @@ class SegmentRoutes:
         return holder or self.segment(target)
 
     def segment(self, segment: Segment) -> SegmentProducer:
-        """The producer of a segment, opened if there is none."""
+        """Return the producer of a segment, opened if there is none."""
         found = self.segments.get(segment.id)
         if found is None:
             topic = self.layout.segment_topic(segment)
@@ -241,7 +241,14 @@ class SegmentRoutes:
             if all(segment.life.settled for segment in group):
                 self._move_on(group, targets)
 
+    # All messages of all sealed segments that share a successor are routed in one step, merged by sequence
+    # id. Segment by segment would be wrong after a merge: the child would see 7 (from the first parent)
+    # before 4 (from the second), and drop 4 as a repetition, because a broker takes a lower id for one it has
+    # stored. The step contains no await, so no newer message of the application can get in between. Futures
+    # follow their messages: `places` says, for each old index, which batch and index it has now. These are
+    # two columns instead of pairs, because thousands of tuples would prolong the next garbage collection.
     def _move_on(self, group: list[SegmentProducer], successors: list[Segment]) -> None:
+        """Take the messages of settled segments back and add them to batches of their successors."""
         batches: list[tuple[Outgoing, SegmentProducer]] = []
         for segment in group:
             del self.segments[segment.segment.id]
@@ -279,7 +286,7 @@ class SegmentRoutes:
         return self.place(row, extras, raw=raw, judged=judged)
 
     def _stand_in(self, sequence: int, former: Segment, judged: bool) -> int | None:
-        """The hash that routes a message without a key away from a sealed segment; None when any will do.
+        """Return the hash that routes a keyless message away from a sealed segment; None if any will do.
 
         A message that its sequence id routed there keeps that hash. A message that may be stored already goes
         to a successor of the segment that may have stored it, because only such a successor can tell.
@@ -295,7 +302,7 @@ def _properties_size(extras: Extras) -> int:
 
 
 def _numbered(batches: Iterable[Sequence[Row]]) -> Iterator[tuple[int, int, int]]:
-    """The sequence id of each message, the number of its batch, and its index there."""
+    """Return the sequence id of each message, the number of its batch, and its index there."""
     for number, rows in enumerate(batches):
         for index, row in enumerate(rows):
             yield row[2], number, index

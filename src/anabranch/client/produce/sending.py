@@ -99,6 +99,13 @@ class SegmentSender:
         else:
             self._wait_for_credit()
 
+    # All batches of the segment close together, and `take` returns them in the order of their highest
+    # sequence ids. The broker tells a repeated entry by that number alone: if bucket A left with ids up to 50
+    # while an older batch of bucket B with ids up to 40 stayed open, the broker would later drop B as a
+    # repetition. `follows` marks the entries of one such group behind the first. They must not be separated
+    # by a lost connection either, so `_write` sends a group as a whole, even without room. The time and the
+    # schema version are read once for the group; building is the last moment at which a bad value can be
+    # found.
     def close_batches(self) -> None:
         """Turn all open batches into entries and send them as far as the connection takes them."""
         if self._timer is not None:
@@ -130,6 +137,15 @@ class SegmentSender:
         self._parts.memory.charge(batch.size)
         self.unsent.append(batch)
 
+    # This runs when batches close, when the connection can take bytes again, and when credit comes back; the
+    # loop is per entry, never per message. Two limits stop it. The connection is not writable while the
+    # socket is behind: more bytes would only wait in memory. Credit is what the broker is willing to take:
+    # without it entries would fill the connection, and acknowledgements and look-ups would wait behind them.
+    # A producer that waits joins the line of its connection, so that a busy producer cannot starve the
+    # others; a later one finds `has_line` set and waits too, until it is its turn. An entry moves to `sent`
+    # before it is written and stays there until its receipt: after a lost connection everything in `sent`
+    # goes back to the front of `unsent` and is sent again in the same order. Encryption happens here, each
+    # time, because a sealed segment's entries must be readable to be routed again.
     def _write(self, *, in_turn: bool = False) -> None:
         """Send entries as far as the connection and the credit go; other producers may wait in line before.
 
@@ -220,6 +236,9 @@ class SegmentSender:
         self.sent.clear()
         return self._registration.drop()
 
+    # When a segment is sealed, its entries can no longer be stored there. They are given back in the order in
+    # which they were to be sent, and the routes decode them and add their messages to the batches of the
+    # successors. Entries that are still `sent` would have an outcome in doubt, so the producer settles first.
     def take_back(self) -> list[Outgoing]:
         """Remove and return all entries without an outcome, in order; none may be sent at the time."""
         self.close_batches()
@@ -306,7 +325,7 @@ class SegmentSender:
         return [*self.sent, *self.unsent]
 
     def oldest_at(self) -> float | None:
-        """When the oldest message without an outcome was added; None when there is none."""
+        """Return when the oldest message without an outcome was added; None when there is none."""
         return waiting[0].begun_at if (waiting := self.sent or self.unsent) else self.batcher.oldest_at
 
     def _finish(self, batch: Outgoing) -> None:
@@ -317,7 +336,7 @@ class SegmentSender:
 
 
 def is_batched(options: PublishOptions, batch: Outgoing) -> bool:
-    """Whether the entry of these messages is a batch; a single message that may be split is not."""
+    """Return whether the entry of these messages is a batch; a single message that may be split is not."""
     return options.batching is not False and not (options.chunking and len(batch.rows) == 1)
 
 

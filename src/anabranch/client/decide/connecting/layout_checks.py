@@ -2,6 +2,9 @@
 
 A broker that is hostile or broken may send any numbers. A layout that passes has a bounded size, routes every
 key to one segment, and lets readers follow parents to children without a circle.
+
+Example: active segments with the slots 0 to 32767 and 32768 to 65535 pass. If the second begins at 40000, no
+segment takes the slots in between, and the fault is "active segment 2 begins at slot 40000, not at 32768".
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ ID_MAX = 2**63 - 1
 
 
 def fault_of_layout(segments: Mapping[int, Segment]) -> str | None:
-    """Why a layout cannot be true; None if a client may use it."""
+    """Return why a layout cannot be true; None if a client may use it."""
     if max(segments, default=0) > ID_MAX:
         return f"segment ids end at {ID_MAX}"
     for id_, segment in segments.items():

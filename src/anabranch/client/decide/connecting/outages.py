@@ -1,4 +1,9 @@
-"""Which losses of brokers, and which refusals of segments, a client reports. Pure."""
+"""Which losses of brokers, and which refusals of segments, a client reports. Pure.
+
+Example: a broker is lost every 10 seconds and comes back each time. The losses at 0, 10, 20, 30 and 40 s are
+reported; the one at 50 s would be the sixth within a minute and is not. A segment that refuses from 0 s on is
+reported at the first refusal after 5 s, once.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""The life of a segment's consumer, a registration or a layout watch: it attaches until it ends. Pure."""
+"""The life of a segment's consumer, a registration or a layout watch: it attaches until it ends. Pure.
+
+Example: an attachment is lost and two attempts fail. ATTACHED becomes ATTACHING, then WAITING with 1 failure,
+ATTACHING, WAITING with 2 failures, and the pause is longer. The third attempt succeeds: ATTACHED, 0 failures.
+If the connection is lost again during an attempt, the attempt is OUTDATED, and another one follows its
+success.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,11 @@
 """Which refusals of a client's role end a producer or consumer, and which are retried. Pure.
 
-A missing right is final: it does not come back by asking. Refused credentials are final for a call that
+A missing right is final: asking again does not bring it back. Refused credentials are final for a call that
 opens something. A producer or consumer that is open asks for fresh credentials for a while, because a token
 may expire before its successor is in place.
+
+Example: credentials are retried for 30 seconds and refused from 10 s on. A refusal at 25 s is retried, one at
+40 s ends the producer. A missing right ends it at once.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """Acknowledgements of one segment until the broker has confirmed them. Pure.
 
 An acknowledgement waits, is sent, and waits again if the connection is lost before the broker confirms it.
+
+Example: entry 7 of ledger 4 has three messages. Acknowledging the one at index 1 leaves the bits 0b101, and
+the one at index 0 leaves 0b110. Both wait as one acknowledgement that leaves 0b100, the message at index 2.
 """
 
 from __future__ import annotations
@@ -79,7 +82,7 @@ class Acknowledgements:
         return chosen
 
     def awaits(self, request_id: int) -> bool:
-        """Whether a command was sent and has no answer yet."""
+        """Return whether a command was sent and has no answer yet."""
         return request_id in self._unanswered
 
     def answered(self, request_id: int) -> None:
@@ -109,7 +112,7 @@ class Acknowledgements:
 
 
 def leading(wanted: int, finished: int) -> int:
-    """The bits of `wanted` before its first message that is not finished."""
+    """Return the bits of `wanted` before its first message that is not finished."""
     unfinished = wanted & ~finished
     return wanted & ((unfinished & -unfinished) - 1)
 

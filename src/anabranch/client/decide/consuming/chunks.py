@@ -1,7 +1,12 @@
 """The chunks of one segment that wait for the rest of their messages. Pure.
 
-A producer stores the chunks of a message in order and begins the next message behind them. So a message
-whose producer begins another one, or begins it again, will never be complete.
+A producer stores the chunks of a message in order and begins the next message behind them. So a message whose
+producer begins another one, or begins it again, will never be complete.
+
+Example: a message has three chunks, and entries 4 and 6 brought chunks 0 and 1; entry 5 came from another
+producer. If entry 7 brings chunk 2, the message is complete and lies at the places 4, 6 and 7. If it brings
+chunk 0 of another message of the same producer, the places 4 and 6 are orphans, and entry 7 waits for its
+rest.
 """
 
 from __future__ import annotations
@@ -60,7 +65,7 @@ class ChunkAssembly:
         self._bytes = 0
 
     def begun_before(self, place: LedgerEntry) -> bool:
-        """Whether an incomplete message begins before a place."""
+        """Return whether an incomplete message begins before a place."""
         return any(pending.places[0] < place for pending in self._pending.values())
 
     def add(self, place: LedgerEntry, entry: bytes, now: float) -> WholeMessage | None:

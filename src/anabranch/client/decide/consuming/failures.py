@@ -1,4 +1,8 @@
-"""The next step after a handler has failed with a message, or its consumer has refused it. Pure."""
+"""The next step after a handler has failed with a message, or its consumer has refused it. Pure.
+
+Example: the policy is to skip after 3 redeliveries. A message that fails at its first delivery, or after 1 or
+2 redeliveries, is retried. After 3 it goes to the dead letter topic; with the policy `park` it waits instead.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ class Fate(Enum):
 
 
 def after_failure(redeliveries: int, policy: DeadLetter | None) -> Fate:
-    """The fate of a message that failed after `redeliveries` repeated deliveries."""
+    """Return the fate of a message that failed after `redeliveries` repeated deliveries."""
     if policy is None or policy.policy == "block" or redeliveries < policy.max_redeliveries:
         return Fate.RETRY
     return Fate.SKIP if policy.policy == "skip" else Fate.PARK

@@ -1,8 +1,12 @@
-"""Which of the messages at hand may be handled now: a line for each key, one message of it at a time. Pure.
+"""Which of the received messages may be handled now: a line for each key, one message of it at a time. Pure.
 
 A line is *ready* (its first message may start), *running* (a handler has its first message) or *paused* (its
 first message failed and starts again later). A message without a key has a line of its own. Messages never
 overtake each other in a line, and a paused line delays no other.
+
+Example: two messages may run at a time, and a1, a2, b1 and c1 arrive, named after their keys. a1 and b1
+start; a2 waits behind a1, and c1 is ready. b1 fails and pauses until 10.0, so c1 starts. When a1 is done, a2
+starts. At 10.0 the line of b is ready again.
 """
 
 from __future__ import annotations
@@ -60,7 +64,7 @@ class KeyLines(Generic[M]):
         return self._paused[0][0] if self._paused else None
 
     def keys(self) -> frozenset[object]:
-        """The keys of all lines."""
+        """Return the keys of all lines."""
         return frozenset(self._lines)
 
     def add(self, key: object, message: M) -> None:
@@ -79,7 +83,7 @@ class KeyLines(Generic[M]):
             line.behind.append(message)
 
     def start(self) -> KeyLine[M] | None:
-        """The line whose first message is to be started now; None if no line is ready, or enough run."""
+        """Return the line whose first message starts now; None if no line is ready, or enough run."""
         if self.running >= self.concurrency or not self._ready:
             return None
         self.running += 1

@@ -2,6 +2,9 @@
 
 A refused message comes again when its pause is over, and then the later messages of its key in order. A
 message without a key waits alone.
+
+Example: a1 is refused and may come again at 5.0. Of a2, b1 and a3, which arrive next, only b1 is handed out.
+Nothing is due at 4.0; at 5.0 a1, a2 and a3 are handed out, in this order.
 """
 
 from __future__ import annotations

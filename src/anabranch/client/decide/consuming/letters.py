@@ -1,6 +1,9 @@
 """The properties of letters: messages that a consumer sends to a dead letter topic or a retry topic. Pure.
 
 The names without a comment are those of Pulsar's clients, which read them.
+
+Example: a message that went to the retry topic twice, and has RECONSUMETIMES 2, is to come again after 5
+seconds. The letter has RECONSUMETIMES 3 and DELAY_TIME 5000, and keeps the first REAL_TOPIC.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ class LetterOrigin(NamedTuple):
 
 
 def origin_properties(origin: LetterOrigin, properties: Mapping[str, str]) -> dict[str, str]:
-    """The properties of a letter; a message that was a letter before keeps its first origin."""
+    """Return the properties of a letter; a message that was a letter before keeps its first origin."""
     return {
         REAL_TOPIC: origin.topic,
         REAL_SUBSCRIPTION: origin.subscription,
@@ -50,7 +53,7 @@ def origin_properties(origin: LetterOrigin, properties: Mapping[str, str]) -> di
 def dead_letter_properties(
     origin: LetterOrigin, properties: Mapping[str, str], reason: str, attempts: int
 ) -> dict[str, str]:
-    """The properties of a dead letter, with the last error and the number of attempts."""
+    """Return the properties of a dead letter, with the last error and the number of attempts."""
     return {
         **origin_properties(origin, properties),
         REASON: reason[:REASON_MAX],
@@ -59,7 +62,7 @@ def dead_letter_properties(
 
 
 def retry_properties(origin: LetterOrigin, properties: Mapping[str, str], delay_s: float) -> dict[str, str]:
-    """The properties of a message that its retry topic delivers after a delay."""
+    """Return the properties of a message that its retry topic delivers after a delay."""
     return {
         **origin_properties(origin, properties),
         RECONSUME_TIMES: str(reconsume_times(properties) + 1),

@@ -2,6 +2,10 @@
 
 A slot that comes to the member begins at the position that the group has committed. A slot that leaves keeps
 its position until the member has committed it, or another member has claimed it.
+
+Example: a member reads slots 0 to 32767 of segment 3, and the leader gives 0 to 16383 to another member.
+These slots move from `mine` to `leaving`, and the member goes on with 16384 to 32767. The other member begins
+where the group has committed, so no message between the two is skipped.
 """
 
 from __future__ import annotations
@@ -66,17 +70,17 @@ class MemberPositions(ReadPositions):
         return found
 
     def finished_parts(self) -> dict[int, Ranges]:
-        """The finished slots of segments that are not finished as a whole."""
+        """Return the finished slots of segments that are not finished as a whole."""
         found = {id_: self._slots[id_].finished() for id_ in self.positions if id_ not in self.finished}
         return {id_: slots for id_, slots in found.items() if slots}
 
     def finished_before(self) -> tuple[int, ...]:
-        """The segments that the start of this consumer excludes, or names as read to the end."""
+        """Return the segments that the start of this consumer excludes, or names as read to the end."""
         done = (id_ for id_, slots in self._starts.items() if slots.finished() == ALL)
         return tuple(sorted({*self.excluded, *done}))
 
     def owed(self, id_: int) -> SlotPositions:
-        """The positions at which other members go on: those of the group, or a common start."""
+        """Return the positions at which other members go on: those of the group, or a common start."""
         committed = self.group.get(id_, SlotPositions.unknown(id_))
         return self._starts[id_].merged(committed).known(id_)
 
@@ -92,7 +96,7 @@ class MemberPositions(ReadPositions):
         return bool(intersection(unknown, self.began[id_].where(_is_known)))
 
     def changed(self, given: Mapping[int, Ranges]) -> list[int]:
-        """The listed segments whose slots an assignment changes."""
+        """Return the listed segments whose slots an assignment changes."""
         return [id_ for id_ in self.positions if self.slots(id_) != given.get(id_, ())]
 
     def assign(
@@ -124,7 +128,7 @@ class MemberPositions(ReadPositions):
         return union((*self.slots(id_), *self.leaving.get(id_, ())))
 
     def held(self, id_: int) -> Ranges:
-        """The slots of a segment that are read here, that leave, or that were read to the end here."""
+        """Return the slots of a segment that are read here, that leave, or that were read to the end here."""
         return union((*self._held(id_), *self._slots[id_].finished()))
 
     def _take(self, id_: int, after: Ranges, leaving: Ranges = (), *, keep_finished: bool = True) -> None:

@@ -1,6 +1,10 @@
 """The order of a reader that keeps its positions itself: which segments it may read. Pure.
 
 Also the arithmetic of positions inside one segment. `ReadPositions` knows how far a reader is.
+
+Example: segment 0 is sealed and has the children 1 and 2. Only segment 0 is readable at first; when it is
+finished, 1 and 2 are. The position (ledger 5, entry 20, batch index 1) covers the messages at index 0 and 1
+of that entry, so of its four messages the bits 0b1100 are left.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ def readable(
     parts: Parts = NO_PARTS,
     mine: Mapping[int, Ranges] | None = None,
 ) -> tuple[Segment, ...]:
-    """The segments to read now, oldest first: unfinished ones whose ancestors are all finished.
+    """Return the segments to read now, oldest first: unfinished ones whose ancestors are all finished.
 
     A member of a group reads the slots `mine`; it may begin when its slots are finished in all ancestors.
     `parts` has the finished slots of ancestors that are not finished as a whole.
@@ -35,7 +39,7 @@ def readable(
 
 
 def before_first(segment: int, next_index: int = -1) -> MessageId:
-    """The position that covers no message of a segment, or none from `next_index` on."""
+    """Return the position that covers no message of a segment, or none from `next_index` on."""
     return MessageId(segment, *EARLIEST, next_index=next_index)
 
 
@@ -54,7 +58,7 @@ def bits_after(position: MessageId, ledger: int, entry: int) -> int:
 
 
 def place(entry: Received, index: int) -> MessageId:
-    """The position that covers an entry up to the message at `index`."""
+    """Return the position that covers an entry up to the message at `index`."""
     ledger, position = entry.position
     return MessageId(
         entry.source.segment_id,

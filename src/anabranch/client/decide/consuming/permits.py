@@ -1,4 +1,8 @@
-"""How many messages of a segment a consumer buffers, and when it asks the broker for more. Pure."""
+"""How many messages of a segment a consumer buffers, and when it asks the broker for more. Pure.
+
+Example: a buffer has room for 1,000 messages, and the broker got 1,000 permits. The consumer says nothing
+while 499 messages leave the buffer. With the 500th, half of it is free, and the broker gets 500 more permits.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,10 @@
 Each segment has a position from the beginning: its start, then the last message handed out. Positions become
 checkpoints, which the application keeps. All slots of a segment are read from one place, in the order of the
 log; entries that their slot has covered already, and those of slots that are read elsewhere, are passed over.
+
+Example: a checkpoint has slots 0 to 32767 of segment 3 at entry 20 and the other slots at entry 10, because
+two readers shared the segment. One reader of all slots begins behind entry 10. It passes over entry 15 if the
+slots of that entry lie below 32768, and hands out everything from entry 21 on.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ class ReadPositions:
     def __init__(self, start: Checkpoint) -> None:
         self.start = start
         self.positions: dict[int, MessageId] = {}
-        """The last message covered in the slots that are read, of each segment, without the entry at hand."""
+        """The last message covered in the slots that are read, of each segment, without the current entry."""
         self.finished: dict[int, None] = {}
         """Segments that are read to their end, or that the start excludes."""
         self.ends: dict[int, MessageId] = {}
@@ -99,15 +103,15 @@ class ReadPositions:
     # Slots.
 
     def slots(self, id_: int) -> Ranges:
-        """The slots of a segment that this consumer reads."""
+        """Return the slots of a segment that this consumer reads."""
         return ALL
 
     def left(self, id_: int) -> Ranges:
-        """The slots of a segment that this consumer reads and has not finished."""
+        """Return the slots of a segment that this consumer reads and has not finished."""
         return difference(self.slots(id_), self._slots[id_].finished())
 
     def readable(self, layout: Layout) -> tuple[Segment, ...]:
-        """The segments to read now, oldest first: their slots are read to the end in all ancestors."""
+        """Return the segments to read now, oldest first: their slots are read to the end in all ancestors."""
         return readable(layout, self.finished)
 
     def pin(self, id_: int, last: MessageId) -> None:
@@ -116,7 +120,7 @@ class ReadPositions:
         self.began[id_] = self.began[id_].raised(self.slots(id_), last)
 
     def at(self, id_: int, position: MessageId | None = None) -> SlotPositions:
-        """The positions of all slots of a segment, with the slots that are read at `position`."""
+        """Return the positions of all slots of a segment, with the slots that are read at `position`."""
         reached = self.positions[id_] if position is None else position
         if reached.position == LATEST:
             return self._slots[id_]  # It is finished, or its end is not known yet.
@@ -130,7 +134,7 @@ class ReadPositions:
             self.positions[entry.source.segment_id] = place(entry, entry.wanted.bit_length() - 1)
 
     def accept(self, entry: Received) -> bool:
-        """Whether an entry is handed out; one from before the time to start at is covered instead."""
+        """Return whether an entry is handed out; one from before the time to start at is covered instead."""
         id_ = entry.source.segment_id
         at_time = self.start.kind is CheckpointKind.AT_TIME
         if at_time and entry.publish_time_ms < self.start.timestamp_ms:
@@ -140,7 +144,7 @@ class ReadPositions:
         return True
 
     def wants(self, entry: Received) -> bool:
-        """Whether the slot of an entry is read here and does not cover the entry already.
+        """Return whether the slot of an entry is read here and does not cover the entry already.
 
         An entry that does not name its slot may belong to any.
         """
@@ -162,7 +166,7 @@ class ReadPositions:
         self.positions[entry.source.segment_id] = place(entry, entry.count - 1)
 
     def missing_before(self, entry: Received) -> int:
-        """The number of messages that were removed between the position and an entry."""
+        """Return the number of messages that were removed between the position and an entry."""
         position = self.positions.get(entry.source.segment_id)
         if position is None or position.next_index < 0 or entry.index is None:
             return 0
@@ -172,7 +176,7 @@ class ReadPositions:
         return max(entry.index - entry.count + 1 - position.next_index, 0)
 
     def is_read(self, id_: int) -> bool:
-        """Whether a sealed segment whose end was asked for is read to that end."""
+        """Return whether a sealed segment whose end was asked for is read to that end."""
         end = self.ends.get(id_)
         return end is not None and covers(self.positions[id_], end.ledger, end.entry, end.batch_index)
 
@@ -210,7 +214,7 @@ class ReadPositions:
         return self._made(found, reached)
 
     def _made(self, slots: Mapping[int, SlotPositions], reached: Mapping[int, MessageId]) -> Checkpoint:
-        """A checkpoint of these positions, and of those reached in the slots that are read here."""
+        """Return a checkpoint of these positions, and of those reached in the slots that are read here."""
         positions: dict[int, MessageId] = {}
         parts = {id_: found for id_, found in slots.items() if id_ not in reached}
         for id_, position in reached.items():

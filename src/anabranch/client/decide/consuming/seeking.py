@@ -1,4 +1,9 @@
-"""The moves of a subscription that a seek needs: on the whole topic, or on single segments. Pure."""
+"""The moves of a subscription that a seek needs: on the whole topic, or on single segments. Pure.
+
+Example: segment 0 was split into 1 and 2. A seek to the message at index 2 of an entry with five messages in
+segment 0 takes three moves: segment 0 to this entry, of which the messages at index 3 and 4 are read again,
+and segments 1 and 2 to their beginning.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +31,10 @@ class SeekMove(NamedTuple):
 
 
 def plan_seek(to: int | Literal["earliest", "latest"] | MessageId, layout: Layout) -> tuple[SeekMove, ...]:
-    """The moves, in order, that continue with the messages from a time on, or behind a message.
+    """Return the moves, in order, that continue with the messages from a time on, or behind a message.
 
     A message moves its own segment, and those in which messages were handed out before it. Segments that
-    were made of these later begin anew, after them. Other segments stay as they are.
+    were made of these later start again at their first message. Other segments stay as they are.
     """
     if to == "earliest" or (isinstance(to, MessageId) and to.position == EARLIEST):
         return (SeekMove(None, EARLIEST_MS),)
@@ -53,7 +58,7 @@ def plan_seek(to: int | Literal["earliest", "latest"] | MessageId, layout: Layou
 
 
 def seek_command(move: SeekMove, consumer_id: int, request_id: int, *, to_leader: bool) -> pb.CommandSeek:
-    """The SEEK of one move; without `to_leader` for the segment that the consumer is attached to."""
+    """Return the SEEK of one move; without `to_leader` for the segment that the consumer is attached to."""
     command = pb.CommandSeek(consumer_id=consumer_id, request_id=request_id)
     if move.time_ms is not None:
         command.message_publish_time = move.time_ms

@@ -1,4 +1,9 @@
-"""The topics that a compiled pattern means: their kind, their namespace, and the names that match."""
+"""The topics that a compiled pattern means: their kind, their namespace, and the names that match. Pure.
+
+Example: the pattern `persistent://acme/shop/orders-.*` means the classic topics of the namespace acme/shop
+whose full names it matches, such as persistent://acme/shop/orders-eu. The pattern `orders-.*` means scalable
+topics of public/default, and is compared with the last parts of their names.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +33,7 @@ class WantedTopics:
     """Whether the pattern is for full names, and not for their last parts."""
 
     def matching(self, names: frozenset[str]) -> frozenset[str]:
-        """The names among these that the pattern matches as a whole."""
+        """Return the names among these that the pattern matches as a whole."""
         pattern = self.pattern
         if pattern is None:
             return names
@@ -38,7 +43,7 @@ class WantedTopics:
 
 
 def wanted_topics(pattern: re.Pattern[str] | None, namespace: str | None) -> WantedTopics:
-    """Which topics a pattern, or a namespace, means; raises for one that could match no topic."""
+    """Return which topics a pattern, or a namespace, means; raises for one that could match no topic."""
     if pattern is None:
         if namespace is None:
             raise InvalidConfigurationError("give a list of topics, a compiled pattern, or a namespace")

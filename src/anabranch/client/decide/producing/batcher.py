@@ -1,8 +1,13 @@
-"""Which messages of a segment share an entry.
+"""Which messages of a segment share an entry. Pure.
 
 Each bucket of the segment has one open batch, and a batch never mixes buckets. When a batch reaches a limit,
 all batches close together and leave in the order of their highest sequence ids, because the broker recognises
 a repeated entry by a number that must only rise.
+
+Example: a segment has 8 buckets and the limits are 1,000 messages and 128 KiB. The open batches together may
+hold four full ones, so each batch gets half of the limits: 500 messages and 64 KiB. Messages 0, 2 and 5 are
+in the batch of bucket A, and 1, 3 and 4 in that of bucket B. When one of them closes, both do, and B with its
+highest id 4 leaves before A with 5.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ MESSAGE_OVERHEAD_BYTES = 24
 
 
 FULL_BATCHES_MAX = 4
-"""As many full batches a segment may have open; with more buckets each batch gets a smaller share."""
+"""How many full batches a segment may have open; with more buckets each batch gets a smaller share."""
 
 
 @dataclass(slots=True)
@@ -73,6 +78,9 @@ class OpenBucket(OpenPlace):
         self.batch = self.rows = None
         self.room, self.bytes_left = self.batcher.limits.max_messages, self.batcher.limits.max_bytes
 
+    # `room` and `bytes_left` count down, so the hot path compares with zero and needs no look at the limits.
+    # They are fields of a C object (`OpenPlace`) that compiled code reads without calling Python; a compiled
+    # `enqueue` that read attributes of Python objects was slower than Python (docs/decisions.md).
     def add(self, batch: Outgoing, row: Row, size: int, extras: Extras | None = None) -> bool:
         """Add one message to the open batch; return whether the batch is full, so that all must close."""
         if extras is not None:
@@ -101,7 +109,7 @@ class SegmentBatcher:
         """The open batches, the oldest first."""
 
     def bucket_for(self, slot: int) -> OpenBucket:
-        """The bucket that a bucket hash lies in."""
+        """Return the bucket that a bucket hash lies in."""
         return self.buckets[bisect_right(self._splits, slot)]
 
     def begin(self, bucket: OpenBucket, now: float) -> Outgoing:
@@ -127,12 +135,12 @@ class SegmentBatcher:
 
 
 def _limits_of_bucket(limits: Batching, buckets: int) -> Batching:
-    """The limits of each batch of a segment, whose open batches together hold four times `limits` at most."""
+    """Return the limits of each batch of a segment; all open batches hold four times `limits` at most."""
     share = max(1.0, buckets / FULL_BATCHES_MAX)
     messages, size = int(limits.max_messages / share), int(limits.max_bytes / share)
     return replace(limits, max_messages=max(1, messages), max_bytes=max(1, size))
 
 
 def message_size(value: bytes, key: str | bytes | None) -> int:
-    """The size of a message as the limits of a batch count it."""
+    """Return the size of a message as the limits of a batch count it."""
     return len(value) + (len(key) if key is not None else 0) + MESSAGE_OVERHEAD_BYTES

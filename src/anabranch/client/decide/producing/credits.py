@@ -1,9 +1,13 @@
 """The credit of producers: how much they may send before the broker has taken or answered it. Pure.
 
-A broker of ours limits the bytes of a connection that it has not read yet, and tells now and then how many it
-has read. So other requests of the connection never wait behind many entries. It also limits the bytes and
-messages of a producer without a receipt, for instance to nothing while a rate is exceeded. Every limit above
-zero lets at least one entry of any size pass. Without a word of the broker there is no limit.
+An Anabranch broker limits the bytes of a connection that it has not read yet, and reports now and then how
+many it has read. So other requests on the connection never wait behind many entries. It also limits the bytes
+and messages of a producer without a receipt, for instance to nothing while a rate is exceeded. Every limit
+above zero lets at least one entry of any size pass. A broker that reports nothing sets no limit.
+
+Example: the limit of a connection is 100,000 bytes, and each entry has 60,000 bytes and counts 1,024 more.
+The first entry passes, and the second too, because 61,024 is below the limit. The third waits at 122,048.
+When the broker reports that it has taken 61,024 bytes, it passes as well.
 """
 
 from __future__ import annotations
@@ -100,6 +104,9 @@ class ProducerCredit:
         """Whether the next entry may be sent; it may be larger than what is left."""
         return self.has_own_room and self.link.has_room
 
+    # Each entry counts a fixed amount beyond its bytes: its work at the broker is not free, and a flood of
+    # tiny entries would otherwise pass any limit on bytes. The limit is checked before an entry and not with
+    # it, so an entry larger than the whole limit still passes when nothing else is under way.
     def take(self, size: int, messages: int) -> None:
         """Count an entry that is sent."""
         size += ENTRY_CREDIT_BYTES
@@ -113,7 +120,7 @@ class ProducerCredit:
         self.used_messages -= messages
 
     def keep(self, size: int, messages: int) -> None:
-        """Note an entry that the producer has given up; the broker answers it nevertheless."""
+        """Note an entry that the producer has given up; the broker still answers it."""
         self._late.append((size, messages))
 
     def answered_late(self) -> None:
@@ -148,5 +155,5 @@ class CreditWaits:
         return segment in self._since
 
     def seconds(self, now: float) -> float:
-        """The waits so far, of all segments together, with those that go on."""
+        """Return the waits so far, of all segments together, with those that go on."""
         return self._seconds + sum(now - since for since in self._since.values())

@@ -1,6 +1,11 @@
-"""A batch of messages on its way out: first rows, then the bytes of an entry, then an outcome.
+"""A batch of messages on its way out: first rows, then the bytes of an entry, then an outcome. Pure.
 
 `batcher` decides which messages share a batch; `produce.sending` sends it.
+
+Example: a batch has rows with the sequence ids 7, 9 and 12. Building turns them into one entry with a count
+of 3 and the sequence id 12. The broker stores it as entry 20 of ledger 5 in segment 3, so the message at
+index 1 has the id (3, 5, 20, 1 of 3). If the segment is sealed first, `moved` says for each index which batch
+of a successor has the message now, and at which index.
 """
 
 from __future__ import annotations
@@ -95,6 +100,10 @@ class Outgoing:
     waiters: list[tuple[Any, Callable[..., object], Any]] | None = None
     trackers: list[Any] | None = None
 
+    # Rows are bytes of the entry already where the compiled form added them (`PackedRows`), so building joins
+    # them with the metadata instead of encoding a thousand messages at once. The rows are dropped: from here
+    # on the entry is the only copy, and `messages` decodes it in the rare case that it has to be routed
+    # again.
     def build(self, producer_name: str, now_ms: int, compression: Compression, batched: bool) -> None:
         """Turn the rows into an entry; afterwards the batch has only bytes, a count and a sequence id."""
         self.count = len(self.rows)
@@ -173,7 +182,7 @@ class Outgoing:
         return min(slots), max(slots)
 
     def messages(self) -> tuple[Sequence[Row], Sequence[Extras | None] | None]:
-        """The messages of a built entry, to be routed anew, and their extras if any message has some.
+        """Decode a built entry that has to be routed again: its messages, and their extras if there are any.
 
         The bucket hash of each row is 0.
         """

@@ -1,8 +1,14 @@
-"""The life of a producer of one segment: a state, a table of transitions, and the effects of each transition.
+"""The life of a producer of one segment: a state, a table of transitions, and their effects. Pure.
 
 A broker's word that the segment is sealed is provisional, because the seal may still fail; a layout without
 the segment is final. In both cases the producer settles: it finds out which of the sent entries the segment
 has stored. The shell in `produce/segment_producer.py` carries out the effects and reports their results.
+
+Example: entries 5, 6 and 7 have no receipt when the broker says that the segment is sealed. ATTACHED becomes
+SETTLING: the producer gives its registration back and asks what is stored. The answer is 6, so 5 and 6 are
+done. SETTLING becomes SETTLED, which is reported. The layout arrives and lists two children: SETTLED becomes
+LEFT, and entry 7 is taken back and routed to one of them. Without a layout within a second, SETTLED becomes
+ATTACHING again, and entry 7 is sent to the same segment.
 """
 
 from __future__ import annotations

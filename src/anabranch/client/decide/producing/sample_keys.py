@@ -1,4 +1,8 @@
-"""The key that a batch carries as a sample of its messages, from which the broker learns the load of keys."""
+"""The key that a batch carries as a sample, from which the broker learns the load of keys. Pure.
+
+Example: two batches of 1,000 messages end with the sequence ids 1,999 and 2,999. The first is sampled at
+index 986, the second at index 369.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +11,16 @@ SAMPLE_KEY_BYTES_MAX = 256
 
 
 def sample_index(sequence_id: int, count: int) -> int:
-    """The message of a batch whose key is its sample, chosen as if at random by the highest sequence id.
+    """Return the index of the message whose key is the sample, spread by the highest sequence id.
 
-    The first message is no fair sample: an application that sends its keys in turns may begin every batch
+    The first message is not a fair sample: an application that sends its keys in turns may begin every batch
     with the same one.
     """
     return (sequence_id * 0x9E3779B1 >> 7) % count
 
 
 def sample_key(key: str | bytes | None, first: str | bytes | None) -> bytes | None:
-    """The key of a sample as the metadata carries it; None if it is the first key, or too long."""
+    """Return the key of a sample as the metadata carries it; None if it is the first key, or too long."""
     if key == first:
         return None
     sample = b"" if key is None else key.encode() if isinstance(key, str) else key

@@ -1,4 +1,4 @@
-"""What brokers say about topics: layouts, names, schemas, and the registration of a consumer group's members.
+"""The words of brokers about topics: layouts, names, schemas, and the registrations of group members.
 
 This package must not know how messages are batched, ordered or acknowledged.
 """

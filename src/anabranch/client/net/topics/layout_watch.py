@@ -39,7 +39,7 @@ PULSAR_M1: Final = "Pulsar Server5.0.0-M1"
 
 
 def routes_by_low_half(server_version: str) -> bool:
-    """Whether the official producers of a broker choose segments by the low half of a key's hash."""
+    """Return whether the official producers of a broker choose segments by the low half of a key's hash."""
     return server_version == PULSAR_M1
 
 
@@ -62,7 +62,7 @@ class TopicLayout:
         return self.controller_url is None and all(s.is_classic for s in self.layout.segments.values())
 
     def segment_topic(self, segment: Segment) -> str:
-        """The topic name that producers and consumers of the segment use."""
+        """Return the topic name that producers and consumers of the segment use."""
         held = segment.legacy_topic or self.topics.get(segment.id)
         return held or str(self.name.segment_name(segment.range, segment.id))
 
@@ -127,7 +127,7 @@ def _segments_from_wire(dag: pb.ScalableTopicDAG, listed: Collection[int]) -> di
 
 
 def _classic_topic(info: pb.SegmentInfoProto) -> str | None:
-    """The classic topic behind a segment, which may hold keys from the whole ring."""
+    """Return the classic topic behind a segment, which may hold keys from the whole ring."""
     return info.legacy_topic_name if info.HasField("legacy_topic_name") and not info.keeps_range else None
 
 
@@ -165,7 +165,7 @@ class LayoutWatch:
         self._changed = changed
         self._create = create
         self.publishes_readable = False
-        """Whether a broker of ours refuses the first lookup if the topic demands encryption."""
+        """Whether an Anabranch broker refuses the first lookup if the topic demands encryption."""
         self._gone = gone
         self._session = 0
         self._by_low_half = False
@@ -228,7 +228,7 @@ class LayoutWatch:
         """Begin a session and return its first layout, with pruned segments if asked; raises a refusal."""
         self._reconnector.handle(ReconnectEvent.BEGUN)
         self._end_session()
-        # Any broker of ours sends layouts. Watching at the leader would lose leader and watch at once.
+        # Any Anabranch broker sends layouts. Watching at the leader would lose leader and watch at once.
         connection = await self._pool.any_connection()
         if not connection.machine.server_features.supports_scalable_topics:
             return await self._look_up_partitions(connection)
@@ -289,7 +289,7 @@ class LayoutWatch:
 async def look_up_layout(
     pool: ConnectionPool, topic: TopicName, *, create: bool = True, with_pruned: bool = False
 ) -> TopicLayout:
-    """The layout of a topic now, without following it; TopicNotFoundError if it is missing."""
+    """Return the layout of a topic now, without following it; TopicNotFoundError if it is missing."""
     watch = LayoutWatch(pool, topic, lambda _: None, create=create)
     try:
         found = await watch.look_up(with_pruned=with_pruned)

@@ -1,6 +1,6 @@
 """The subscription of queue consumers at the leader, when a Pulsar cluster holds the segments.
 
-Queue consumers attach to segments without a registration. A broker of ours passes the first attachment,
+Queue consumers attach to segments without a registration. An Anabranch broker passes the first attachment,
 a seek and the deletion on to the leader. Brokers of Apache Pulsar know no leader, so the client asks it.
 """
 

@@ -288,7 +288,7 @@ class Registration:
 
 
 def assignment_from_wire(wire: pb.ScalableConsumerAssignment) -> Assignment:
-    """The assignment in a response or in a pushed update; RemoteProtocolError if it is impossible."""
+    """Return the assignment in a response or in a pushed update; RemoteProtocolError if it is impossible."""
     if len(wire.segments) > SEGMENTS_MAX:
         raise RemoteProtocolError(f"the broker assigned {len(wire.segments)} segments")
     try:

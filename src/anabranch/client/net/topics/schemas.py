@@ -33,7 +33,7 @@ class TopicSchema:
 
 
 def has_own_schemas(topic: TopicName, segment_topic: str) -> bool:
-    """Whether a segment's topic at Apache Pulsar numbers its schemas itself.
+    """Return whether a segment's topic at Apache Pulsar numbers its schemas itself.
 
     All other segments and partitions share the versions of their topic.
     """
@@ -42,7 +42,7 @@ def has_own_schemas(topic: TopicName, segment_topic: str) -> bool:
 
 
 def version_bytes(version: bytes | int | None) -> bytes | None:
-    """A version as messages carry it; raises InvalidConfigurationError."""
+    """Return a version as messages carry it; raises InvalidConfigurationError."""
     if version is None or isinstance(version, bytes):
         return version
     if not isinstance(version, int) or not 0 <= version < 2**63:
@@ -80,13 +80,13 @@ async def look_up_writer(
 
 
 def _keeps_schemas(connection: BrokerConnection) -> bool:
-    """Whether a broker knows the schemas of scalable topics by the names of these topics."""
+    """Return whether a broker knows the schemas of scalable topics by the names of these topics."""
     machine = connection.machine
     return machine.server_features.supports_scalable_topics and machine.server_version != CONTROL_VERSION
 
 
 async def _held_in(pool: ConnectionPool, topic: TopicName, version: bytes | None) -> list[str]:
-    """The topics of Pulsar to ask for the schema of a topic, the likeliest first."""
+    """Return the topics of Pulsar to ask for the schema of a topic, the likeliest first."""
     if not topic.is_scalable:
         return [str(topic)]
     try:
@@ -129,7 +129,7 @@ async def _ask(
 
 
 def definition_of_codec(codec: Codec[Any]) -> Definition | None:
-    """The definition that the broker registers; None for codecs of applications, which have none."""
+    """Return the definition that the broker registers; None for codecs of applications, which have none."""
     return codec.definition if isinstance(codec, Schema) else None
 
 

@@ -39,12 +39,12 @@ class _TopicListing:
 
 
 async def list_scalable_topics(pool: ConnectionPool, namespace: str) -> list[str]:
-    """The full names of the scalable topics of a namespace `tenant/name`; raises the broker's refusal."""
+    """List the scalable topics of a namespace `tenant/name` by full name; raises the broker's refusal."""
     connection = await pool.any_connection()
     if not connection.machine.server_features.supports_scalable_topics:
         raise UnsupportedFeatureError("the broker does not support scalable topics")
     watch_id, listing = pool.next_id(), _TopicListing()
-    # A namespace that is no text raises here, before the connection knows the watch.
+    # A namespace that is not text raises here, before the connection knows the watch.
     command = pb.CommandWatchScalableTopics(watch_id=watch_id, namespace=namespace)
     connection.watches[watch_id] = listing
     connection.send(command)
@@ -64,7 +64,7 @@ async def list_scalable_topics(pool: ConnectionPool, namespace: str) -> list[str
 
 
 async def list_classic_topics(pool: ConnectionPool, namespace: str) -> list[str]:
-    """The full names of the classic topics of a namespace, partitioned ones without their partitions."""
+    """List the classic topics of a namespace by full name, partitioned ones without their partitions."""
     connection = await pool.any_connection()
     names = await _request_names(pool, connection, namespace, pb.CommandGetTopicsOfNamespace.PERSISTENT)
     return sorted({str(TopicName.parse(name).partitioned_topic) for name in names})

@@ -150,7 +150,7 @@ class ClassicTopicsWatch:
         self._ended = True
 
     async def ask(self, within_s: float | None = None) -> frozenset[str]:
-        """The topics now, without those that brokers keep for themselves."""
+        """Return the topics now, without those that brokers keep for themselves."""
         names = await self._pool.retry(
             lambda: list_classic_topics(self._pool, self._namespace),
             f"listing the topics of {self._namespace}",
