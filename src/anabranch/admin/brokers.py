@@ -72,7 +72,7 @@ async def lookup(call: Call) -> LookupAnswer:
     check_listener(call.query("listenerName") or call.header("X-Pulsar-ListenerName"))
     if (name.domain == "persistent" or name.is_live) and not await call.broker.classic.is_usable(name):
         raise TopicNotFoundError(f"{name} does not exist")
-    broker = await call.broker.owner_of(name) or call.broker.record
+    broker = await call.broker.owners.owner_of(name) or call.broker.record
     return LookupAnswer(
         broker_url=broker.url or None,
         broker_url_tls=broker.url_tls or None,

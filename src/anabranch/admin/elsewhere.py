@@ -11,7 +11,9 @@ ELSEWHERE: Final = ("/admin/v2/persistent/", "/admin/v2/non-persistent/", "/look
 
 
 def redirected(app: Any, admin_url: str) -> Any:
-    """The app, whose calls about topics of the cluster go to the cluster's own admin API."""
+    """The app, whose calls about topics of the cluster go to the cluster's own admin API, if it has one."""
+    if not admin_url:
+        return app
 
     async def redirect(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http" and scope["path"].startswith(ELSEWHERE):

@@ -28,7 +28,7 @@ class LocalPolicies:
         self._broker = broker
 
     async def check(self) -> None:
-        await self._broker.policy_rounds.round()
+        await self._broker.catalog.policy_rounds.round()
 
 
 POLICIES: Final = Port(WorkerPolicies)  # type: ignore[type-abstract]
@@ -39,7 +39,7 @@ class PolicyChecks:
 
     def __init__(self, broker: Broker) -> None:
         self._broker, self._local = broker, LocalPolicies(broker)
-        self._others: Callable[[BrokerRecord], WorkerPolicies] = broker.serve_each(
+        self._others: Callable[[BrokerRecord], WorkerPolicies] = broker.links.serve_each(
             TARGET, POLICIES, self._local
         )
 

@@ -16,7 +16,7 @@ from anabranch.admin.models.scalable import Explanation, ScalableMetadata, Scala
 from anabranch.admin.permissions import forget_topic
 from anabranch.admin.scalable_subscriptions import check_unused
 from anabranch.controller.decide.operation import LayoutVersion
-from anabranch.errors import InvalidConfigurationError, NotAllowedError, TopicNotFoundError
+from anabranch.errors import InvalidConfigurationError, TopicNotFoundError
 from anabranch.metadata import records
 from anabranch.metadata.layouts import layout_of
 from anabranch.model.hashing import equal_bucket_splits
@@ -98,11 +98,7 @@ async def merge(call: Call) -> None:
 
 
 async def rebucket(call: Call) -> None:
-    if call.broker.data_plane is not None:
-        raise NotAllowedError(
-            "Apache Pulsar does not share a segment by buckets, and other buckets would only replace the "
-            "segment; split it instead"
-        )
+    call.broker.engine.check_rebucket()
     count, boundaries = call.number("bucketCount"), call.numbers("boundaries")
     if (count is None) == (boundaries is None):
         raise InvalidConfigurationError("give either bucketCount or boundaries")

@@ -116,8 +116,7 @@ def create_app(broker: Broker) -> Any:
     app.state.logs = serve_logs(broker)
     app.state.scraper = Scraper(broker)
     app.state.policy_checks = policy_checks.PolicyChecks(broker)
-    plane = broker.data_plane
-    asked = authenticated(app if plane is None else redirected(app, plane.admin_url), broker)
+    asked = authenticated(redirected(app, broker.engine.traits.admin_url), broker)
 
     async def keep_escapes(scope: Any, receive: Any, send: Any) -> None:
         # A topic name may contain an escaped slash, so routes match the escaped path, and `Call.part` decodes

@@ -8,7 +8,7 @@ from typing import Any, Protocol, Self
 from weakref import WeakKeyDictionary
 
 from anabranch.client.figures import described
-from anabranch.client.net.closing import Closing, Deadline, close_all
+from anabranch.client.net.closing import Closing, Deadline, close_all, closing_of
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.options import Seconds, log, optional_seconds
 from anabranch.errors import AlreadyClosedError, InvalidConfigurationError
@@ -88,10 +88,10 @@ class ClientLife:
         self.closed = True
         try:
             await close_all([one.close_by for one in self._producers], deadline)
-            await close_all([one._close_by for one in self._consumers], deadline)
+            await close_all(map(closing_of, list(self._consumers)), deadline)
         except (Exception, asyncio.CancelledError):
             closes = [one.close_by for one in self._producers]
-            await close_all([*closes, *(one._close_by for one in self._consumers)], Deadline(0.0))
+            await close_all([*closes, *map(closing_of, self._consumers)], Deadline(0.0))
             await self._leave(deadline)
             raise
         await self._leave(deadline)

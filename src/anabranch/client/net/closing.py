@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 from anabranch.errors import OperationTimeoutError, UnreachableError
 
@@ -62,6 +62,11 @@ class Deadline:
 
 CloseBy = Callable[[Deadline], Awaitable[None]]
 """Completes what a producer or consumer has to do until a deadline, then ends it."""
+
+
+def closing_of(consumer: Any) -> CloseBy:
+    """Return how to close a consumer by a deadline."""
+    return cast(CloseBy, consumer._close_by)
 
 
 async def close_all(closes: Iterable[CloseBy], deadline: Deadline) -> None:

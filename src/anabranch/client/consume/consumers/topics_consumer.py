@@ -20,7 +20,7 @@ from anabranch.client.consume.consumers.topic_selection import TopicSelection
 from anabranch.client.consume.inbox.waiters import Waiters
 from anabranch.client.figures import described
 from anabranch.client.message import Message
-from anabranch.client.net.closing import Closing, Deadline, close_all
+from anabranch.client.net.closing import Closing, Deadline, close_all, closing_of
 from anabranch.client.net.connection_pool import RECONNECT, ConnectionPool
 from anabranch.client.options import Seconds, log, optional_seconds, positive, seconds
 from anabranch.errors import (
@@ -294,6 +294,6 @@ class AsyncTopicsConsumer(Generic[T]):
         self._selection.close()
         self._waiting.wake_all()
         try:
-            await close_all([child._close_by for child in self._children.values()], deadline)
+            await close_all(map(closing_of, list(self._children.values())), deadline)
         finally:
             await self._tasks.stop()
