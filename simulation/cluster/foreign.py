@@ -1,4 +1,4 @@
-"""A broker of ours plays a broker of Pulsar: it knows none of our extensions, and has Pulsar's defects.
+"""An Anabranch broker in the role of a Pulsar broker: without our extensions, and with Pulsar's defects.
 
 - A terminate may leave appends pending. Such a topic answers no new producer and no new consumer until it is
   unloaded, or until its broker is gone.
@@ -15,7 +15,7 @@ from typing import Final
 from google.protobuf.message import Message
 
 from anabranch.broker.broker import Broker
-from anabranch.broker.serving.acknowledging import mark_delete
+from anabranch.broker.serving.subscription.acknowledging import mark_delete
 from anabranch.model.ids import Position
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import NO_ID, Command, encode

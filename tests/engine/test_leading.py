@@ -138,7 +138,7 @@ async def test_a_process_waits_for_zookeeper_and_a_signal_ends_the_wait(
         async def log() -> str:
             return waiting.log_text
 
-        await until(log, lambda text: "this process waits for the metadata store" in text)
+        await until(log, lambda text: "waiting for the metadata store" in text)
         assert waiting.running
         waiting.terminate()
 
@@ -186,7 +186,7 @@ async def test_a_signal_ends_a_process_that_has_lost_its_session(
             return server.running
 
         await until(running, lambda alive: not alive)
-        assert "begins anew" not in server.log_text
+        assert "starts over" not in server.log_text
     finally:
         server.stop()
         await store.close()

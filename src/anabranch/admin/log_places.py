@@ -6,7 +6,7 @@ import msgspec
 
 from anabranch.admin import stats
 from anabranch.admin.models.topics import MessageIdBody
-from anabranch.broker.serving.served_log import ServedLog
+from anabranch.broker.serving.log.served_log import ServedLog
 from anabranch.errors import InvalidConfigurationError
 from anabranch.ledger.storage import EntryPlaces
 from anabranch.model.ids import Position

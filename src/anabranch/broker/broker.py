@@ -8,13 +8,13 @@ from collections.abc import Mapping
 
 from anabranch.aio import TaskRegistry
 from anabranch.broker.catalog.authorizer import Authorizer
-from anabranch.broker.catalog.catalog import Catalog
 from anabranch.broker.catalog.classic_topics import ClassicTopics
 from anabranch.broker.catalog.policy_rounds import PolicyRounds
 from anabranch.broker.catalog.quotas import QuotaBook
 from anabranch.broker.catalog.schemas import SchemaRegistry
 from anabranch.broker.catalog.served_logs import ServedLogs
 from anabranch.broker.catalog.stores import Stores
+from anabranch.broker.catalog.topic_catalog import TopicCatalog
 from anabranch.broker.cluster.cluster_secret import ClusterSecret
 from anabranch.broker.cluster.directory import Directory
 from anabranch.broker.cluster.drain_events import DrainEvents, DrainMessenger
@@ -98,10 +98,10 @@ class Broker:
             failpoints=world.failpoints,
         )
 
-    def _make_catalog(self, records: TopicStore, logs: ServedLogs, context: LogContext) -> Catalog:
+    def _make_catalog(self, records: TopicStore, logs: ServedLogs, context: LogContext) -> TopicCatalog:
         config, clock = self.config, self.environment.clock
         book = QuotaBook(config, records, context.throttles, clock.wall_ms)
-        return Catalog(
+        return TopicCatalog(
             config=config,
             clock=clock,
             records=records,
@@ -170,16 +170,19 @@ class Broker:
 
     async def start(self) -> None:
         """Join the living brokers, recover the own stores, finish interrupted changes, then listen."""
+        await self.catalog.records.namespaces.ensure_defaults(self.config.cluster)
+        await self.links.secret.load(self.environment.store)
         await self.catalog.start()
         await self.reception.prepare()
         await self.links.start()
         await self.leading.start()
         await self.reception.listen()
         for work in (
-            *self.catalog.upkeep(self.leading.controllers.look_soon),
+            self.catalog.unload_idle(self.leading.controllers.look_soon),
             self.quotas.run(),
             *self.reception.upkeep(),
             self.leading.find_leaders(),
+            *self.catalog.upkeep(),
         ):
             self._tasks.spawn(work)
 

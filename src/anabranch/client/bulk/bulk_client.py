@@ -11,6 +11,7 @@ from anabranch.client.bulk.cursor_mirror import CursorMirror
 from anabranch.client.bulk.entry_sender import EntrySender
 from anabranch.client.bulk.reading_client import BulkReading
 from anabranch.client.consume.consumers.arguments import StreamArguments, stream_options
+from anabranch.client.consume.consumers.stream_parts import StreamParts
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.ends import ConsumerEnd
 from anabranch.client.net.subscribing import end_consumer
@@ -69,7 +70,8 @@ class BulkClient(AsyncClient, BulkReading):
             "ack_receipts": True,
         }
         options = stream_options(topic, subscription, "earliest", given)
-        return await self._opened(CursorMirror(self._connections(), BYTES, options, self._open_letters))
+        parts = StreamParts(self._connections(), BYTES, options, self._open_letters, paused=True)
+        return await self._opened(CursorMirror(parts))
 
 
 class _NoReader(ConsumerEnd):

@@ -68,7 +68,7 @@ class ConsumerArguments(TypedDict, total=False):
     """See Interceptor; those of the client come first."""
 
 
-class SubscriptionArguments(ConsumerArguments, total=False):
+class SubscriptionArguments(TypedDict, total=False):
     """More arguments of consumers that acknowledge."""
 
     ack_group_time: Seconds
@@ -82,14 +82,14 @@ class SubscriptionArguments(ConsumerArguments, total=False):
     and again. Messages of a stream that the application receives itself have no redelivery."""
 
 
-class StreamArguments(SubscriptionArguments, total=False):
+class StreamArguments(ConsumerArguments, SubscriptionArguments, total=False):
     """More arguments of a stream consumer."""
 
     on_assignment: OnAssignment | None
     """Called with the names of the segments that this consumer gained and lost."""
 
 
-class QueueArguments(SubscriptionArguments, total=False):
+class QueueArguments(ConsumerArguments, SubscriptionArguments, total=False):
     """More arguments of a queue consumer."""
 
     order: QueueOrder
@@ -118,7 +118,7 @@ QUEUES_ONLY = ("order", "retry_topic", "redelivery", "processing_timeout", "ack_
 def stream_options(
     topic: str, subscription: str, start: InitialPosition, given: StreamArguments
 ) -> StreamOptions:
-    """The options of a stream consumer; raises InvalidConfigurationError, or TypeError for unknown names."""
+    """Return the options of a stream consumer; raises InvalidConfigurationError or TypeError."""
     refuse_unknown(given, StreamArguments)
     shared = _consumer_part(given) | _subscription_part(topic, subscription, start, given)
     check_function("on_assignment", given.get("on_assignment"))
@@ -186,7 +186,7 @@ def _consumer_part(given: ConsumerArguments, *, dead_letters: bool = False) -> d
 
 
 def _subscription_part(
-    topic: str, subscription: str, start: InitialPosition, given: SubscriptionArguments
+    topic: str, subscription: str, start: InitialPosition, given: StreamArguments | QueueArguments
 ) -> dict[str, Any]:
     dead_letter = given.get("dead_letter")
     check_optional("dead_letter", dead_letter, DeadLetter, "a DeadLetter")

@@ -34,7 +34,7 @@ OnAssignment = Callable[[tuple[str, ...], tuple[str, ...]], None]
 
 @dataclass(frozen=True, slots=True)
 class SegmentAddress:
-    """The names under which a consumer finds one segment."""
+    """The names and the owner by which a consumer finds one segment."""
 
     segment_id: int
     topic: str
@@ -74,7 +74,7 @@ class Attachment:
     def command(
         self, address: SegmentAddress, consumer_id: int, request_id: int, floor: MessageId | None
     ) -> pb.CommandSubscribe:
-        """The SUBSCRIBE command for a segment, whose messages up to `floor` are not wanted."""
+        """Return the SUBSCRIBE command for a segment whose messages up to `floor` are not wanted."""
         properties = dict(self.properties)
         if address.is_classic:
             properties[MANAGED] = "true"
@@ -111,9 +111,9 @@ def reader_attachment(
     *,
     paused: bool,
 ) -> Attachment:
-    """How a consumer that keeps its position itself subscribes, each time under another name.
+    """Return how a consumer that keeps its positions itself subscribes, each time under another name.
 
-    The former attachment of the consumer to the same segment may not have ended yet.
+    Its previous attachment to the same segment may not have ended yet.
     """
     subscription = f"reader-{rng.getrandbits(40):010x}"
     return Attachment(
@@ -151,15 +151,25 @@ class SubscriptionOptions:
         if dead is not None and dead.topic is not None and parse_topic(dead.topic) == self.topic:
             raise InvalidConfigurationError(f"the dead letter topic must be another topic than {self.topic}")
 
-    def attachment(self, kind: pb.CommandSubscribe.SubType.ValueType, consumer_name: str) -> Attachment:
+    def attachment(
+        self,
+        kind: pb.CommandSubscribe.SubType.ValueType,
+        consumer_name: str,
+        *,
+        priority: int = 0,
+        paused: bool = False,
+    ) -> Attachment:
+        """Return how a consumer with these options subscribes to a segment."""
         earliest = self.initial_position == "earliest"
         return Attachment(
             self.subscription,
             kind,
             consumer_name,
             pb.CommandSubscribe.Earliest if earliest else pb.CommandSubscribe.Latest,
+            priority=priority,
             properties=self.properties,
             subscription_properties=self.subscription_properties,
+            paused=paused,
         )
 
 
@@ -178,7 +188,7 @@ class QueueOptions(SubscriptionOptions):
     retry_topic: bool | str
 
     def __post_init__(self) -> None:
-        # A dataclass with slots is made anew, so that `super()` without arguments does not find it.
+        # A dataclass with slots replaces the class, so that `super()` without arguments does not find it.
         SubscriptionOptions.__post_init__(self)
         one_of("order", self.order, QueueOrder)
         whole("priority", self.priority, most=INT32_MAX)
