@@ -43,7 +43,7 @@ from anabranch.ledger.disks.disk import Write
 from anabranch.ledger.file_log import FileLog
 from anabranch.ledger.format.commits import PartAcked, Step
 from anabranch.ledger.limits import StorageLimits
-from anabranch.ledger.recovery.recovery import replaying
+from anabranch.ledger.recovery import replaying
 from anabranch.ledger.storage import StoredSequences
 from anabranch.metadata.records import InitialPosition, TopicRecord
 from anabranch.model import assignment, drains

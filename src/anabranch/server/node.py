@@ -26,8 +26,9 @@ from anabranch.failpoints import Failpoints, NoFailpoints, ProcessFailpoints
 from anabranch.ledger.disks.os_disk import LOCK_FILE, OsDisk
 from anabranch.ledger.file_storage import FileStorage
 from anabranch.ledger.limits import StorageLimits
+from anabranch.metadata.sqlite import sqlite_check
 from anabranch.metadata.sqlite.metadata_reserve import MetadataReserve
-from anabranch.metadata.sqlite.sqlite_store import SqliteStore, sqlite_check
+from anabranch.metadata.sqlite.sqlite_store import SqliteStore
 from anabranch.security.configured import make_audit, make_gate
 from anabranch.security.peer_secret_file import PeerSecretFile
 from anabranch.security.tls import BrokerTls, peer_context, server_context

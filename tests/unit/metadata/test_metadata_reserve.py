@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from anabranch.errors import MetadataError
+from anabranch.metadata.sqlite import metadata_reserve
 from anabranch.metadata.sqlite.metadata_reserve import MetadataReserve, lacks_room
 from anabranch.metadata.sqlite.record_log import RecordLog
-from anabranch.metadata.sqlite.sqlite_store import SqliteStore, metadata_reserve
+from anabranch.metadata.sqlite.sqlite_store import SqliteStore
 
 pytestmark = pytest.mark.real_time
 

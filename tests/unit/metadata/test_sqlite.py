@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 
 from anabranch.errors import MetadataError
+from anabranch.metadata.sqlite import sqlite_file, sqlite_rows, sqlite_thread
+from anabranch.metadata.sqlite import sqlite_store as sqlite
 from anabranch.metadata.sqlite.sqlite_check import prepare
-from anabranch.metadata.sqlite.sqlite_store import SqliteStore, sqlite_file, sqlite_rows, sqlite_thread
-from anabranch.metadata.sqlite.sqlite_store import sqlite_store as sqlite
+from anabranch.metadata.sqlite.sqlite_store import SqliteStore
 from anabranch.server.node import POLL_S
 
 pytestmark = pytest.mark.real_time

@@ -15,7 +15,8 @@ import pytest
 
 from anabranch import locks
 from anabranch.errors import MetadataError
-from anabranch.metadata.sqlite.sqlite_store import SqliteStore, sqlite_file
+from anabranch.metadata.sqlite import sqlite_file
+from anabranch.metadata.sqlite.sqlite_store import SqliteStore
 
 pytestmark = pytest.mark.real_time
 

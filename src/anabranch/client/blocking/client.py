@@ -150,7 +150,7 @@ async def _close(twin: AsyncClient, producers: Iterable[Producer[Any]], limit_s:
     try:
         await twin._end_runs(deadline)
         # The messages of callers go to their twins before the twins close.
-        await close_all([producer.complete_by for producer in producers], deadline)
+        await close_all([producer.outbox for producer in producers], deadline)
     finally:
         await twin.close(deadline.left_s)
 

@@ -42,11 +42,10 @@ class Producer(Handle, Generic[V]):
         super().__init__(portal)
         self._twin = twin
         self._publisher = publisher = twin.publisher
-        self._outbox = Outbox(portal, publisher)
-        self.complete_by = self._outbox.close_by
-        """Completes the messages of callers until a deadline, then ends; runs in the loop's thread."""
-        self._tell = self._outbox.tell
-        self._plain = None if publisher.intake.each_alone else publisher.preparing.plain
+        self._intake, self._options = publisher.intake, publisher.options
+        self.outbox = Outbox(portal, publisher)
+        self._tell = self.outbox.tell
+        self._plain = None if self._intake.each_alone else publisher.preparing.plain
         """The type of values that need neither encoding nor a check of their sequence ids."""
 
     @property
@@ -114,7 +113,7 @@ class Producer(Handle, Generic[V]):
             deliver_after=deliver_after,
             deliver_at=deliver_at,
         )
-        timeout_s = self._publisher.options.send_timeout_s
+        timeout_s = self._options.send_timeout_s
         try:
             # The loop's thread ends a message in time; it needs a moment more to say so.
             return outcome.result(timeout_s + OUTCOME_S if timeout_s else None)
@@ -186,28 +185,27 @@ class Producer(Handle, Generic[V]):
     async def _flush(self, timeout: Seconds | None) -> None:
         limit = optional_seconds("timeout", timeout)
         deadline = Deadline(math.inf if limit is None else limit)
-        await self._outbox.emptied(deadline)
+        await self.outbox.emptied(deadline)
         await self._twin.flush(timeout if limit is None else deadline.left_s)
 
     async def _close(self, timeout: Seconds | None) -> None:
         limit = optional_seconds("timeout", timeout)
         limit_s = self._publisher.parts.pool.operation_timeout_s if limit is None else limit
-        await self._outbox.close_by(Deadline(limit_s))
+        await self.outbox.close_by(Deadline(limit_s))
 
     def _put(self, method: str, item: Item) -> None:
         try:
             self._portal.check(method)
-            intake = self._publisher.intake
-            if intake.closed:
-                intake.check_open()
-            if len(self._outbox.items) >= QUEUED_SENDS_MAX or not self._publisher.options.block_if_full:
+            if self._intake.closed:
+                self._intake.check_open()
+            if len(self.outbox.items) >= QUEUED_SENDS_MAX or not self._options.block_if_full:
                 self._portal.run(method, self._wait_for_outbox)
         except BaseException as error:
             fail_item(item, error)
             raise
-        self._outbox.put(item)
+        self.outbox.put(item)
 
     async def _wait_for_outbox(self) -> None:
-        timeout_s = self._publisher.options.send_timeout_s or math.inf
-        if not await self._outbox.emptied(Deadline(timeout_s)):
+        timeout_s = self._options.send_timeout_s or math.inf
+        if not await self.outbox.emptied(Deadline(timeout_s)):
             raise SendTimeoutError(f"earlier messages left no room within {timeout_s:g} s")

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 from weakref import WeakKeyDictionary
 
 from anabranch.client.figures import described
-from anabranch.client.net.closing import Closing, Deadline, close_all
+from anabranch.client.net.closing import Closable, Closing, Deadline, close_all
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.options import Seconds, log, optional_seconds
 from anabranch.errors import AlreadyClosedError, InvalidConfigurationError
-
-
-class OpenProducer(Protocol):
-    """A producer of the client."""
-
-    async def close_by(self, deadline: Deadline) -> None: ...
 
 
 class BulkReader(Protocol):
@@ -38,8 +32,8 @@ class ClientLife:
         self._loop: asyncio.AbstractEventLoop | None = None
         """The event loop of the first call."""
         # Weak, so that a long-lived client does not keep every producer and consumer it ever made.
-        self._producers: WeakKeyDictionary[OpenProducer, None] = WeakKeyDictionary()
-        self._consumers: WeakKeyDictionary[Any, None] = WeakKeyDictionary()
+        self._producers: WeakKeyDictionary[Closable, None] = WeakKeyDictionary()
+        self._consumers: WeakKeyDictionary[Closable, None] = WeakKeyDictionary()
         self._readers: WeakKeyDictionary[BulkReader, None] = WeakKeyDictionary()
         self._closing = Closing()
 
@@ -87,11 +81,10 @@ class ClientLife:
     async def _close(self, deadline: Deadline) -> None:
         self.closed = True
         try:
-            await close_all([one.close_by for one in self._producers], deadline)
-            await close_all([one.close_by for one in self._consumers], deadline)
+            await close_all(self._producers, deadline)
+            await close_all(self._consumers, deadline)
         except (Exception, asyncio.CancelledError):
-            closes = [one.close_by for one in self._producers]
-            await close_all([*closes, *(one.close_by for one in self._consumers)], Deadline(0.0))
+            await close_all((*self._producers, *self._consumers), Deadline(0.0))
             await self._leave(deadline)
             raise
         await self._leave(deadline)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 from anabranch.errors import OperationTimeoutError, UnreachableError
 
@@ -60,13 +60,15 @@ class Deadline:
             raise
 
 
-CloseBy = Callable[[Deadline], Awaitable[None]]
-"""Completes what a producer or consumer has to do until a deadline, then ends it."""
+class Closable(Protocol):
+    """A producer or consumer: completes what it has to do until a deadline, then ends."""
+
+    async def close_by(self, deadline: Deadline) -> None: ...
 
 
-async def close_all(closes: Iterable[CloseBy], deadline: Deadline) -> None:
+async def close_all(handles: Iterable[Closable], deadline: Deadline) -> None:
     """Close producers or consumers side by side."""
-    await asyncio.gather(*(close_by(deadline) for close_by in closes))
+    await asyncio.gather(*(handle.close_by(deadline) for handle in list(handles)))
 
 
 class Closing:

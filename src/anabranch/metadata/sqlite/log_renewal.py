@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from anabranch.errors import MetadataError
+from anabranch.metadata.sqlite import sqlite_rows
 from anabranch.metadata.sqlite.metadata_reserve import lacks_room
 from anabranch.metadata.sqlite.record_log import LogDraft, RecordLog
 from anabranch.metadata.sqlite.record_log_format import LogScan, RecordState, follow
 from anabranch.metadata.sqlite.sqlite_file import BUSY_TIMEOUT_S
 from anabranch.metadata.sqlite.sqlite_rows import Mark
-from anabranch.metadata.sqlite.sqlite_store import sqlite_rows
 from anabranch.metadata.sqlite.sqlite_work import Work
 
 log = logging.getLogger(__name__)

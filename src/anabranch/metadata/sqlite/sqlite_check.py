@@ -17,12 +17,12 @@ from enum import Enum, auto
 from pathlib import Path
 
 from anabranch.errors import DamagedRecordError, MetadataError, MissingDataError
+from anabranch.metadata.sqlite import sqlite_rows
 from anabranch.metadata.sqlite.log_renewal import begin_file, renew_at_start
 from anabranch.metadata.sqlite.record_log import LOG_FOLDER, RecordLog
 from anabranch.metadata.sqlite.record_log_format import LoggedChange, LogScan, RecordState
 from anabranch.metadata.sqlite.sqlite_file import BUSY_TIMEOUT_S, SCHEMA_VERSION, delete_sessions
 from anabranch.metadata.sqlite.sqlite_rows import Mark
-from anabranch.metadata.sqlite.sqlite_store import sqlite_rows
 
 log = logging.getLogger(__name__)
 

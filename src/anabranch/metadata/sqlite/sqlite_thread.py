@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from anabranch.errors import AnabranchError, MetadataError
+from anabranch.metadata.sqlite import sqlite_check, sqlite_file
 from anabranch.metadata.sqlite.log_renewal import LogRenewer
 from anabranch.metadata.sqlite.metadata_reserve import MetadataReserve
 from anabranch.metadata.sqlite.record_log import RecordLog
 from anabranch.metadata.sqlite.sqlite_file import BUSY_RETRY_S, SCHEMA_VERSION, WriteLock, delete_sessions
-from anabranch.metadata.sqlite.sqlite_store import sqlite_check, sqlite_file
 from anabranch.metadata.sqlite.sqlite_work import Work
 
 BATCH_MAX = 256

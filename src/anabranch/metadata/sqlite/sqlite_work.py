@@ -8,10 +8,10 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from anabranch.errors import DamagedRecordError, MetadataError, NotFoundError, VersionConflictError
+from anabranch.metadata.sqlite import sqlite_rows
 from anabranch.metadata.sqlite.record_log import RecordLog
 from anabranch.metadata.sqlite.record_log_format import LoggedChange, RecordState, follow
 from anabranch.metadata.sqlite.sqlite_rows import Mark, RecordRow
-from anabranch.metadata.sqlite.sqlite_store import sqlite_rows
 from anabranch.metadata.store import ABSENT
 
 log = logging.getLogger(__name__)

@@ -73,7 +73,7 @@ class OrderedReading(Reading):
     # One turn reads one batch and writes all frames at once. `plain` is decided once for the batch: no entry
     # from here on is acknowledged, in part or whole, and none is compacted, so the loop asks the cursor
     # nothing. An older broker may have stored an entry with a count that consumers do not find in it; its
-    # permits follow the rule both ends share (`protocol/entry/claims.py`), or the ends would count differently
+    # permits follow the rule both ends share (`protocol/entry/claims.py`), or they would count differently
     # from then on. The loop stops at 256 KiB, because only a write shows whether the connection takes more.
     def turn(self) -> bool:
         consumer, self._delayed_until_ms = self.sharing.active, None

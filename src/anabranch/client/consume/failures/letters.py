@@ -96,8 +96,7 @@ class LetterProducers:
     async def close_by(self, deadline: Deadline) -> None:
         """Close the producers that are open."""
         done = (task for task in self._opening.values() if task.done() and not task.cancelled())
-        opened = [task.result() for task in done if task.exception() is None]
-        await close_all([producer.publisher.close_by for producer in opened], deadline)
+        await close_all([task.result().publisher for task in done if task.exception() is None], deadline)
 
 
 class DeadLetters:
