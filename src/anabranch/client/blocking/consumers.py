@@ -12,7 +12,7 @@ from anabranch.client.blocking.portal import Handle, Portal
 from anabranch.client.blocking.taken import TakenMessages
 from anabranch.client.consume.consumers.checkpoint_consumer import AsyncCheckpointConsumer
 from anabranch.client.consume.consumers.consumer import ReceivingConsumer
-from anabranch.client.decide.look_ahead import next_look_ahead
+from anabranch.client.decide.consuming.look_ahead import next_look_ahead
 from anabranch.client.figures import State
 from anabranch.client.message import Message
 from anabranch.client.options import Seconds, optional_seconds, positive

@@ -15,8 +15,8 @@ from anabranch.client.consume.alarm import Alarm
 from anabranch.client.consume.handlers.runs import ReadingParts
 from anabranch.client.consume.segments.attachment import SubscriptionOptions
 from anabranch.client.consume.segments.segment_consumer import SegmentConsumer
-from anabranch.client.decide.acknowledgements import leading
-from anabranch.client.decide.ordering import bits_after
+from anabranch.client.decide.consuming.acknowledgements import leading
+from anabranch.client.decide.consuming.ordering import bits_after
 from anabranch.client.message import Message, number_of, place_of
 from anabranch.client.options import Seconds
 from anabranch.client.received import Received

@@ -16,7 +16,7 @@ from anabranch.client.consume.context import ConsumerContext
 from anabranch.client.consume.segments.attachment import QueueOptions
 from anabranch.client.consume.segments.segment_consumer import SegmentConsumer
 from anabranch.client.consume.segments.segments import ConsumedSegments
-from anabranch.client.decide.acknowledgements import LedgerEntry
+from anabranch.client.decide.consuming.acknowledgements import LedgerEntry
 from anabranch.client.message import Message, entry_of, index_of, place_of
 from anabranch.client.options import Seconds, log
 from anabranch.client.received import Received

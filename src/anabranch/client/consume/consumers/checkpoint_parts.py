@@ -21,13 +21,13 @@ from anabranch.client.consume.segments.attachment import CheckpointOptions, addr
 from anabranch.client.consume.segments.group_member import GroupMember, no_member
 from anabranch.client.consume.segments.segment_consumer import SegmentConsumer
 from anabranch.client.consume.segments.segments import ConsumedSegments
-from anabranch.client.decide.member_positions import MemberPositions
-from anabranch.client.decide.read_positions import ReadPositions
+from anabranch.client.decide.consuming.member_positions import MemberPositions
+from anabranch.client.decide.consuming.read_positions import ReadPositions
 from anabranch.client.figures import ConsumerFigures
 from anabranch.client.message import Message
 from anabranch.client.net.closing import Deadline, farewell
 from anabranch.client.net.connection_pool import RECONNECT, ConnectionPool
-from anabranch.client.net.layout_watch import LayoutWatch, TopicLayout
+from anabranch.client.net.topics.layout_watch import LayoutWatch, TopicLayout
 from anabranch.client.options import Seconds, log
 from anabranch.client.received import Received
 from anabranch.client.schema import Codec
@@ -105,8 +105,6 @@ class CheckpointParts(Generic[T]):
         finally:
             if self.context.interceptors is not None:
                 self.context.interceptors.closed(self.context.topic)
-
-    _close_by = close_by
 
     async def _close(self, deadline: Deadline) -> None:
         """Stop reading; the last checkpoint can still be taken."""

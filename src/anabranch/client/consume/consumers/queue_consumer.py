@@ -11,7 +11,7 @@ from anabranch.client.consume.acknowledgements.given_back import each_of
 from anabranch.client.consume.consumers.consumer import ReceivingConsumer
 from anabranch.client.consume.consumers.queue_parts import QueueParts
 from anabranch.client.consume.consumers.subscribed_consumer import SubscribedConsumer
-from anabranch.client.decide.failures import Fate, after_failure
+from anabranch.client.decide.consuming.failures import Fate, after_failure
 from anabranch.client.message import Message, entry_of, place_of
 from anabranch.client.net.closing import Deadline
 from anabranch.client.options import Seconds, seconds, text_pairs

@@ -14,7 +14,7 @@ from anabranch.client.consume.segments.attachment import StreamOptions
 from anabranch.client.consume.segments.classic_share import open_ordered
 from anabranch.client.consume.segments.group_membership import GroupMembership
 from anabranch.client.consume.segments.segment_consumer import SegmentConsumer
-from anabranch.client.decide.refused_roles import is_refused_role
+from anabranch.client.decide.connecting.refused_roles import is_refused_role
 from anabranch.client.net.closing import Deadline
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.options import log

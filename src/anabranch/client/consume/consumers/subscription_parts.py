@@ -30,11 +30,11 @@ from anabranch.client.consume.inbox.inbox import Inbox
 from anabranch.client.consume.segments.attachment import SubscriptionOptions
 from anabranch.client.consume.segments.segment_consumer import SegmentConsumer
 from anabranch.client.consume.segments.segments import ConsumedSegments
-from anabranch.client.decide.seeking import SeekMove, plan_seek
+from anabranch.client.decide.consuming.seeking import SeekMove, plan_seek
 from anabranch.client.figures import ConsumerFigures
 from anabranch.client.message import Message
 from anabranch.client.net.closing import Deadline
-from anabranch.client.net.layout_watch import look_up_layout
+from anabranch.client.net.topics.layout_watch import look_up_layout
 from anabranch.client.options import Seconds, one_of, wall_ms
 from anabranch.errors import (
     AlreadyClosedError,
@@ -107,8 +107,6 @@ class SubscriptionParts(Generic[T]):
             await self.context.closing.run(deadline, self._stop_and_close)
         finally:
             self._report_end()
-
-    _close_by = close_by
 
     def _report_end(self) -> None:
         if self.context.interceptors is not None:

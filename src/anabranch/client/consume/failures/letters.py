@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from anabranch.aio import TaskRegistry
 from anabranch.client.consume.context import ConsumerContext
 from anabranch.client.consume.segments.attachment import QueueOptions, SubscriptionOptions
-from anabranch.client.decide.letters import (
+from anabranch.client.decide.consuming.letters import (
     BAD_ENTRY,
     LetterOrigin,
     dead_letter_properties,
@@ -21,7 +21,7 @@ from anabranch.client.encryption import Encrypt
 from anabranch.client.message import Message, entry_of, place_of
 from anabranch.client.net.closing import Deadline, close_all
 from anabranch.client.net.connection_pool import ConnectionPool
-from anabranch.client.net.schemas import has_own_schemas, look_up_writer
+from anabranch.client.net.topics.schemas import has_own_schemas, look_up_writer
 from anabranch.client.options import DEAD_LETTER_ENDING, DeadLetter, log, retry_ending
 from anabranch.client.produce.producer import AsyncProducer
 from anabranch.client.received import Received, Source
@@ -96,7 +96,8 @@ class LetterProducers:
     async def close_by(self, deadline: Deadline) -> None:
         """Close the producers that are open."""
         done = (task for task in self._opening.values() if task.done() and not task.cancelled())
-        await close_all([task.result() for task in done if task.exception() is None], deadline)
+        opened = [task.result() for task in done if task.exception() is None]
+        await close_all([producer.publisher.close_by for producer in opened], deadline)
 
 
 class DeadLetters:

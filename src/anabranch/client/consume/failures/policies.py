@@ -19,9 +19,9 @@ from anabranch.client.consume.failures.redelivery import Redelivery
 from anabranch.client.consume.handlers.runs import ReadingParts
 from anabranch.client.consume.inbox.inbox import unhold
 from anabranch.client.consume.segments.segment_consumer import SegmentConsumer
-from anabranch.client.decide.failures import Fate, after_failure
-from anabranch.client.decide.key_pauses import KeyPauses
-from anabranch.client.decide.letters import reconsume_times
+from anabranch.client.decide.consuming.failures import Fate, after_failure
+from anabranch.client.decide.consuming.key_pauses import KeyPauses
+from anabranch.client.decide.consuming.letters import reconsume_times
 from anabranch.client.message import Message, again, entry_of, number_of, ordering_key, place_of
 from anabranch.client.options import log
 from anabranch.client.received import Received

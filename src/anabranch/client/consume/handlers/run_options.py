@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, TypedDict, TypeVar
 
 from anabranch.aio import Backoff
 from anabranch.arguments import refuse_unknown
-from anabranch.client.decide.key_lines import KeyLines
+from anabranch.client.decide.consuming.key_lines import KeyLines
 from anabranch.client.message import Message
 from anabranch.client.options import Seconds, one_of, positive, seconds
 from anabranch.errors import InvalidConfigurationError

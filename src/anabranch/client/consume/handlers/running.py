@@ -24,8 +24,8 @@ from anabranch.client.consume.handlers.run_options import (
     stop_given,
 )
 from anabranch.client.consume.inbox.inbox import Inbox
-from anabranch.client.decide.failures import Fate, after_failure, asked_pause_s
-from anabranch.client.decide.key_lines import KeyLine, KeyLines
+from anabranch.client.decide.consuming.failures import Fate, after_failure, asked_pause_s
+from anabranch.client.decide.consuming.key_lines import KeyLine, KeyLines
 from anabranch.client.message import Message, again, entry_of, number_of, ordering_key
 from anabranch.client.net.closing import Deadline
 from anabranch.client.options import DeadLetter, Seconds, log

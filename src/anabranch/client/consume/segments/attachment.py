@@ -10,7 +10,7 @@ from anabranch.aio import Backoff
 from anabranch.arguments import INT32_MAX, of_kind, whole
 from anabranch.client.encryption import Decrypt
 from anabranch.client.interceptors import Interceptor
-from anabranch.client.net.layout_watch import TopicLayout
+from anabranch.client.net.topics.layout_watch import TopicLayout
 from anabranch.client.options import (
     BadEntries,
     DeadLetter,

@@ -15,11 +15,11 @@ from anabranch.client.consume.segments.group_membership import GroupMembership
 from anabranch.client.consume.segments.layout_following import LayoutFollowing
 from anabranch.client.consume.segments.segment_consumer import SegmentConsumer
 from anabranch.client.consume.segments.segments import ConsumedSegments
-from anabranch.client.decide.permits import Permits
-from anabranch.client.net.classic_layout import ClassicTopicError
+from anabranch.client.decide.consuming.permits import Permits
 from anabranch.client.net.closing import Deadline
 from anabranch.client.net.connection_pool import RECONNECT
-from anabranch.client.net.layout_watch import TopicLayout
+from anabranch.client.net.topics.classic_layout import ClassicTopicError
+from anabranch.client.net.topics.layout_watch import TopicLayout
 from anabranch.errors import AnabranchError, OperationTimeoutError
 from anabranch.protocol.pb import pulsar_pb2 as pb
 

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import Final
 
 from anabranch.client.consume.segments.attachment import CheckpointOptions
-from anabranch.client.decide.member_positions import MemberPositions
+from anabranch.client.decide.consuming.member_positions import MemberPositions
 from anabranch.client.net.closing import Deadline
 from anabranch.client.net.connection_pool import ConnectionPool
-from anabranch.client.net.registration import GroupReport, Registration, RegistrationOptions
+from anabranch.client.net.topics.registration import GroupReport, Registration, RegistrationOptions
 from anabranch.errors import (
     AnabranchError,
     ConsumerBusyError,

@@ -20,15 +20,15 @@ from anabranch.client.consume.context import ConsumerContext
 from anabranch.client.consume.segments.attachment import Attachment, SegmentAddress
 from anabranch.client.consume.segments.chunk_intake import ChunkIntake
 from anabranch.client.consume.segments.segment_link import SegmentLink
-from anabranch.client.decide.acknowledgements import Acknowledgements, LedgerEntry
-from anabranch.client.decide.ordering import before_first, bits_after
-from anabranch.client.decide.permits import Intake, Permits
-from anabranch.client.decide.reconnection import ReconnectEvent, ReconnectPhase
+from anabranch.client.decide.connecting.reconnection import ReconnectEvent, ReconnectPhase
+from anabranch.client.decide.consuming.acknowledgements import Acknowledgements, LedgerEntry
+from anabranch.client.decide.consuming.ordering import before_first, bits_after
+from anabranch.client.decide.consuming.permits import Intake, Permits
 from anabranch.client.net.closing import farewell
 from anabranch.client.net.place_search import last_message
 from anabranch.client.net.reconnector import Reconnector, SegmentOwner
-from anabranch.client.net.schemas import describe_schema
 from anabranch.client.net.subscribing import begin_consumer, end_consumer
+from anabranch.client.net.topics.schemas import describe_schema
 from anabranch.client.options import log
 from anabranch.client.received import Received
 from anabranch.errors import (

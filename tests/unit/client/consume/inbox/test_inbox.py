@@ -15,7 +15,7 @@ from anabranch.client.consume.consumers.consumer import ReceivingConsumer
 from anabranch.client.consume.context import ConsumerContext
 from anabranch.client.consume.inbox.bad_entries import BadEntryRecord
 from anabranch.client.consume.inbox.inbox import Inbox
-from anabranch.client.decide.outgoing import Outgoing
+from anabranch.client.decide.producing.outgoing import Outgoing
 from anabranch.client.message import Message
 from anabranch.client.received import Received
 from anabranch.client.schema import BYTES
