@@ -3,7 +3,7 @@
 #include "headers.h"
 #include "sending.h"
 
-/* Limits of the field `message_sizes`, as in protocol/message_sizes.py. */
+/* Limits of the field `message_sizes`, as in protocol/entry/message_sizes.py. */
 #define SIZES_BYTES_MAX 3072
 #define SIZES_MESSAGES_MIN 4
 #define SIZES_HEADER_MAX 134

@@ -41,7 +41,7 @@ import anabranch
 from anabranch import AsyncClient
 from anabranch.config.broker import BrokerConfig
 from anabranch.model.names import TopicName
-from anabranch.model.policy import AutoScalePolicy
+from anabranch.model.scaling.policy import AutoScalePolicy
 from simulation.cluster.cluster import Cluster
 from simulation.world.loop import SimLoop
 from simulation.world.process import SimProcess

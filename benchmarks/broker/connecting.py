@@ -10,7 +10,7 @@ from pathlib import Path
 from anabranch.protocol import commands
 from anabranch.protocol.commands import CommandCutter
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.security import issuing
+from anabranch.security.methods import issuing
 from benchmarks.results import Row
 from simulation.harness.process import BrokerProcess
 

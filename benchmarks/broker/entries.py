@@ -14,7 +14,8 @@ import threading
 import time
 from pathlib import Path
 
-from anabranch.protocol import commands, singles
+from anabranch.protocol import commands
+from anabranch.protocol.entry import singles
 from anabranch.protocol.hot_frames import encode_send
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from benchmarks.results import Row

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from anabranch.model.hashing import sticky_hash
-from anabranch.protocol import singles
+from anabranch.protocol.entry import singles
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from benchmarks.broker.scale_client import FrameClient, timed
 from benchmarks.results import Row

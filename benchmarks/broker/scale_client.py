@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from google.protobuf.message import Message
 
-from anabranch.protocol import commands, singles
+from anabranch.protocol import commands
 from anabranch.protocol.commands import Command, CommandCutter, Send, SendReceipt
+from anabranch.protocol.entry import singles
 from anabranch.protocol.hot_frames import encode_send
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from benchmarks.results import percentile_ms

@@ -15,8 +15,9 @@ from itertools import chain
 from anabranch.model.hashing import bucket_hash, key_hash, segment_hash
 from anabranch.model.names import TopicName
 from anabranch.model.ranges import HashRange
-from anabranch.protocol import commands, singles
+from anabranch.protocol import commands
 from anabranch.protocol.commands import Command, CommandCutter, SendReceipt
+from anabranch.protocol.entry import singles
 from anabranch.protocol.hot_frames import encode_send
 from anabranch.protocol.pb import pulsar_pb2 as pb
 

@@ -29,9 +29,9 @@ from anabranch.ledger.file_storage import FileStorage
 from anabranch.ledger.storage import SegmentLog
 from anabranch.metadata.memory import MemoryStore, MemoryTree
 from anabranch.metadata.topics import TopicStore
+from anabranch.model.log_names.pulsar_names import pulsar_topic
 from anabranch.model.names import TopicName
 from anabranch.model.policies.of_topics import topic_key, topic_policies
-from anabranch.model.pulsar_names import pulsar_topic
 from anabranch.testing.seeded_secrets import SeededSecrets
 from anabranch.transport.door import Door
 from anabranch.transport.pump import Pump

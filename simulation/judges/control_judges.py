@@ -6,8 +6,8 @@ from anabranch.ledger.storage import SegmentLog
 from anabranch.metadata.layouts import layout_of
 from anabranch.model.ids import Position
 from anabranch.model.layout import Segment
+from anabranch.model.log_names.pulsar_names import pulsar_topic, segment_in
 from anabranch.model.names import TopicName
-from anabranch.model.pulsar_names import pulsar_topic, segment_in
 from anabranch.model.ranges import HashRange
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from simulation.cluster.control_cluster import ControlCluster

@@ -13,7 +13,7 @@ from anabranch.model.hashing import bucket_index
 from anabranch.model.ids import Position
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import Delivery
-from anabranch.protocol.outer import read_outer
+from anabranch.protocol.entry.outer import read_outer
 from simulation.judges.checkers import ClientHistory, Early, Waiting
 from simulation.judges.metadata_witness import MOMENT_S, MetadataWitness, WitnessSettings
 from simulation.judges.wire_events import AckSeen, AttachSeen, Watch

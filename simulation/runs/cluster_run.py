@@ -19,8 +19,8 @@ from anabranch.controller.ports.leader import TopicLeader
 from anabranch.errors import AnabranchError
 from anabranch.metadata.layouts import layout_of
 from anabranch.model.hashing import key_hash, segment_hash
-from anabranch.model.policy import AutoScalePolicy
 from anabranch.model.ranges import HashRange
+from anabranch.model.scaling.policy import AutoScalePolicy
 from simulation.cluster.cluster import Cluster
 from simulation.cluster.guard import GUARDED
 from simulation.judges.audit import Audit

@@ -16,7 +16,7 @@ from anabranch.broker.catalog.trimming import trim
 from anabranch.client.produce.producer import AsyncProducer
 from anabranch.errors import AnabranchError
 from anabranch.model.names import TopicName
-from anabranch.protocol.entries import decode_columns
+from anabranch.protocol.entry.entries import decode_columns
 from simulation.cluster.cluster import Death
 from simulation.cluster.host import Host
 from simulation.runs.clients import Clients

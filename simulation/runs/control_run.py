@@ -17,8 +17,8 @@ from anabranch.config.broker import BrokerConfig
 from anabranch.control.topic_marks import marks_of
 from anabranch.controller.ports.leader import TopicLeader
 from anabranch.errors import AnabranchError
-from anabranch.model.policy import AutoScalePolicy
-from anabranch.model.pulsar_names import pulsar_topic
+from anabranch.model.log_names.pulsar_names import pulsar_topic
+from anabranch.model.scaling.policy import AutoScalePolicy
 from simulation.cluster.admin import SimAdmin
 from simulation.cluster.calls import AdminTrouble
 from simulation.cluster.control_cluster import ControlCluster

@@ -30,7 +30,7 @@ from anabranch.model.hashing import key_hash
 from anabranch.model.names import TopicName
 from anabranch.model.ranges import FULL, HashRange
 from anabranch.model.routing import Router
-from anabranch.model.weights import Cells, balanced_bucket_splits, balanced_points
+from anabranch.model.scaling.weights import Cells, balanced_bucket_splits, balanced_points
 from simulation.cluster.cluster import Cluster
 from simulation.judges.checkers import SendResult
 from simulation.judges.witness import Witness

@@ -15,7 +15,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from anabranch.errors import AlreadyClosedError, HeldError
-from anabranch.ledger.disk import DiskSpace, Write
+from anabranch.ledger.disks.disk import DiskSpace, Write
 from simulation.world.loop import SimulationError
 from simulation.world.platter import Platter, PlatterFile
 from simulation.world.process import SimProcess

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from anabranch.model.hashing import bucket_hash, key_hash
-from anabranch.protocol.batches import MessageBatch
 from anabranch.protocol.commands import Send, encode
-from anabranch.protocol.compression import Compression, compress
+from anabranch.protocol.entry.batches import MessageBatch
+from anabranch.protocol.entry.compression import Compression, compress
 from anabranch.protocol.frames import build_entry
 from anabranch.protocol.pb import pulsar_pb2 as pb
 

@@ -8,7 +8,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 
-from anabranch.ledger.disk import DiskFullError
+from anabranch.ledger.disks.disk import DiskFullError
 from simulation.world.loop import SimLoop
 from simulation.world.process import SimProcess
 

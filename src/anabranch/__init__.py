@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from anabranch.errors import AnabranchError
     from anabranch.model.checkpoint import Checkpoint
     from anabranch.model.ids import MessageId
-    from anabranch.protocol.encryption import EncryptionContext
+    from anabranch.protocol.entry.encryption import EncryptionContext
     from anabranch.schemas.schema_errors import SchemaError
 
 __version__ = "0.1.0"
@@ -73,7 +73,7 @@ _HOME = {
     "DeadLetter": "anabranch.client.options",
     "Decrypt": "anabranch.client.encryption",
     "Encrypt": "anabranch.client.encryption",
-    "EncryptionContext": "anabranch.protocol.encryption",
+    "EncryptionContext": "anabranch.protocol.entry.encryption",
     "EncryptionKey": "anabranch.client.encryption",
     "Interceptor": "anabranch.client.interceptors",
     "Message": "anabranch.client.message",

@@ -11,7 +11,7 @@ from anabranch.client.received import Received
 from anabranch.client.schema import Codec
 from anabranch.model.ids import MessageId
 from anabranch.protocol.commands import Delivery
-from anabranch.protocol.singles import build_single
+from anabranch.protocol.entry.singles import build_single
 
 
 def message_without_broker(

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Protocol
 
 from anabranch.clock import SystemClock
+from anabranch.ledger.disks.os_disk import OsDisk
 from anabranch.ledger.file_storage import FileStorage
 from anabranch.ledger.limits import StorageLimits
 from anabranch.ledger.memory import MemoryStorage
-from anabranch.ledger.os_disk import OsDisk
 from anabranch.ledger.storage import Entry, SegmentLog, SegmentStorage
 from simulation.world.disk import SimDisk
 from simulation.world.faults import SimClock

@@ -13,8 +13,8 @@ from anabranch.control.drain_polls import DrainPolls
 from anabranch.control.pulsar_admin import PulsarAdmin
 from anabranch.control.pulsar_segments import PulsarSegments
 from anabranch.controller.ports.segments import Segments
+from anabranch.model.log_names.pulsar_names import pulsar_topic
 from anabranch.model.names import Place, TopicName
-from anabranch.model.pulsar_names import pulsar_topic
 from anabranch.model.ranges import FULL
 from simulation.cluster.pulsar import SimPulsar
 from simulation.world.loop import SimLoop

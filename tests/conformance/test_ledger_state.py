@@ -11,9 +11,9 @@ from anabranch.ledger.storage import SegmentLog
 from anabranch.model.acks import AckSet
 from anabranch.model.ids import Position
 from anabranch.model.inheritance import Piece
+from anabranch.model.log_names.side_logs import side_log_name
 from anabranch.model.names import TopicName
 from anabranch.model.ranges import FULL
-from anabranch.model.side_logs import side_log_name
 from tests.conformance.ledger_hosts import DATA, LEDGER_ENTRIES, NAME, OTHER, Run, put, read_all
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from anabranch.errors import AlreadyClosedError, InvalidNameError, NotFoundError, VersionConflictError
 from anabranch.metadata.memory import MemoryStore, MemoryTree
-from anabranch.metadata.sqlite import SqliteStore
+from anabranch.metadata.sqlite.sqlite_store import SqliteStore
 from anabranch.metadata.store import ABSENT, MetadataStore
 
 STORES = os.environ.get("METADATA_STORES", "memory sqlite").split()
@@ -56,7 +56,7 @@ async def processes(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIter
             made.append(MemoryStore(tree))
         elif request.param == "zookeeper":
             # kazoo is an extra, and most runs do without it.
-            from anabranch.metadata.zookeeper import ZookeeperOptions, ZookeeperStore
+            from anabranch.metadata.zookeeper.zookeeper_store import ZookeeperOptions, ZookeeperStore
 
             made.append(ZookeeperStore(path, ZookeeperOptions(session_s=lease_s)))
         else:

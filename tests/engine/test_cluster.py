@@ -16,7 +16,7 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from anabranch.metadata.zookeeper import ZookeeperStore
+from anabranch.metadata.zookeeper.zookeeper_store import ZookeeperStore
 from simulation.harness.ports import free_port
 from simulation.harness.pulsar.cluster import PulsarBroker, PulsarCluster
 from simulation.harness.pulsar.server_process import STOP_S, ServerProcess, answers

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from anabranch import AsyncAdminClient, AsyncClient
-from anabranch.metadata.zookeeper import ZookeeperOptions
+from anabranch.metadata.zookeeper.zookeeper_store import ZookeeperOptions
 from simulation.harness.pulsar.cluster import PulsarCluster
 from simulation.harness.pulsar.control import SESSION_S, ControlServer, control_servers
 from simulation.harness.pulsar.server_process import ServerProcess

@@ -22,9 +22,9 @@ from anabranch.control.pulsar_admin import PulsarAdmin
 from anabranch.control.pulsar_segments import PulsarSegments
 from anabranch.control.topic_marks import NewTopics
 from anabranch.errors import ServiceNotReadyError
-from anabranch.metadata.zookeeper import ZookeeperStore
+from anabranch.metadata.zookeeper.zookeeper_store import ZookeeperStore
+from anabranch.model.log_names.pulsar_names import pulsar_topic
 from anabranch.model.names import Place, TopicName
-from anabranch.model.pulsar_names import pulsar_topic
 from anabranch.model.ranges import FULL
 from simulation.harness.ports import free_port
 from simulation.harness.pulsar.control import SESSION_S, ControlServer, session

@@ -13,7 +13,7 @@ import pytest
 
 from anabranch.errors import LimitExceededError, MetadataError, VersionConflictError
 from anabranch.metadata.store import ABSENT
-from anabranch.metadata.zookeeper import VALUE_BYTES_MAX, ZookeeperOptions, ZookeeperStore
+from anabranch.metadata.zookeeper.zookeeper_store import VALUE_BYTES_MAX, ZookeeperOptions, ZookeeperStore
 from simulation.harness.pulsar.server_process import READY_S
 from simulation.harness.pulsar.zookeeper import ZookeeperServer
 from tests.harness.pulsar import find_jars

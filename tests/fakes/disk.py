@@ -7,7 +7,7 @@ import errno
 from collections.abc import Callable, Sequence
 
 from anabranch.errors import ConflictError
-from anabranch.ledger.disk import DiskFullError, DiskSpace, Write
+from anabranch.ledger.disks.disk import DiskFullError, DiskSpace, Write
 
 
 class DictDisk:

@@ -13,9 +13,9 @@ from typing import Final
 from anabranch.errors import AnabranchError
 from anabranch.protocol.commands import Command, Delivery, Send, encode
 from anabranch.protocol.connection import ClientMachine, ServerMachine
-from anabranch.protocol.entries import decode_columns
+from anabranch.protocol.entry.entries import decode_columns
+from anabranch.protocol.entry.outer import read_outer, read_slot
 from anabranch.protocol.frames import checksum_ok, metadata_span
-from anabranch.protocol.outer import read_outer, read_slot
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.fuzz.making import FrameMaker
 

@@ -14,11 +14,11 @@ from google.protobuf.message import Message
 
 from anabranch.broker.wire.handlers import HANDLERS
 from anabranch.protocol import commands
-from anabranch.protocol.batches import MessageBatch
+from anabranch.protocol.entry.batches import MessageBatch
+from anabranch.protocol.entry.singles import build_single
 from anabranch.protocol.frames import build_entry
 from anabranch.protocol.hot_frames import encode_delivery, encode_send
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.protocol.singles import build_single
 
 NAMESPACE: Final = "public/default"
 TOPICS: Final = (

@@ -27,7 +27,7 @@ from anabranch.metadata.topics import TopicStore
 from anabranch.model.assignment import Assignment
 from anabranch.model.layout import Layout
 from anabranch.model.names import Place, TopicName
-from anabranch.model.policy import AutoScalePolicy
+from anabranch.model.scaling.policy import AutoScalePolicy
 from simulation.judges.layout_checks import check
 from simulation.world.faults import SimClock, SimFailpoints, SimStore, StoreTrouble
 from simulation.world.loop import SimLoop

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from anabranch.errors import DamagedEntriesError
-from anabranch.ledger.disk import Disk
+from anabranch.ledger.disks.disk import Disk
 from anabranch.ledger.file_storage import FileStorage
 from anabranch.ledger.limits import StorageLimits
 from anabranch.ledger.storage import Entry, SegmentLog

@@ -9,8 +9,8 @@ from anabranch import AsyncAdminClient
 from anabranch.admin.models.scalable import ScalableMetadata
 from anabranch.control.pulsar_admin import PulsarAdmin, admin_urls
 from anabranch.errors import AnabranchError
+from anabranch.model.log_names.pulsar_names import pulsar_topic, segment_in
 from anabranch.model.names import TopicName
-from anabranch.model.pulsar_names import pulsar_topic, segment_in
 from anabranch.model.ranges import HashRange
 
 FINISH_S = 60.0

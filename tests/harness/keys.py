@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
-from anabranch.security.issuing import KeyPair, make_key_pair
+from anabranch.security.methods.issuing import KeyPair, make_key_pair
 
 
 @cache

@@ -8,10 +8,11 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
-from anabranch.protocol import batches, commands, singles
+from anabranch.protocol import commands
 from anabranch.protocol.commands import Command, Delivery, SendReceipt
 from anabranch.protocol.connection import ClientMachine
-from anabranch.protocol.entries import decode_columns
+from anabranch.protocol.entry import batches, singles
+from anabranch.protocol.entry.entries import decode_columns
 from anabranch.protocol.hot_frames import encode_send
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.transport.dialing import dial

@@ -25,7 +25,7 @@ from anabranch import (
     Schema,
     SentMessage,
 )
-from anabranch.protocol.entries import EncryptedEntryError
+from anabranch.protocol.entry.entries import EncryptedEntryError
 from tests.interop.engines import EngineLimit, RunningEngine
 from tests.interop.features import make_keys
 from tests.interop.suite import KINDS, PATIENCE_S, SuiteReading, opened, send

@@ -12,9 +12,9 @@ import random
 import sys
 
 from anabranch.clock import SystemClock
+from anabranch.ledger.disks.os_disk import OsDisk
 from anabranch.ledger.file_storage import FileStorage
 from anabranch.ledger.limits import StorageLimits
-from anabranch.ledger.os_disk import OsDisk
 from anabranch.ledger.storage import Entry, SegmentLog
 
 LOGS = tuple(

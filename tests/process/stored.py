@@ -8,10 +8,10 @@ from pathlib import Path
 
 from anabranch.clock import SystemClock
 from anabranch.data.directory import METADATA_FILE
+from anabranch.ledger.disks.os_disk import OsDisk
 from anabranch.ledger.file_storage import FileStorage
-from anabranch.ledger.os_disk import OsDisk
 from anabranch.metadata.layouts import layout_of
-from anabranch.metadata.sqlite import SqliteStore
+from anabranch.metadata.sqlite.sqlite_store import SqliteStore
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.hashing import key_hash
 from anabranch.model.layout import Layout

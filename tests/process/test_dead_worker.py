@@ -11,7 +11,7 @@ import time
 from anabranch.data.directory import METADATA_FILE
 from anabranch.metadata import records
 from anabranch.metadata.broker_record import BrokerRecord
-from anabranch.metadata.sqlite import SqliteStore
+from anabranch.metadata.sqlite.sqlite_store import SqliteStore
 from simulation.harness.process import BrokerProcess
 
 from .conftest import MakeBroker

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 from anabranch.clock import SystemClock
+from anabranch.ledger.disks.os_disk import OsDisk
 from anabranch.ledger.file_storage import FileStorage
-from anabranch.ledger.os_disk import OsDisk
 from anabranch.ledger.storage import Entry
 from tests.process.ledger_writer import LOGS, payload
 

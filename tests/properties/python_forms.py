@@ -16,8 +16,8 @@ def python_forms() -> Iterator[None]:
     with (
         patch("anabranch.client.decide.producing.outgoing.PackedRows", list),
         patch("anabranch.client.produce.preparing.largest_plain", None),
-        patch("anabranch.protocol.entries.split_messages", None),
-        patch("anabranch.protocol.entries.holds_messages", None),
+        patch("anabranch.protocol.entry.entries.split_messages", None),
+        patch("anabranch.protocol.entry.entries.holds_messages", None),
         patch("anabranch.client.message.make_messages", None),
         patch("anabranch.client.produce.intake.add_rows", None),
         patch("anabranch.client.produce.intake.add_items", None),

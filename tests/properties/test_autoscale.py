@@ -7,12 +7,19 @@ from dataclasses import dataclass, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.model.autoscale import Decision, decide, record_action
 from anabranch.model.layout import Layout
-from anabranch.model.observed import METRICS, NO_HISTORY, LoadHistory, Observed, SegmentRates, advance_history
-from anabranch.model.policy import AutoScalePolicy, check_policy
 from anabranch.model.ranges import HASH_SLOTS, HashRange
-from anabranch.model.scale_steps import Action, Keep, Merge, Rebucket, Split
+from anabranch.model.scaling.autoscale import Decision, decide, record_action
+from anabranch.model.scaling.observed import (
+    METRICS,
+    NO_HISTORY,
+    LoadHistory,
+    Observed,
+    SegmentRates,
+    advance_history,
+)
+from anabranch.model.scaling.policy import AutoScalePolicy, check_policy
+from anabranch.model.scaling.scale_steps import Action, Keep, Merge, Rebucket, Split
 from simulation.judges.layout_checks import check_step
 from tests.properties.layouts import layouts
 

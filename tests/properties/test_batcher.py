@@ -12,10 +12,10 @@ from anabranch.client.decide.producing.outgoing import Extras, Outgoing
 from anabranch.client.decide.producing.sample_keys import sample_index, sample_key
 from anabranch.client.options import Batching
 from anabranch.model.hashing import bucket_index, bucket_ranges, equal_bucket_splits, key_hash
-from anabranch.protocol.batches import MessageBatch
-from anabranch.protocol.compression import Compression
-from anabranch.protocol.entries import decode_columns
-from anabranch.protocol.outer import read_outer, read_sample_key
+from anabranch.protocol.entry.batches import MessageBatch
+from anabranch.protocol.entry.compression import Compression
+from anabranch.protocol.entry.entries import decode_columns
+from anabranch.protocol.entry.outer import read_outer, read_sample_key
 
 KEYS = st.sampled_from([f"key-{n}" for n in range(12)])
 MESSAGES = st.lists(st.tuples(KEYS, st.binary(max_size=40)), min_size=1, max_size=80)

@@ -16,8 +16,8 @@ from anabranch import speedups
 from anabranch.client.message import Message, again, messages_of
 from anabranch.errors import AnabranchError, CorruptDataError
 from anabranch.model.ids import MessageId
-from anabranch.protocol.columns import Columns
-from anabranch.protocol.entries import decode_columns, open_entry
+from anabranch.protocol.entry.columns import Columns
+from anabranch.protocol.entry.entries import decode_columns, open_entry
 from anabranch.protocol.frames import build_entry
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.spark.decode.entries import Payload

@@ -26,7 +26,7 @@ from anabranch.client.schema import BYTES
 from anabranch.clock import SystemClock
 from anabranch.errors import AnabranchError
 from anabranch.model.hashing import equal_bucket_splits, key_hash
-from anabranch.protocol.compression import Compression
+from anabranch.protocol.entry.compression import Compression
 from tests.properties.python_forms import FIRST, python_forms
 
 pytestmark = pytest.mark.skipif(

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.errors import CompressionError
-from anabranch.protocol.compression import Compression, compress, decompress
+from anabranch.protocol.entry.compression import Compression, compress, decompress
 
 LIMIT = 2**20
 

@@ -7,7 +7,7 @@ from anabranch.model.hashing import bucket_hash, bucket_index, bucket_ranges, se
 from anabranch.model.layout import Layout
 from anabranch.model.ranges import FULL, HASH_SLOTS, HashRange, initial_ranges
 from anabranch.model.routing import Router
-from anabranch.model.weights import balanced_points, largest_share
+from anabranch.model.scaling.weights import balanced_points, largest_share
 from simulation.judges.layout_checks import check, check_step
 from tests.properties.layouts import layouts, next_layouts, points
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anabranch.model.log_names.pulsar_names import pulsar_topic, segment_in
 from anabranch.model.names import TopicName
-from anabranch.model.pulsar_names import pulsar_topic, segment_in
 from anabranch.model.ranges import HashRange
 
 ELEMENTS = st.text(st.sampled_from("ab%2F5.segment-0ü"), max_size=12).map(lambda text: f"x{text}x")

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.rights.callers import Caller, is_role
+from anabranch.security.methods.token_keys import TokenKey, public_key, secret_key
+from anabranch.security.methods.tokens import TokenRules, judge, peek, text_of, verify
 from anabranch.security.refusals import RefusedCredentialsError
-from anabranch.security.token_keys import TokenKey, public_key, secret_key
-from anabranch.security.tokens import TokenRules, judge, peek, text_of, verify
 
 SECRET = b"s" * 32
 PUBLIC_PEM = (

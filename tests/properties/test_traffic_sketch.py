@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.model.ranges import FULL, HashRange
-from anabranch.model.traffic_sketch import HEAVY_MAX, SAMPLES_MIN, SHARE_MIN, TrafficSketch
+from anabranch.model.scaling.traffic_sketch import HEAVY_MAX, SAMPLES_MIN, SHARE_MIN, TrafficSketch
 
 raw_hashes = st.integers(0, 2**32 - 1)
 streams = st.lists(

@@ -16,17 +16,17 @@ from anabranch.errors import (
     RemoteProtocolError,
     UnsupportedFeatureError,
 )
-from anabranch.protocol.batches import MessageBatch
 from anabranch.protocol.commands import Command, CommandCutter, Delivery, Send, SendReceipt, decode, encode
-from anabranch.protocol.compression import Compression
 from anabranch.protocol.connection import ClientMachine, ServerMachine
-from anabranch.protocol.entries import decode_columns
+from anabranch.protocol.entry.batches import MessageBatch
+from anabranch.protocol.entry.compression import Compression
+from anabranch.protocol.entry.entries import decode_columns
+from anabranch.protocol.entry.outer import read_outer
+from anabranch.protocol.entry.restamping import restamped
+from anabranch.protocol.entry.singles import build_single
 from anabranch.protocol.frames import FrameCutter, build_entry
 from anabranch.protocol.hot_frames import encode_delivery, encode_receipt, encode_send
-from anabranch.protocol.outer import read_outer
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.protocol.restamping import restamped
-from anabranch.protocol.singles import build_single
 from anabranch.protocol.varints import encode_varint
 from tests.fakes.entries import split_entry
 

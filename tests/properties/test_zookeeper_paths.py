@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.metadata.zookeeper_paths import Entries, Tree, escape, is_behind, unescape
+from anabranch.metadata.zookeeper.zookeeper_paths import Entries, Tree, escape, is_behind, unescape
 
 ALLOWED_AFTER_ESCAPING = "/\x00"
 parts = st.text(

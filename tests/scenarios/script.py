@@ -15,7 +15,7 @@ from anabranch import AsyncProducer, Checkpoint
 from anabranch.config.broker import BrokerConfig
 from anabranch.errors import AnabranchError
 from anabranch.model.names import TopicName
-from anabranch.model.policy import AutoScalePolicy
+from anabranch.model.scaling.policy import AutoScalePolicy
 from simulation.cluster.cluster import Cluster, Death
 from simulation.judges.wiretap import WireTap
 from simulation.world.loop import SimLoop

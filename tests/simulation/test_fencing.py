@@ -14,7 +14,7 @@ from anabranch.controller.decide.admission import Roster
 from anabranch.errors import ConsumerBusyError
 from anabranch.metadata.layouts import layout_of
 from anabranch.model.names import TopicName
-from anabranch.model.policy import AutoScalePolicy
+from anabranch.model.scaling.policy import AutoScalePolicy
 from simulation.cluster.cluster import Cluster
 from simulation.judges.metadata_witness import WitnessSettings
 from simulation.judges.wiretap import WireTap

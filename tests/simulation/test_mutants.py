@@ -37,11 +37,13 @@ from anabranch.controller.topic import leadership
 from anabranch.controller.topic.leadership import ControllerSettings
 from anabranch.controller.topic.members import Members
 from anabranch.errors import DamagedEntriesError, HeldError
-from anabranch.ledger import cursors, replaying, space
-from anabranch.ledger.disk import Write
+from anabranch.ledger import cursors
+from anabranch.ledger.disks import space
+from anabranch.ledger.disks.disk import Write
 from anabranch.ledger.file_log import FileLog
 from anabranch.ledger.format.commits import PartAcked, Step
 from anabranch.ledger.limits import StorageLimits
+from anabranch.ledger.recovery.recovery import replaying
 from anabranch.ledger.storage import StoredSequences
 from anabranch.metadata.records import InitialPosition, TopicRecord
 from anabranch.model import assignment, drains

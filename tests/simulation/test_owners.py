@@ -15,7 +15,7 @@ from anabranch.controller.ports.leader import TopicLeader
 from anabranch.errors import AnabranchError
 from anabranch.metadata.layouts import layout_of
 from anabranch.model.names import TopicName
-from anabranch.model.policy import AutoScalePolicy
+from anabranch.model.scaling.policy import AutoScalePolicy
 from simulation.cluster.cluster import Cluster
 from simulation.cluster.host import Host
 from simulation.world.loop import SimLoop

@@ -21,10 +21,10 @@ from anabranch.errors import TopicNotFoundError
 from anabranch.model.hashing import key_hash
 from anabranch.model.layout import Layout
 from anabranch.model.routing import Router
-from anabranch.protocol.batches import MessageBatch
-from anabranch.protocol.entries import checked_metadata
+from anabranch.protocol.entry.batches import MessageBatch
+from anabranch.protocol.entry.entries import checked_metadata
+from anabranch.protocol.entry.outer import read_outer
 from anabranch.protocol.frames import build_entry
-from anabranch.protocol.outer import read_outer
 from anabranch.spark.decide.source.offsets import TopicCut
 from anabranch.spark.decide.source.topic_names import TopicPattern
 from anabranch.spark.decide.source.topology import SegmentSpan, Slice, Topology

@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as sql
 
 from anabranch.model.hashing import key_hash
-from anabranch.protocol.entries import decode_columns
+from anabranch.protocol.entry.entries import decode_columns
 from tests.spark.files import FilesSource, FileTopic
 
 # A machine that is busy takes long to start Spark, and a query that is interrupted spoils all that follow.

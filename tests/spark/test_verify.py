@@ -14,7 +14,7 @@ from anabranch.admin.client import AdminClient
 from anabranch.client.api import AsyncClient
 from anabranch.model.hashing import key_hash
 from anabranch.model.names import TopicName
-from anabranch.protocol.batches import MessageBatch
+from anabranch.protocol.entry.batches import MessageBatch
 from anabranch.spark.decide.pipelines.verify_report import VerifyReport
 from anabranch.spark.pipelines.progress import silent
 from anabranch.spark.pipelines.proofs.verify_pass import Expectations

@@ -7,7 +7,7 @@ import msgspec
 from anabranch.admin.calls import Call, route
 from anabranch.admin.models.scalable import AutoScaleOverride
 from anabranch.metadata import records
-from anabranch.model.policy import check_override, resolve
+from anabranch.model.scaling.policy import check_override, resolve
 
 
 async def get_policy(call: Call) -> AutoScaleOverride | None:

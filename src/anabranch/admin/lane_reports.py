@@ -20,9 +20,9 @@ from anabranch.broker.serving.subscription.subscription import Subscription
 from anabranch.errors import AnabranchError, ConflictError, NotFoundError
 from anabranch.ledger.storage import Entry
 from anabranch.model.hashing import bucket_hash, bucket_index, bucket_ranges
-from anabranch.protocol.columns import Columns
-from anabranch.protocol.entries import checked_metadata, decode_columns
-from anabranch.protocol.outer import decoded_key
+from anabranch.protocol.entry.columns import Columns
+from anabranch.protocol.entry.entries import checked_metadata, decode_columns
+from anabranch.protocol.entry.outer import decoded_key
 
 Json = dict[str, Any]
 

@@ -19,8 +19,8 @@ from anabranch.metadata.records import NamespaceRecord
 from anabranch.model.names import Domain, TopicName
 from anabranch.model.policies.backlog import check_quota, check_type
 from anabranch.model.policies.of_topics import policy_of_topic, topic_key, with_topic_policy
+from anabranch.model.policies.quotas import NAMESPACE_RATES
 from anabranch.model.policies.table import POLICIES, PolicyLine, refuse
-from anabranch.model.quotas import NAMESPACE_RATES
 from anabranch.rights.grants import SUBSCRIPTION_MODE, SUBSCRIPTION_MODES
 
 BACKLOG_QUOTAS = "backlogQuotaMap"

@@ -10,7 +10,7 @@ from anabranch.admin.answers import MalformedBodyError
 from anabranch.admin.calls import Call, route
 from anabranch.admin.models.tenants import TenantLimits, TenantUsage
 from anabranch.metadata.records import TenantRecord
-from anabranch.model.quotas import check_tenant
+from anabranch.model.policies.quotas import check_tenant
 
 TENANT_QUOTAS = "/admin/v2/tenants/{tenant}/quotas"
 TENANT_USAGE = "/admin/v2/tenants/{tenant}/usage"

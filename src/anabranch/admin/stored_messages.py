@@ -13,8 +13,8 @@ from anabranch.broker.serving.log.served_log import ServedLog
 from anabranch.broker.serving.subscription.subscription import Subscription
 from anabranch.errors import NotFoundError
 from anabranch.model.ids import Position
-from anabranch.protocol.compression import decompress
-from anabranch.protocol.entries import checked_metadata
+from anabranch.protocol.entry.compression import decompress
+from anabranch.protocol.entry.entries import checked_metadata
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 PEEKED_MAX: Final = 100_000

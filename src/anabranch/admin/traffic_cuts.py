@@ -8,8 +8,8 @@ from anabranch.errors import ConflictError
 from anabranch.metadata.layouts import layout_of
 from anabranch.model.layout import Segment
 from anabranch.model.names import Place
-from anabranch.model.traffic_sketch import TrafficSummary
-from anabranch.model.weights import balanced_bucket_splits, balanced_points
+from anabranch.model.scaling.traffic_sketch import TrafficSummary
+from anabranch.model.scaling.weights import balanced_bucket_splits, balanced_points
 
 
 async def split_points(call: Call, id_: int, parts: int) -> tuple[int, ...]:

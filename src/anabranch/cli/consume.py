@@ -17,7 +17,7 @@ from anabranch.cli.role import role_of
 from anabranch.cli.signals import ended_by_signals
 from anabranch.client.options import parse_topic
 from anabranch.errors import InvalidConfigurationError, TopicNotFoundError
-from anabranch.protocol.entries import EncryptedEntryError
+from anabranch.protocol.entry.entries import EncryptedEntryError
 
 LEAVE_TIMEOUT_S = 10.0
 """How long an interrupted command may take to leave its subscription."""

@@ -98,8 +98,8 @@ def control(
 
 
 def _store_opener(words: ClusterWords) -> OpenStore:
-    from anabranch.metadata.zookeeper import ZookeeperOptions, ZookeeperStore, ZookeeperTls
-    from anabranch.metadata.zookeeper_paths import ZookeeperAddress
+    from anabranch.metadata.zookeeper.zookeeper_paths import ZookeeperAddress
+    from anabranch.metadata.zookeeper.zookeeper_store import ZookeeperOptions, ZookeeperStore, ZookeeperTls
 
     url = words.metadata
     ZookeeperAddress.parse(url)

@@ -13,7 +13,7 @@ from anabranch.cli.options import ADMIN, AdminOptions, Yes, command_group
 from anabranch.cli.role import role_of
 from anabranch.config.files import parse_number
 from anabranch.errors import InvalidConfigurationError
-from anabranch.model.quotas import NAMESPACE_COUNTS, NAMESPACE_RATES, TENANT_COUNTS, TENANT_RATES
+from anabranch.model.policies.quotas import NAMESPACE_COUNTS, NAMESPACE_RATES, TENANT_COUNTS, TENANT_RATES
 
 _USED = {name: name.removeprefix("max").lower() for name in TENANT_COUNTS}
 """The name of each count of a tenant in its usage."""

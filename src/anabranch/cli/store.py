@@ -27,7 +27,7 @@ from anabranch.data.inspection import (
 )
 from anabranch.errors import InvalidConfigurationError
 from anabranch.ledger.findings import Finding, StoreReport
-from anabranch.metadata.sqlite_check import MetadataFinding
+from anabranch.metadata.sqlite.sqlite_check import MetadataFinding
 
 EXIT_DAMAGED = 1
 

@@ -19,11 +19,11 @@ from anabranch.cli.times import seconds_of
 from anabranch.clock import SystemClock
 from anabranch.errors import AnabranchError, ConflictError, InvalidConfigurationError
 from anabranch.rights.callers import is_role
-from anabranch.security import issuing
+from anabranch.security.methods import issuing
+from anabranch.security.methods.token_keys import public_key as read_public_key
+from anabranch.security.methods.token_keys import secret_key as read_secret_key
+from anabranch.security.methods.tokens import TOKEN_BYTES_MAX, TokenRules, judge, peek, text_of, verify
 from anabranch.security.refusals import RefusedCredentialsError
-from anabranch.security.token_keys import public_key as read_public_key
-from anabranch.security.token_keys import secret_key as read_secret_key
-from anabranch.security.tokens import TOKEN_BYTES_MAX, TokenRules, judge, peek, text_of, verify
 
 KEY_BYTES_MAX: Final = 2**20
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from anabranch.client.encryption import DecryptionError, EncryptionKey, EncryptionKeyError
 from anabranch.client.entropy import random_bytes
 from anabranch.errors import InvalidConfigurationError
-from anabranch.protocol.encryption import Cipher
+from anabranch.protocol.entry.encryption import Cipher
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.padding import OAEP

@@ -12,7 +12,7 @@ from anabranch.client.received import Received
 from anabranch.clock import moment
 from anabranch.errors import AnabranchError
 from anabranch.model.ids import MessageId
-from anabranch.protocol.encryption import EncryptionContext
+from anabranch.protocol.entry.encryption import EncryptionContext
 from anabranch.schemas.schema_errors import SchemaError
 from anabranch.speedups import ReceivedPlace, make_messages, uncollected
 

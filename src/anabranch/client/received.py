@@ -13,15 +13,15 @@ from anabranch.client.schema import Codec
 from anabranch.errors import AnabranchError, CorruptDataError, DamagedEntriesError, UnsupportedFeatureError
 from anabranch.model.acks import bits_from_words, indexes_of
 from anabranch.model.ids import MessageId
-from anabranch.protocol.claims import MESSAGE_BYTES_MIN, countable_messages
-from anabranch.protocol.columns import Columns
 from anabranch.protocol.commands import Delivery
-from anabranch.protocol.compacted import spread_rows
-from anabranch.protocol.compression import UNCOMPRESSED_BYTES_MAX
-from anabranch.protocol.encryption import EncryptionContext, encrypted_columns
-from anabranch.protocol.entries import EncryptedEntryError, OpenEntry, open_entry
-from anabranch.protocol.gaps import is_gap
-from anabranch.protocol.outer import EntryHead, read_metadata
+from anabranch.protocol.entry.claims import MESSAGE_BYTES_MIN, countable_messages
+from anabranch.protocol.entry.columns import Columns
+from anabranch.protocol.entry.compacted import spread_rows
+from anabranch.protocol.entry.compression import UNCOMPRESSED_BYTES_MAX
+from anabranch.protocol.entry.encryption import EncryptionContext, encrypted_columns
+from anabranch.protocol.entry.entries import EncryptedEntryError, OpenEntry, open_entry
+from anabranch.protocol.entry.gaps import is_gap
+from anabranch.protocol.entry.outer import EntryHead, read_metadata
 
 
 class EntryOwner(Protocol):

@@ -19,7 +19,7 @@ from anabranch.config.quotas import QuotaConfig
 from anabranch.config.schemas import SchemaConfig
 from anabranch.config.tls import TlsConfig
 from anabranch.errors import InvalidConfigurationError
-from anabranch.model.policy import AutoScalePolicy, check_policy
+from anabranch.model.scaling.policy import AutoScalePolicy, check_policy
 
 KIB, MIB = 2**10, 2**20
 LOG_LEVELS = ("debug", "info", "warning", "error")

@@ -17,7 +17,7 @@ from typing import Any
 from anabranch.config.broker import KIB, MIB, BrokerConfig, plain_fields
 from anabranch.config.properties import parse_properties, sort_out
 from anabranch.errors import InvalidConfigurationError
-from anabranch.model.policy import BROKER_KEYS, FIELDS, AutoScalePolicy, coerce
+from anabranch.model.scaling.policy import BROKER_KEYS, FIELDS, AutoScalePolicy, coerce
 
 _logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from anabranch.config.fields import setting
-from anabranch.model.quotas import NamespaceQuotas, rate_of
+from anabranch.model.policies.quotas import NamespaceQuotas, rate_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,9 +16,9 @@ from anabranch.control.pulsar_segments import PulsarSegments, check_aim
 from anabranch.errors import AnabranchError, MetadataError, NotAllowedError, TopicNotFoundError
 from anabranch.metadata.topics import ClassicDomain
 from anabranch.model.layout import Segment
+from anabranch.model.log_names.pulsar_names import pulsar_topic, segment_in
+from anabranch.model.log_names.sink_names import SINK_SUBSCRIPTION, sink_of_log
 from anabranch.model.names import Place, TopicName
-from anabranch.model.pulsar_names import pulsar_topic, segment_in
-from anabranch.model.sink_names import SINK_SUBSCRIPTION, sink_of_log
 from anabranch.protocol.connection import CONTROL_VERSION
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import MANAGED

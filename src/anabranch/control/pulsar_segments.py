@@ -23,8 +23,8 @@ from anabranch.errors import NotAllowedError, ServiceNotReadyError, TopicNotFoun
 from anabranch.metadata.records import InitialPosition
 from anabranch.model.drains import ALL, Ranges
 from anabranch.model.inheritance import Pieces
+from anabranch.model.log_names.pulsar_names import pulsar_topic
 from anabranch.model.names import Place, TopicName
-from anabranch.model.pulsar_names import pulsar_topic
 
 SEAL_CHECK_S: Final = 0.5
 """How long appends that were under way at a seal may take before the topic is unloaded."""

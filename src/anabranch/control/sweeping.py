@@ -21,8 +21,8 @@ from anabranch.errors import AnabranchError
 from anabranch.metadata.layouts import layout_of
 from anabranch.metadata.records import LineageRecord, TopicRecord
 from anabranch.metadata.topics import TopicStore
+from anabranch.model.log_names.pulsar_names import pulsar_topic, segment_in
 from anabranch.model.names import TopicName
-from anabranch.model.pulsar_names import pulsar_topic, segment_in
 
 _logger = logging.getLogger(__name__)
 

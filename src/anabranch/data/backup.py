@@ -20,8 +20,8 @@ from anabranch import locks
 from anabranch.data.directory import FORMAT_FILE, METADATA_FILE, STAGING, STORES
 from anabranch.data.manifest import MANIFEST_FILE, BackupFile, Manifest, encode_manifest
 from anabranch.errors import ConflictError, InvalidConfigurationError, MetadataError
-from anabranch.ledger.os_disk import LOCK_FILE, RESERVE_FILE
-from anabranch.ledger.os_files import sync_folder
+from anabranch.ledger.disks.os_disk import LOCK_FILE, RESERVE_FILE
+from anabranch.ledger.disks.os_files import sync_folder
 
 BUSY_S = 30.0
 """How long a backup waits for its turn to write to the metadata store."""

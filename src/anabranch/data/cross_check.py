@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from anabranch.metadata import records
 from anabranch.metadata.layouts import layout_of
-from anabranch.metadata.record_log_format import RecordState
 from anabranch.metadata.records import ClassicTopicRecord, LineageRecord, SubscriptionRecord, TopicRecord
+from anabranch.metadata.sqlite.record_log_format import RecordState
 from anabranch.model.names import Domain, TopicName, decode_part
 
 SUBSCRIPTION_DEPTH = 6

@@ -19,7 +19,7 @@ import google_crc32c
 
 from anabranch import locks
 from anabranch.errors import HeldError, InvalidConfigurationError, UnsupportedFormatError
-from anabranch.ledger.os_disk import LOCK_FILE, make_root
+from anabranch.ledger.disks.os_disk import LOCK_FILE, make_root
 
 log = logging.getLogger(__name__)
 

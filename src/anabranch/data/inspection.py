@@ -10,14 +10,19 @@ from anabranch.clock import SystemClock
 from anabranch.data.cross_check import LogView, cross_check
 from anabranch.data.directory import METADATA_FILE, STORES
 from anabranch.errors import CorruptDataError
+from anabranch.ledger.disks.os_disk import OsDisk
+from anabranch.ledger.disks.overlay_disk import OverlayDisk
 from anabranch.ledger.file_storage import FileStorage
 from anabranch.ledger.findings import Finding, StoreReport
-from anabranch.ledger.os_disk import OsDisk
-from anabranch.ledger.overlay_disk import OverlayDisk
+from anabranch.ledger.recovery.store_check import check_store, repair_store
 from anabranch.ledger.storage import SegmentLog
-from anabranch.ledger.store_check import check_store, repair_store
-from anabranch.metadata.sqlite_check import MetadataFinding, check_metadata, read_state, repair_metadata
-from anabranch.model.side_logs import LOG, SUBSCRIPTION, is_side_log
+from anabranch.metadata.sqlite.sqlite_check import (
+    MetadataFinding,
+    check_metadata,
+    read_state,
+    repair_metadata,
+)
+from anabranch.model.log_names.side_logs import LOG, SUBSCRIPTION, is_side_log
 
 
 class ShownLog(NamedTuple):

@@ -12,8 +12,8 @@ from anabranch.ledger.findings import StoreReport
 from anabranch.metadata import records
 from anabranch.metadata.record_store import RecordStore
 from anabranch.metadata.records import StoreRecord
-from anabranch.metadata.sqlite import SqliteStore
-from anabranch.metadata.sqlite_check import read_state
+from anabranch.metadata.sqlite.sqlite_check import read_state
+from anabranch.metadata.sqlite.sqlite_store import SqliteStore
 
 
 def find_lost(known: Mapping[int, int], found: Mapping[int, StoreReport]) -> list[int]:

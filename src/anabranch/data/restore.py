@@ -13,7 +13,7 @@ from pathlib import Path
 from anabranch.data.backup import Progress, copied_file, copy_file, make_empty
 from anabranch.data.manifest import MANIFEST_FILE, Manifest, decode_manifest
 from anabranch.errors import CorruptDataError, InvalidConfigurationError
-from anabranch.ledger.os_files import sync_folder
+from anabranch.ledger.disks.os_files import sync_folder
 
 DRAFT = "restoring"
 

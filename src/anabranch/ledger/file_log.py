@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from anabranch.errors import ServerError, TopicNotFoundError, TopicTerminatedError
 from anabranch.ledger.format.commits import LogInherited, LogSealed, LogTrimmed, piece_records
 from anabranch.ledger.format.records import HEAD_BYTES, OFFSET_MAX, record_head
-from anabranch.ledger.journal import Journal
+from anabranch.ledger.journal.journal import Journal
 from anabranch.ledger.ledgers import Batch, Closed, Ledger, LedgerStart
 from anabranch.ledger.log_reads import LogReads
 from anabranch.ledger.storage import AppendDone, Entry, StoredSequences, Watchers, report_failure

@@ -20,22 +20,22 @@ from functools import partial
 from anabranch.clock import Clock
 from anabranch.errors import AlreadyClosedError, PersistenceError
 from anabranch.ledger.cache import Cache
-from anabranch.ledger.disk import Disk, DiskFullError
+from anabranch.ledger.disks.disk import Disk, DiskFullError
+from anabranch.ledger.disks.space import StoreSpace
 from anabranch.ledger.file_log import FileLog, SharedParts
 from anabranch.ledger.findings import Finding
 from anabranch.ledger.format.catalog import Catalog
 from anabranch.ledger.format.commits import LogCreated, LogDeleted
-from anabranch.ledger.journal import Journal
-from anabranch.ledger.journal_reading import journal_file
+from anabranch.ledger.journal.journal import Journal
+from anabranch.ledger.journal.journal_reading import journal_file
+from anabranch.ledger.journal.used_numbers import UsedNumbers
 from anabranch.ledger.ledger_files import LedgerReader, WriteBehind
 from anabranch.ledger.limits import StorageLimits
-from anabranch.ledger.recovery import Recovery
-from anabranch.ledger.replaying import Recovered
-from anabranch.ledger.space import StoreSpace
-from anabranch.ledger.store_files import StoreFiles
+from anabranch.ledger.recovery.recovery import Recovery
+from anabranch.ledger.recovery.replaying import Recovered
+from anabranch.ledger.recovery.store_files import StoreFiles
 from anabranch.ledger.stored_log import LedgerFiles, StoredLog
-from anabranch.ledger.used_numbers import UsedNumbers
-from anabranch.model.side_logs import is_side_log
+from anabranch.model.log_names.side_logs import is_side_log
 from anabranch.timings import Timings
 
 _log = logging.getLogger(__name__)

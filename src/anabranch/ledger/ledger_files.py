@@ -14,7 +14,7 @@ from itertools import islice
 
 from anabranch.errors import DamagedEntriesError
 from anabranch.ledger.cache import Block, Cache, ReadAhead
-from anabranch.ledger.disk import Disk, DiskFullError, Write
+from anabranch.ledger.disks.disk import Disk, DiskFullError, Write
 from anabranch.ledger.format.records import decode_record
 from anabranch.ledger.ledgers import Ledger
 from anabranch.ledger.storage import Entry

@@ -17,7 +17,7 @@ from anabranch.ledger.memory_extent import MemoryExtent
 from anabranch.ledger.storage import AppendDone, Entry, StoredSequences, Watchers, report_failure
 from anabranch.model.ids import Position
 from anabranch.model.inheritance import Pieces
-from anabranch.model.side_logs import folder_of_log, is_side_log
+from anabranch.model.log_names.side_logs import folder_of_log, is_side_log
 
 
 class MemoryStorage:

@@ -234,7 +234,7 @@ class SegmentStorage(Protocol):
         """Names of the logs of topics that exist, sorted."""
 
     def side_names(self) -> Sequence[str]:
-        """Names of the side logs that exist, sorted (`model/side_logs.py`)."""
+        """Names of the side logs that exist, sorted (`model/log_names/side_logs.py`)."""
 
     def get(self, name: str) -> SegmentLog | None: ...
 

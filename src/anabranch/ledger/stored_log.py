@@ -22,7 +22,7 @@ from anabranch.ledger.storage import Entry, StoredSequences
 from anabranch.model.acks import AckSet
 from anabranch.model.ids import Position
 from anabranch.model.inheritance import Pieces
-from anabranch.model.side_logs import folder_of_log
+from anabranch.model.log_names.side_logs import folder_of_log
 
 PRODUCERS_MAX = 10_000
 """Producer names whose sequence a log remembers; beyond it the log drops the name unused for longest."""

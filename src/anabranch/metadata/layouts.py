@@ -8,8 +8,8 @@ import msgspec
 
 from anabranch.metadata.records import PrunedRecord, RangeRecord, SegmentRecord, TopicRecord
 from anabranch.model.layout import Layout, Segment, SegmentState
-from anabranch.model.pruned import PrunedSegment
 from anabranch.model.ranges import HashRange
+from anabranch.model.scaling.pruned import PrunedSegment
 
 
 def layout_of(record: TopicRecord) -> Layout:

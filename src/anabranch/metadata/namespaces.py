@@ -13,7 +13,7 @@ from anabranch.metadata.records import NamespaceRecord, TenantRecord
 from anabranch.model.names import TopicName, decode_part, encode_part, parse_namespace
 from anabranch.model.policies.of_topics import policy_of_topic, topic_key
 from anabranch.model.policies.retention import Retention, retention_of
-from anabranch.model.policy import AutoScalePolicy, resolve
+from anabranch.model.scaling.policy import AutoScalePolicy, resolve
 
 DEFAULT_TENANT = "public"
 DEFAULT_NAMESPACE = "public/default"

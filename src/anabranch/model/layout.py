@@ -15,8 +15,8 @@ from itertools import pairwise
 
 from anabranch.errors import LayoutError, SegmentNotFoundError
 from anabranch.model.hashing import MAX_BUCKETS, check_bucket_splits, equal_bucket_splits
-from anabranch.model.pruned import PrunedSegment, newest_of
 from anabranch.model.ranges import FULL, HashRange, initial_ranges
+from anabranch.model.scaling.pruned import PrunedSegment, newest_of
 
 IDS_NAMED = 8
 """Most segments that an error lists."""

@@ -25,7 +25,7 @@ from anabranch.model.limits import (
     fits,
     shown,
 )
-from anabranch.protocol.claims import ENTRY_MESSAGES_MAX
+from anabranch.protocol.entry.claims import ENTRY_MESSAGES_MAX
 
 COMMAND_BYTES_MAX: Final = 2 * 2**20
 """Most bytes of a client's command, without the entry behind it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from anabranch import errors
-from anabranch.protocol.encryption import EncryptionRequiredError
+from anabranch.protocol.entry.encryption import EncryptionRequiredError
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 _EXCEPTION_OF_CODE: Final[dict[int, type[errors.AnabranchError]]] = {

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from anabranch.rights.callers import Caller
-from anabranch.security import tokens
 from anabranch.security.attempts import Attempts
+from anabranch.security.methods import tokens
 from anabranch.security.refusals import RefusedCredentialsError
 from anabranch.transport.certificates import PeerCertificate
 

@@ -24,7 +24,7 @@ from anabranch.security.authentication import (
     TokenVerifier,
 )
 from anabranch.security.gate import Gate
-from anabranch.security.token_keys import TokenKey
+from anabranch.security.methods.token_keys import TokenKey
 
 if TYPE_CHECKING:
     from anabranch.security.outside import Outside
@@ -114,7 +114,7 @@ class _Making:
         return AuthenticationMethods(methods, self._attempts, config.anonymous_role)
 
     def _tokens(self) -> list[TokenVerifier]:
-        from anabranch.security.tokens import StaticTokens, TokenRules
+        from anabranch.security.methods.tokens import StaticTokens, TokenRules
 
         config = self._config
         if config.token_audience_claim and not config.token_audience:
@@ -129,7 +129,7 @@ class _Making:
         key = self._token_key()
         verifiers: list[TokenVerifier] = [StaticTokens(key, rules, self.now_s)] if key else []
         if config.token_key_set:
-            from anabranch.security.issuers import KeySetTokens
+            from anabranch.security.methods.issuers import KeySetTokens
 
             verifiers.append(KeySetTokens(self._key_set(), rules, self.now_s))
         if not verifiers:
@@ -140,8 +140,8 @@ class _Making:
         return verifiers
 
     def _token_key(self) -> Callable[[], TokenKey] | None:
+        from anabranch.security.methods.token_keys import public_key, secret_key
         from anabranch.security.secret_files import Watched
-        from anabranch.security.token_keys import public_key, secret_key
 
         config = self._config
         # As in Pulsar, a secret key comes before a public one.
@@ -153,8 +153,8 @@ class _Making:
         return None
 
     def _key_set(self) -> FindKey:
-        from anabranch.security.issuers import check_url
-        from anabranch.security.key_sets import KeySet, known_key
+        from anabranch.security.methods.issuers import check_url
+        from anabranch.security.methods.key_sets import KeySet, known_key
         from anabranch.security.secret_files import Watched
 
         source = self._config.token_key_set
@@ -169,8 +169,8 @@ class _Making:
         return find
 
     def _issued_tokens(self) -> TokenVerifier:
-        from anabranch.security.issuers import IssuedTokens, KeySetTokens, discover, rules_of
-        from anabranch.security.tokens import TokenRules
+        from anabranch.security.methods.issuers import IssuedTokens, KeySetTokens, discover, rules_of
+        from anabranch.security.methods.tokens import TokenRules
 
         config = self._config
         issuers, audiences = comma_list(config.openid_issuers), comma_list(config.openid_audiences)
@@ -190,18 +190,18 @@ class _Making:
         return IssuedTokens(verifiers)
 
     def _remote(self, fetch: Callable[[], Awaitable[bytes]], name: str) -> FindKey:
-        from anabranch.security.key_sets import RemoteKeySet
+        from anabranch.security.methods.key_sets import RemoteKeySet
 
         config = self._config
         return RemoteKeySet(fetch, name, config.openid_refresh_s, config.openid_unknown_key_refresh_s).find
 
     def _certificates(self) -> Authenticator:
-        from anabranch.security.client_certificates import CertificateAuthentication
+        from anabranch.security.methods.client_certificates import CertificateAuthentication
 
         return CertificateAuthentication(self.now_s)
 
     def _passwords(self) -> Authenticator:
-        from anabranch.security.passwords import PasswordAuthentication, Users
+        from anabranch.security.methods.passwords import PasswordAuthentication, Users
         from anabranch.security.secret_files import Watched
 
         source = self._config.basic_auth_file

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from anabranch.errors import ConflictError, InvalidConfigurationError
-from anabranch.ledger.os_files import sync_folder
+from anabranch.ledger.disks.os_files import sync_folder
 from anabranch.security.peer_secrets import NONCE_BYTES, SECRET_BYTES, PeerSecrets
 
 SECRET_FILE: Final = "brokers.secret"

@@ -12,8 +12,8 @@ from urllib.parse import unquote, urlsplit
 
 from anabranch.config.broker import BrokerConfig
 from anabranch.errors import InvalidConfigurationError
+from anabranch.security.methods.token_keys import RSA_BITS_MIN, public_key, secret_key
 from anabranch.security.peer_secret_file import SECRET_FILE, PeerSecretFile
-from anabranch.security.token_keys import RSA_BITS_MIN, public_key, secret_key
 from anabranch.security.weak_settings import Weakness
 
 SOON: Final = timedelta(days=30)

@@ -23,12 +23,11 @@ from anabranch.clock import SystemClock
 from anabranch.config.broker import BrokerConfig
 from anabranch.data.directory import METADATA_FILE, STORES, open_data
 from anabranch.failpoints import Failpoints, NoFailpoints, ProcessFailpoints
+from anabranch.ledger.disks.os_disk import LOCK_FILE, OsDisk
 from anabranch.ledger.file_storage import FileStorage
 from anabranch.ledger.limits import StorageLimits
-from anabranch.ledger.os_disk import LOCK_FILE, OsDisk
-from anabranch.metadata import sqlite_check
-from anabranch.metadata.metadata_reserve import MetadataReserve
-from anabranch.metadata.sqlite import SqliteStore
+from anabranch.metadata.sqlite.metadata_reserve import MetadataReserve
+from anabranch.metadata.sqlite.sqlite_store import SqliteStore, sqlite_check
 from anabranch.security.configured import make_audit, make_gate
 from anabranch.security.peer_secret_file import PeerSecretFile
 from anabranch.security.tls import BrokerTls, peer_context, server_context

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from anabranch.errors import AnabranchError
 from anabranch.ledger.memory import MemoryLog, MemoryStorage
 from anabranch.model.names import TopicName
-from anabranch.protocol.entries import decode_columns
+from anabranch.protocol.entry.entries import decode_columns
 from anabranch.protocol.frames import MESSAGE_BYTES_MAX, build_entry, metadata_span
 from anabranch.protocol.pb import pulsar_pb2 as pb
 

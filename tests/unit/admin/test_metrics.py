@@ -14,8 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from anabranch.admin.metrics.scrape import OPEN_MAX, LocalMetrics
 from anabranch.admin.metrics.tables import Column, Families, Table, TextPart, label
-from anabranch.model.autoscale import Decision
-from anabranch.model.scale_steps import Keep, Merge, Split
+from anabranch.model.scaling.autoscale import Decision
+from anabranch.model.scaling.scale_steps import Keep, Merge, Split
 from anabranch.timings import TimeHistogram
 from tests.harness.admin import ORDERS, Admin
 

@@ -29,8 +29,8 @@ from anabranch.errors import NotConnectedError
 from anabranch.model.layout import Segment
 from anabranch.model.ranges import FULL
 from anabranch.protocol.commands import NO_ID, SendReceipt
-from anabranch.protocol.compression import Compression
-from anabranch.protocol.entries import decode_columns
+from anabranch.protocol.entry.compression import Compression
+from anabranch.protocol.entry.entries import decode_columns
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 

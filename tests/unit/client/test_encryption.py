@@ -22,9 +22,9 @@ from anabranch import (
 from anabranch.client.bulk.bulk_client import BulkClient
 from anabranch.client.encryption import DecryptionError, EncryptionKeyError, read_key
 from anabranch.errors import InvalidConfigurationError
-from anabranch.protocol.encryption import EncryptionRequiredError
-from anabranch.protocol.entries import EncryptedEntryError, checked_metadata
-from anabranch.protocol.outer import read_outer
+from anabranch.protocol.entry.encryption import EncryptionRequiredError
+from anabranch.protocol.entry.entries import EncryptedEntryError, checked_metadata
+from anabranch.protocol.entry.outer import read_outer
 from tests.harness.admin import Admin
 from tests.harness.cluster import TOPIC, Brokers, read_all
 from tests.harness.keys import key_pair, private_keys, public_keys

@@ -26,8 +26,8 @@ from anabranch.errors import (
     StaleTermError,
 )
 from anabranch.metadata.memory import MemoryStore
+from anabranch.model.log_names.pulsar_names import pulsar_topic
 from anabranch.model.names import Place, TopicName
-from anabranch.model.pulsar_names import pulsar_topic
 from simulation.cluster.pulsar import SimPulsar, SimTopic
 from tests.harness.admin import ORDERS, Admin
 from tests.harness.control_plane import ControlProcesses

@@ -6,8 +6,8 @@ import pytest
 
 from anabranch.control.sweeping import Sweeper
 from anabranch.control.topic_marks import marks_of
+from anabranch.model.log_names.pulsar_names import pulsar_topic
 from anabranch.model.names import TopicName
-from anabranch.model.pulsar_names import pulsar_topic
 from simulation.cluster.pulsar import SimTopic
 from tests.harness.control_plane import ControlProcesses
 from tests.harness.segments import NAME

@@ -12,7 +12,7 @@ from anabranch.data.backup import back_up
 from anabranch.data.directory import METADATA_FILE, STORES
 from anabranch.data.restore import DRAFT, restore
 from anabranch.errors import ConflictError
-from anabranch.metadata.sqlite import SqliteStore
+from anabranch.metadata.sqlite.sqlite_store import SqliteStore
 
 CATALOG = f"{STORES}/0/catalog"
 

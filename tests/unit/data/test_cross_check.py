@@ -10,7 +10,6 @@ from anabranch.data.lost_stores import find_lost
 from anabranch.ledger.findings import Finding, StoreReport
 from anabranch.metadata import records
 from anabranch.metadata.layouts import with_layout
-from anabranch.metadata.record_log_format import LoggedChange, RecordState
 from anabranch.metadata.records import (
     ClassicTopicRecord,
     GarbageRecord,
@@ -21,6 +20,7 @@ from anabranch.metadata.records import (
     TopicRecord,
     UnfinishedRecord,
 )
+from anabranch.metadata.sqlite.record_log_format import LoggedChange, RecordState
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 

@@ -8,8 +8,8 @@ import random
 import pytest
 
 from anabranch.errors import StorageFullError
+from anabranch.ledger.disks.space import Levels, is_full
 from anabranch.ledger.file_storage import FileStorage
-from anabranch.ledger.space import Levels, is_full
 from anabranch.ledger.storage import SegmentLog
 from simulation.world.disk import SimDisk
 from simulation.world.faults import SimClock

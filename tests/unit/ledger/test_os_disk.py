@@ -12,9 +12,9 @@ import pytest
 
 from anabranch import descriptors
 from anabranch.errors import AlreadyClosedError, ConflictError
-from anabranch.ledger import os_disk
-from anabranch.ledger.disk import DiskFullError
-from anabranch.ledger.os_disk import OsDisk
+from anabranch.ledger.disks import os_disk
+from anabranch.ledger.disks.disk import DiskFullError
+from anabranch.ledger.disks.os_disk import OsDisk
 
 pytestmark = pytest.mark.real_time
 

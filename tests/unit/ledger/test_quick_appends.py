@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.ledger.disk import DiskFullError
-from anabranch.ledger.quick_appends import QUICK_BYTES_MAX, QuickAppends
+from anabranch.ledger.disks.disk import DiskFullError
+from anabranch.ledger.disks.quick_appends import QUICK_BYTES_MAX, QuickAppends
 from anabranch.speedups import SyncThread, SyncThreadType
 
 pytestmark = [

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.ledger.os_disk import OsDisk
+from anabranch.ledger.disks.os_disk import OsDisk
 from tests.fakes.disk import DictDisk
 from tests.harness.damaged_store import DamageJudge, StoreHistory, make_history
 from tests.harness.storage import flip

@@ -6,7 +6,7 @@ from typing import Any
 
 from anabranch.ledger.format.records import HEAD_BYTES, RowStart, rebuild_rows, record_head, seed
 from anabranch.ledger.format.salvage import DamagedEntry
-from anabranch.ledger.ledger_recovery import LedgerRecovery
+from anabranch.ledger.recovery.ledger_recovery import LedgerRecovery
 from tests.fakes.disk import DictDisk
 
 LOG, LEDGER = 3, 9

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from anabranch.errors import ConflictError
-from anabranch.ledger.overlay_disk import OverlayDisk
-from anabranch.ledger.store_check import check_store, repair_store
+from anabranch.ledger.disks.overlay_disk import OverlayDisk
+from anabranch.ledger.recovery.store_check import check_store, repair_store
 from tests.fakes.disk import DictDisk
 from tests.harness.damaged_store import DamageJudge, make_history
 from tests.harness.storage import NAME, OTHER, FixedClock, contents, crashed, flip, make, opened, put

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from anabranch.errors import AlreadyClosedError
-from anabranch.ledger.work_thread import WorkThread
+from anabranch.ledger.disks.work_thread import WorkThread
 
 pytestmark = pytest.mark.real_time
 

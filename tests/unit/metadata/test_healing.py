@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from anabranch.errors import DamagedRecordError
-from anabranch.metadata.record_log import LOG_FOLDER
-from anabranch.metadata.record_log_format import HEAD_BYTES
-from anabranch.metadata.sqlite import SqliteStore
-from anabranch.metadata.sqlite_check import check_metadata
+from anabranch.metadata.sqlite.record_log import LOG_FOLDER
+from anabranch.metadata.sqlite.record_log_format import HEAD_BYTES
+from anabranch.metadata.sqlite.sqlite_check import check_metadata
+from anabranch.metadata.sqlite.sqlite_store import SqliteStore
 
 pytestmark = pytest.mark.real_time
 

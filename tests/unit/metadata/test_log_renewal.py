@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 
 from anabranch.errors import DamagedRecordError
-from anabranch.metadata import log_renewal, sqlite_thread
-from anabranch.metadata.log_renewal import LogRenewer
-from anabranch.metadata.record_log import LOG_FOLDER, LogDraft, RecordLog
-from anabranch.metadata.record_log_format import LoggedChange
-from anabranch.metadata.sqlite import SqliteStore
-from anabranch.metadata.sqlite_check import check_metadata, prepare
-from anabranch.metadata.sqlite_work import Work
+from anabranch.metadata.sqlite.log_renewal import LogRenewer
+from anabranch.metadata.sqlite.record_log import LOG_FOLDER, LogDraft, RecordLog
+from anabranch.metadata.sqlite.record_log_format import LoggedChange
+from anabranch.metadata.sqlite.sqlite_check import check_metadata, prepare
+from anabranch.metadata.sqlite.sqlite_store import SqliteStore, log_renewal, sqlite_thread
+from anabranch.metadata.sqlite.sqlite_work import Work
 
 pytestmark = pytest.mark.real_time
 

@@ -18,10 +18,9 @@ from typing import NamedTuple
 import pytest
 
 from anabranch.errors import MetadataError, MissingDataError
-from anabranch.metadata.record_log import LOG_FOLDER, RecordLog
-from anabranch.metadata.record_log_format import LoggedChange, LogScan, RecordState
-from anabranch.metadata.sqlite import SqliteStore
-from anabranch.metadata.sqlite_check import (
+from anabranch.metadata.sqlite.record_log import LOG_FOLDER, RecordLog
+from anabranch.metadata.sqlite.record_log_format import LoggedChange, LogScan, RecordState
+from anabranch.metadata.sqlite.sqlite_check import (
     DatabaseView,
     WholeCopy,
     check_metadata,
@@ -29,7 +28,8 @@ from anabranch.metadata.sqlite_check import (
     prepare,
     repair_metadata,
 )
-from anabranch.metadata.sqlite_rows import Mark, read_mark
+from anabranch.metadata.sqlite.sqlite_rows import Mark, read_mark
+from anabranch.metadata.sqlite.sqlite_store import SqliteStore
 from anabranch.metadata.store import Stored
 
 pytestmark = pytest.mark.real_time

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from anabranch.errors import MetadataError
-from anabranch.metadata import metadata_reserve
-from anabranch.metadata.metadata_reserve import MetadataReserve, lacks_room
-from anabranch.metadata.record_log import RecordLog
-from anabranch.metadata.sqlite import SqliteStore
+from anabranch.metadata.sqlite.metadata_reserve import MetadataReserve, lacks_room
+from anabranch.metadata.sqlite.record_log import RecordLog
+from anabranch.metadata.sqlite.sqlite_store import SqliteStore, metadata_reserve
 
 pytestmark = pytest.mark.real_time
 

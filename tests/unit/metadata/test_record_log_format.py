@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from anabranch.metadata.record_log_format import (
+from anabranch.metadata.sqlite.record_log_format import (
     COMMIT,
     FRAME_BYTES,
     HEAD_BYTES,

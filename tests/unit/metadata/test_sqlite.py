@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from anabranch.errors import MetadataError
-from anabranch.metadata import sqlite, sqlite_file, sqlite_rows, sqlite_thread
-from anabranch.metadata.sqlite import SqliteStore
-from anabranch.metadata.sqlite_check import prepare
+from anabranch.metadata.sqlite.sqlite_check import prepare
+from anabranch.metadata.sqlite.sqlite_store import SqliteStore, sqlite_file, sqlite_rows, sqlite_thread
+from anabranch.metadata.sqlite.sqlite_store import sqlite_store as sqlite
 from anabranch.server.node import POLL_S
 
 pytestmark = pytest.mark.real_time
@@ -320,7 +320,7 @@ async def test_a_process_that_is_alone_ends_the_sessions_it_finds(tmp_path: Path
 WRITE = """
 import asyncio, sys, time
 from pathlib import Path
-from anabranch.metadata.sqlite import SqliteStore
+from anabranch.metadata.sqlite.sqlite_store import SqliteStore
 
 async def write():
     store = SqliteStore(Path(sys.argv[1]))

@@ -15,8 +15,7 @@ import pytest
 
 from anabranch import locks
 from anabranch.errors import MetadataError
-from anabranch.metadata import sqlite_file
-from anabranch.metadata.sqlite import SqliteStore
+from anabranch.metadata.sqlite.sqlite_store import SqliteStore, sqlite_file
 
 pytestmark = pytest.mark.real_time
 

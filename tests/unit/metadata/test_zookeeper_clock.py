@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.metadata.zookeeper_clock import ContactClock
+from anabranch.metadata.zookeeper.zookeeper_clock import ContactClock
 
 
 class Hand:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from anabranch.errors import InvalidConfigurationError
-from anabranch.metadata.zookeeper_paths import Entries, Tree, ZookeeperAddress, is_behind
+from anabranch.metadata.zookeeper.zookeeper_paths import Entries, Tree, ZookeeperAddress, is_behind
 
 TREE = Tree("/pulsar/values")
 

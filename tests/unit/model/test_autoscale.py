@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from anabranch.model.autoscale import Decision, decide, record_action
 from anabranch.model.hashing import equal_bucket_splits
 from anabranch.model.layout import Layout
-from anabranch.model.observed import LoadHistory, Observed, SegmentRates
-from anabranch.model.policy import AutoScalePolicy
 from anabranch.model.ranges import HashRange
-from anabranch.model.scale_steps import Keep, Merge, Rebucket, Split
-from anabranch.model.traffic_sketch import HotHash
+from anabranch.model.scaling.autoscale import Decision, decide, record_action
+from anabranch.model.scaling.observed import LoadHistory, Observed, SegmentRates
+from anabranch.model.scaling.policy import AutoScalePolicy
+from anabranch.model.scaling.scale_steps import Keep, Merge, Rebucket, Split
+from anabranch.model.scaling.traffic_sketch import HotHash
 
 POLICY = AutoScalePolicy()
 NOW = 100_000.0

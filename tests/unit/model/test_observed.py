@@ -6,7 +6,8 @@ import pytest
 
 from anabranch.errors import CorruptDataError
 from anabranch.model.layout import Layout
-from anabranch.model.observed import (
+from anabranch.model.ranges import HashRange
+from anabranch.model.scaling.observed import (
     LoadHistory,
     Observed,
     SegmentRates,
@@ -15,8 +16,7 @@ from anabranch.model.observed import (
     spare_buckets,
     wanted_buckets,
 )
-from anabranch.model.policy import AutoScalePolicy
-from anabranch.model.ranges import HashRange
+from anabranch.model.scaling.policy import AutoScalePolicy
 
 POLICY = AutoScalePolicy()
 PAIR = Layout.initial(2, now_ms=0)

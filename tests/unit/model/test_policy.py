@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from anabranch.errors import InvalidConfigurationError
-from anabranch.model.policy import (
+from anabranch.model.scaling.policy import (
     BROKER_KEYS,
     FIELDS,
     AutoScalePolicy,

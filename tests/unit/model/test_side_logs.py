@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from anabranch.errors import InvalidNameError
+from anabranch.model.log_names.side_logs import folder_of_log, is_side_log, namespace_of_log, side_log_name
 from anabranch.model.names import TopicName
-from anabranch.model.side_logs import folder_of_log, is_side_log, namespace_of_log, side_log_name
 
 LOG = TopicName.parse("segment://acme/shop/orders/0000-ffff-0")
 

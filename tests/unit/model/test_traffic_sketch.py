@@ -4,8 +4,8 @@ import pytest
 
 from anabranch.model.hashing import key_hash
 from anabranch.model.ranges import FULL, HashRange
-from anabranch.model.traffic_sketch import KEY_BYTES_MAX, NO_TRAFFIC, TrafficSketch
-from anabranch.model.weights import balanced_points, largest_share
+from anabranch.model.scaling.traffic_sketch import KEY_BYTES_MAX, NO_TRAFFIC, TrafficSketch
+from anabranch.model.scaling.weights import balanced_points, largest_share
 
 
 def filled(keys: dict[str, int], whole: HashRange = FULL) -> TrafficSketch:

@@ -5,7 +5,7 @@ import pytest
 from anabranch.errors import LayoutError
 from anabranch.model.hashing import check_bucket_splits, equal_bucket_splits
 from anabranch.model.ranges import FULL, HashRange
-from anabranch.model.weights import balanced_bucket_splits, balanced_points, largest_share
+from anabranch.model.scaling.weights import balanced_bucket_splits, balanced_points, largest_share
 
 PART = HashRange(100, 199)
 

@@ -8,14 +8,14 @@ from anabranch.errors import (
     CorruptDataError,
     UnsupportedFeatureError,
 )
-from anabranch.protocol import batches
-from anabranch.protocol.batches import MessageBatch
-from anabranch.protocol.columns import last_varint
-from anabranch.protocol.compression import Compression
-from anabranch.protocol.entries import decode_columns
+from anabranch.protocol.entry import batches
+from anabranch.protocol.entry.batches import MessageBatch
+from anabranch.protocol.entry.columns import last_varint
+from anabranch.protocol.entry.compression import Compression
+from anabranch.protocol.entry.entries import decode_columns
+from anabranch.protocol.entry.singles import build_single
 from anabranch.protocol.frames import build_entry
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.protocol.singles import build_single
 from tests.fakes.entries import split_entry
 
 LIMIT = 5 * 2**20

@@ -6,10 +6,10 @@ import pytest
 
 from anabranch.client.decide.consuming.chunks import EXPIRY_S, ChunkAssembly
 from anabranch.errors import CorruptDataError, MessageTooBigError
-from anabranch.protocol.chunks import chunk_in, join_chunks, split_entry
-from anabranch.protocol.compression import Compression
-from anabranch.protocol.entries import decode_columns
-from anabranch.protocol.singles import build_single
+from anabranch.protocol.entry.chunks import chunk_in, join_chunks, split_entry
+from anabranch.protocol.entry.compression import Compression
+from anabranch.protocol.entry.entries import decode_columns
+from anabranch.protocol.entry.singles import build_single
 
 
 @pytest.mark.parametrize("compression", [Compression.NONE, Compression.ZSTD])

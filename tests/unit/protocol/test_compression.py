@@ -8,7 +8,13 @@ import cramjam
 import pytest
 
 from anabranch.errors import CompressionError
-from anabranch.protocol.compression import UNCOMPRESSED_BYTES_MAX, Compression, compress, decompress, packed
+from anabranch.protocol.entry.compression import (
+    UNCOMPRESSED_BYTES_MAX,
+    Compression,
+    compress,
+    decompress,
+    packed,
+)
 
 LIMIT = 5 * 2**20
 CODECS = [Compression.LZ4, Compression.ZLIB, Compression.ZSTD, Compression.SNAPPY]

@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.protocol.batches import MessageBatch
-from anabranch.protocol.compression import Compression
-from anabranch.protocol.encryption import encrypted_entry
-from anabranch.protocol.entries import decode_columns
+from anabranch.protocol.entry.batches import MessageBatch
+from anabranch.protocol.entry.compression import Compression
+from anabranch.protocol.entry.encryption import encrypted_entry
+from anabranch.protocol.entry.entries import decode_columns
+from anabranch.protocol.entry.message_sizes import BYTES_MAX, encode_sizes, find_messages
+from anabranch.protocol.entry.restamping import entry_metadata, restamped
 from anabranch.protocol.frames import metadata_span
-from anabranch.protocol.message_sizes import BYTES_MAX, encode_sizes, find_messages
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.protocol.restamping import entry_metadata, restamped
 
 LIMIT = 5 * 2**20
 Messages = list[tuple[bytes, str | bytes | None]]

@@ -5,8 +5,8 @@ from base64 import b64encode
 import pytest
 
 from anabranch.errors import RemoteProtocolError
+from anabranch.protocol.entry.outer import Outer, read_outer
 from anabranch.protocol.frames import build_entry
-from anabranch.protocol.outer import Outer, read_outer
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 

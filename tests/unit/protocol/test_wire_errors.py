@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from anabranch import errors
-from anabranch.protocol.encryption import EncryptionRequiredError
+from anabranch.protocol.entry.encryption import EncryptionRequiredError
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.wire_errors import code_for, exception_for, send_error_code
 

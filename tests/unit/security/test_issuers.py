@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import RSAAlgorithm
 
 from anabranch.errors import InvalidConfigurationError
+from anabranch.security.methods.tokens import TokenRules, judge
 from anabranch.security.refusals import RefusedCredentialsError
-from anabranch.security.tokens import TokenRules, judge
 from tests.harness.gates import TestedGate, data_url
 from tests.harness.security import SECRET_KEY, token_for
 

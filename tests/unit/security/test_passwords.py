@@ -9,7 +9,7 @@ import bcrypt
 import pytest
 
 from anabranch.errors import InvalidConfigurationError
-from anabranch.security import htpasswd
+from anabranch.security.methods import htpasswd
 from tests.harness.gates import TestedGate, data_url
 
 APR1 = "$apr1$8sFt66rZ$"

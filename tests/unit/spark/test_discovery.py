@@ -76,7 +76,7 @@ def test_a_task_that_reads_does_not_load_pandas() -> None:
     code = (
         "import sys\n"
         "from anabranch.model.ranges import FULL\n"
-        "from anabranch.protocol.batches import MessageBatch\n"
+        "from anabranch.protocol.entry.batches import MessageBatch\n"
         "from anabranch.spark.decide.source.topology import Slice\n"
         "from anabranch.spark.decode.entries import open_entry\n"
         "from anabranch.spark.decode.rows import RowBuilder\n"

@@ -23,7 +23,7 @@ from anabranch.metadata.topic_room import TopicLimit, TopicRoom
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import TopicName, decode_part
 from anabranch.model.policies.of_topics import topic_key, topic_policies
-from anabranch.model.quotas import (
+from anabranch.model.policies.quotas import (
     NO_TENANT_QUOTAS,
     NamespaceQuotas,
     TenantQuotas,

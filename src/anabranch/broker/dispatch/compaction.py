@@ -21,8 +21,8 @@ from google.protobuf.message import DecodeError
 from anabranch.broker.dispatch.spilled import SideRecord, SpillNote, decode_note, encode_note
 from anabranch.errors import AnabranchError, CorruptDataError
 from anabranch.ledger.storage import Entry
-from anabranch.protocol.compression import Compression, compress, decompress
-from anabranch.protocol.entries import checked_metadata
+from anabranch.protocol.entry.compression import Compression, compress, decompress
+from anabranch.protocol.entry.entries import checked_metadata
 from anabranch.protocol.frames import build_entry
 from anabranch.protocol.pb import pulsar_pb2 as pb
 

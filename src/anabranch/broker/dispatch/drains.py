@@ -23,8 +23,8 @@ from anabranch.model.acks import AckSet
 from anabranch.model.drains import Ranges, union
 from anabranch.model.hashing import bucket_index, bucket_ranges
 from anabranch.model.ranges import LAST_SLOT
+from anabranch.protocol.entry.outer import read_outer
 from anabranch.protocol.frames import metadata_span
-from anabranch.protocol.outer import read_outer
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 _EVERYWHERE: Final = -1

@@ -16,7 +16,7 @@ from anabranch.client.produce.parts import ProducerParts
 from anabranch.client.produce.routes import SegmentRoutes
 from anabranch.client.produce.sending import SegmentSender
 from anabranch.model.layout import Layout
-from anabranch.protocol.batches import MessageBatch
+from anabranch.protocol.entry.batches import MessageBatch
 
 
 class EncodedPart(NamedTuple):

@@ -16,9 +16,9 @@ from anabranch.client.net.connection import BrokerConnection
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.place_search import LastMessage, end_of_empty, last_message, place_at_time, place_of
 from anabranch.errors import AlreadyClosedError, AnabranchError, RemoteProtocolError, UnknownServerError
-from anabranch.protocol.claims import permits_for
 from anabranch.protocol.commands import NO_ID, Delivery
-from anabranch.protocol.outer import read_outer
+from anabranch.protocol.entry.claims import permits_for
+from anabranch.protocol.entry.outer import read_outer
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 PERMITS = 5_000

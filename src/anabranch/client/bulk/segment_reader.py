@@ -18,10 +18,10 @@ from anabranch.errors import (
     TopicNotFoundError,
     UnsupportedFeatureError,
 )
-from anabranch.protocol.claims import ENTRY_MESSAGES_MAX, permits_for
 from anabranch.protocol.commands import Delivery
+from anabranch.protocol.entry.claims import ENTRY_MESSAGES_MAX, permits_for
+from anabranch.protocol.entry.outer import read_outer
 from anabranch.protocol.frames import metadata_span
-from anabranch.protocol.outer import read_outer
 
 UNNUMBERED = "the broker does not number messages; bulk reading needs an Anabranch broker"
 

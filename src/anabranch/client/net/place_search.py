@@ -16,7 +16,7 @@ from anabranch.client.net.subscribing import end_consumer
 from anabranch.errors import NotConnectedError, OperationTimeoutError, RemoteProtocolError, UnknownServerError
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import NO_ID, Delivery
-from anabranch.protocol.outer import read_outer
+from anabranch.protocol.entry.outer import read_outer
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 Place = tuple[int, int]

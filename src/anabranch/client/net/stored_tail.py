@@ -16,10 +16,10 @@ from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.place_search import Place, end_of_empty, last_place, place_of
 from anabranch.client.net.subscribing import end_consumer
 from anabranch.errors import AnabranchError, NotConnectedError, OperationTimeoutError, UnknownServerError
-from anabranch.protocol.chunks import chunk_in
-from anabranch.protocol.claims import permits_for
 from anabranch.protocol.commands import NO_ID, Delivery
-from anabranch.protocol.outer import read_outer
+from anabranch.protocol.entry.chunks import chunk_in
+from anabranch.protocol.entry.claims import permits_for
+from anabranch.protocol.entry.outer import read_outer
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 PERMITS: Final = 10_000

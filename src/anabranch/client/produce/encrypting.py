@@ -13,7 +13,7 @@ from anabranch.client.ciphers import encrypting, new_data_key, wrap
 from anabranch.client.encryption import Encrypt, EncryptionKeyError, read_key
 from anabranch.client.entropy import random_bytes
 from anabranch.client.options import PublishOptions, log
-from anabranch.protocol.encryption import (
+from anabranch.protocol.entry.encryption import (
     NONCE_BYTES,
     Cipher,
     WrappedKey,

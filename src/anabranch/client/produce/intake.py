@@ -19,7 +19,7 @@ from anabranch.client.produce.parts import ProducerParts
 from anabranch.client.produce.routes import SegmentRoutes
 from anabranch.errors import AlreadyClosedError, MemoryBufferFullError, MessageTooBigError
 from anabranch.model.hashing import stand_in_hash
-from anabranch.protocol.compression import UNCOMPRESSED_BYTES_MAX
+from anabranch.protocol.entry.compression import UNCOMPRESSED_BYTES_MAX
 from anabranch.speedups import Counter, Enqueuer, add_items, add_rows
 
 T = TypeVar("T")

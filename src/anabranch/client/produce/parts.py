@@ -17,7 +17,7 @@ from anabranch.client.produce.memory import Memory
 from anabranch.client.produce.producer_schema import ProducerSchema
 from anabranch.clock import Clock
 from anabranch.errors import InvalidConfigurationError
-from anabranch.protocol.compression import Compression
+from anabranch.protocol.entry.compression import Compression
 from anabranch.protocol.frames import MESSAGE_BYTES_MAX
 
 KEPT_MAX = 1000

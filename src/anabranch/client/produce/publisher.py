@@ -34,7 +34,7 @@ from anabranch.client.schema import Codec
 from anabranch.errors import AlreadyClosedError, AnabranchError, TopicNotFoundError
 from anabranch.model.layout import Segment
 from anabranch.model.names import TopicName
-from anabranch.protocol.compression import Compression
+from anabranch.protocol.entry.compression import Compression
 from anabranch.speedups import Counter
 
 T = TypeVar("T")

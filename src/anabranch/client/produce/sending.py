@@ -24,7 +24,7 @@ from anabranch.client.produce.parts import ProducerParts
 from anabranch.client.produce.registering import ProducerRegistration
 from anabranch.errors import MessageTooBigError, SendTimeoutError
 from anabranch.model.layout import Segment
-from anabranch.protocol.chunks import split_entry
+from anabranch.protocol.entry.chunks import split_entry
 from anabranch.protocol.hot_frames import encode_chunk, encode_send
 
 CLOCK_MARGIN_S = 1e-6

@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 
 from anabranch.errors import ConflictError, LayoutError
 from anabranch.metadata.records import IntentRecord, OperationKind, StepRecord
-from anabranch.model.autoscale import record_action
 from anabranch.model.inheritance import Piece, Pieces, inherit
 from anabranch.model.layout import Layout, Segment, SegmentState
 from anabranch.model.names import Place, TopicName
-from anabranch.model.observed import LoadHistory
 from anabranch.model.ranges import HashRange
-from anabranch.model.scale_steps import Action, Merge, Rebucket, Split
+from anabranch.model.scaling.autoscale import record_action
+from anabranch.model.scaling.observed import LoadHistory
+from anabranch.model.scaling.scale_steps import Action, Merge, Rebucket, Split
 
 
 @dataclass(frozen=True, slots=True)

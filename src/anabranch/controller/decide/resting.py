@@ -7,9 +7,9 @@ and writes of the metadata store.
 from __future__ import annotations
 
 from anabranch.metadata.records import TopicRecord
-from anabranch.model.observed import BUCKETS_MIN, SURPLUS_FACTOR
 from anabranch.model.policies.retention import Retention
-from anabranch.model.policy import AutoScalePolicy
+from anabranch.model.scaling.observed import BUCKETS_MIN, SURPLUS_FACTOR
+from anabranch.model.scaling.policy import AutoScalePolicy
 
 
 def may_rest(record: TopicRecord, policy: AutoScalePolicy, limits: Retention) -> bool:

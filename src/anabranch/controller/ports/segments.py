@@ -16,7 +16,7 @@ from anabranch.metadata.records import InitialPosition
 from anabranch.model.drains import ALL, Ranges
 from anabranch.model.inheritance import Pieces
 from anabranch.model.names import Place, TopicName
-from anabranch.model.traffic_sketch import NO_TRAFFIC, TrafficSummary
+from anabranch.model.scaling.traffic_sketch import NO_TRAFFIC, TrafficSummary
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from anabranch.metadata.records import TopicRecord
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.layout import Layout, Segment
 from anabranch.model.names import Place, TopicName
-from anabranch.model.policy import AutoScalePolicy
+from anabranch.model.scaling.policy import AutoScalePolicy
 
 log = logging.getLogger(__name__)
 

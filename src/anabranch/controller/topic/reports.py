@@ -19,7 +19,7 @@ from anabranch.model.drains import Ranges, covers, intersection, union
 from anabranch.model.hashing import bucket_ranges
 from anabranch.model.layout import Layout, Segment
 from anabranch.model.names import TopicName
-from anabranch.model.traffic_sketch import HotHash
+from anabranch.model.scaling.traffic_sketch import HotHash
 
 SUMMED = {
     "msgRateIn": "msg_rate_in",

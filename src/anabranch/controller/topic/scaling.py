@@ -13,11 +13,11 @@ from anabranch.controller.ports.segments import SegmentLoad
 from anabranch.controller.topic.leadership import Leadership
 from anabranch.errors import CorruptDataError, InvalidConfigurationError, NotFoundError
 from anabranch.metadata.records import PolicyFields
-from anabranch.model.autoscale import Decision, decide
 from anabranch.model.layout import Segment
-from anabranch.model.observed import LoadHistory, Observed, SegmentRates, advance_history
-from anabranch.model.policy import AutoScalePolicy, Override, resolve, to_json
-from anabranch.model.scale_steps import Keep, Merge, Rebucket, Split
+from anabranch.model.scaling.autoscale import Decision, decide
+from anabranch.model.scaling.observed import LoadHistory, Observed, SegmentRates, advance_history
+from anabranch.model.scaling.policy import AutoScalePolicy, Override, resolve, to_json
+from anabranch.model.scaling.scale_steps import Keep, Merge, Rebucket, Split
 
 DECISIONS_KEPT = 50
 

@@ -14,9 +14,9 @@ from anabranch.controller.topic.leadership import Leadership
 from anabranch.controller.topic.scaling import Scaling
 from anabranch.controller.topic.subscriptions import Subscriptions
 from anabranch.errors import InvalidConfigurationError, in_words
-from anabranch.model.autoscale import Decision
 from anabranch.model.policies.retention import Retention
-from anabranch.model.scale_steps import Keep
+from anabranch.model.scaling.autoscale import Decision
+from anabranch.model.scaling.scale_steps import Keep
 
 
 class Upkeep:

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from anabranch.errors import InvalidConfigurationError
 from anabranch.model.policies.of_topics import TOPIC_POLICIES
+from anabranch.model.policies.quotas import NAMESPACE_RATES
 from anabranch.model.policies.table import POLICIES
-from anabranch.model.quotas import NAMESPACE_RATES
 
 BUNDLES_MAX: Final = 2**31 - 1
 FIRST_BOUNDARY: Final = "0x00000000"

@@ -8,8 +8,7 @@ from typing import Final, NamedTuple
 from anabranch.errors import InvalidConfigurationError, NotAllowedError
 from anabranch.model.limits import PARTITIONS_MAX
 from anabranch.model.policies.backlog import check_quotas
-from anabranch.model.policies.retention import check_retention
-from anabranch.model.quotas import (
+from anabranch.model.policies.quotas import (
     COUNT_MAX,
     NAMESPACE_COUNTS,
     NAMESPACE_RATES,
@@ -17,6 +16,7 @@ from anabranch.model.quotas import (
     check_count,
     check_rate,
 )
+from anabranch.model.policies.retention import check_retention
 
 SUBSCRIPTION_TYPES: Final = ("Exclusive", "Failover", "Shared", "Key_Shared")
 

@@ -11,7 +11,7 @@ from anabranch.client.bulk.segment_tails import SegmentTail
 from anabranch.client.net.topics.layout_watch import TopicLayout
 from anabranch.errors import TopicNotFoundError
 from anabranch.model.ranges import HashRange
-from anabranch.protocol.outer import head_without
+from anabranch.protocol.entry.outer import head_without
 from anabranch.spark.brokers.segment_questions import KeptTails, cursor_positions, positions_at
 from anabranch.spark.brokers.slices_ahead import SlicesAhead
 from anabranch.spark.brokers.thread_client import ThreadClient

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from anabranch.errors import CorruptDataError, UnsupportedFeatureError
 from anabranch.model.ranges import HashRange
-from anabranch.protocol.claims import TIME_MS_MAX, fault_in_count
-from anabranch.protocol.compression import decompress
-from anabranch.protocol.entries import checked_metadata
-from anabranch.protocol.outer import stamped_hashes
+from anabranch.protocol.entry.claims import TIME_MS_MAX, fault_in_count
+from anabranch.protocol.entry.compression import decompress
+from anabranch.protocol.entry.entries import checked_metadata
+from anabranch.protocol.entry.outer import stamped_hashes
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.varints import encode_varint
 from anabranch.spark.decode.message_headers import KEY

@@ -20,7 +20,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from anabranch.errors import CorruptDataError
-from anabranch.protocol.claims import MESSAGE_BYTES_MIN
+from anabranch.protocol.entry.claims import MESSAGE_BYTES_MIN
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.spark.columns import Bytes, Flags, Numbers
 from anabranch.spark.decode.entries import Payload

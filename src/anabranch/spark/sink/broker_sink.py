@@ -15,9 +15,9 @@ from anabranch.client.bulk.segment_reader import RawEntry
 from anabranch.client.net.connection_pool import RECONNECT
 from anabranch.errors import AnabranchError, DataLossError, TopicNotFoundError
 from anabranch.failpoints import ProcessFailpoints
-from anabranch.model.sink_names import SINK_SUBSCRIPTION
-from anabranch.protocol.compression import UNCOMPRESSED_BYTES_MAX
-from anabranch.protocol.entries import decode_columns
+from anabranch.model.log_names.sink_names import SINK_SUBSCRIPTION
+from anabranch.protocol.entry.compression import UNCOMPRESSED_BYTES_MAX
+from anabranch.protocol.entry.entries import decode_columns
 from anabranch.spark.brokers.thread_client import ThreadClient
 from anabranch.spark.decide.sink.records import (
     Pending,

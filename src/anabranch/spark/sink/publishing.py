@@ -21,11 +21,11 @@ from anabranch.clock import SystemClock
 from anabranch.errors import AnabranchError, ProducerBusyError, TopicNotFoundError, TopicTerminatedError
 from anabranch.failpoints import Failpoints
 from anabranch.model.hashing import key_hash, segment_hash
-from anabranch.protocol.batches import MessageBatch
-from anabranch.protocol.compression import UNCOMPRESSED_BYTES_MAX, Compression
-from anabranch.protocol.entries import decode_columns
+from anabranch.protocol.entry.batches import MessageBatch
+from anabranch.protocol.entry.compression import UNCOMPRESSED_BYTES_MAX, Compression
+from anabranch.protocol.entry.entries import decode_columns
+from anabranch.protocol.entry.restamping import entry_metadata, restamped
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.protocol.restamping import entry_metadata, restamped
 from anabranch.protocol.varints import encode_varint
 from anabranch.spark.decide.sink.records import Pending, check_complete
 from anabranch.spark.decide.sink.republishing import (

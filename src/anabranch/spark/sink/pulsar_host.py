@@ -32,7 +32,7 @@ from anabranch.errors import (
     TopicNotFoundError,
     UnsupportedFeatureError,
 )
-from anabranch.protocol.outer import read_outer
+from anabranch.protocol.entry.outer import read_outer
 from anabranch.spark.brokers.segment_questions import ASKED_AT_ONCE
 from anabranch.spark.brokers.thread_client import ThreadClient
 from anabranch.spark.decide.sink.records import Pending, Pin, SinkState

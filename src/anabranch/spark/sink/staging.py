@@ -22,12 +22,12 @@ from anabranch.client.produce.futures import BulkFuture
 from anabranch.clock import SystemClock
 from anabranch.errors import CorruptDataError, NotAllowedError, TopicNotFoundError
 from anabranch.model.layout import Layout
+from anabranch.model.log_names.sink_names import SINK_SUBSCRIPTION, sink_log
 from anabranch.model.ranges import HashRange
-from anabranch.model.sink_names import SINK_SUBSCRIPTION, sink_log
-from anabranch.protocol.batches import MessageBatch
-from anabranch.protocol.compression import Compression
+from anabranch.protocol.entry.batches import MessageBatch
+from anabranch.protocol.entry.compression import Compression
+from anabranch.protocol.entry.restamping import entry_metadata, restamped
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.protocol.restamping import entry_metadata, restamped
 from anabranch.spark.brokers.thread_client import ThreadClient
 from anabranch.spark.decide.sink.records import Pin
 from anabranch.spark.decide.sink.republishing import Stamp, partitions_of

@@ -10,7 +10,7 @@ import pytest
 from anabranch import AsyncCheckpointConsumer, Checkpoint
 from anabranch.broker.dispatch.compaction import COMPACTION
 from anabranch.protocol.commands import Delivery
-from anabranch.protocol.entries import decode_columns
+from anabranch.protocol.entry.entries import decode_columns
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.harness.admin import Admin
 from tests.harness.cluster import Brokers

@@ -12,8 +12,8 @@ from anabranch.broker.serving.subscription.acknowledging import SLICE_IDS
 from anabranch.broker.serving.subscription.subscription import Subscription
 from anabranch.model.ranges import HASH_SLOTS
 from anabranch.protocol import commands
-from anabranch.protocol.claims import ENTRY_MESSAGES_MAX
 from anabranch.protocol.commands import Delivery
+from anabranch.protocol.entry.claims import ENTRY_MESSAGES_MAX
 from anabranch.protocol.frames import build_entry
 from anabranch.protocol.limits import ACK_WORDS_MAX, COMMAND_BYTES_MAX, HASH_RANGES_MAX, IDS_MAX, LIMITS
 from anabranch.protocol.pb import pulsar_pb2 as pb

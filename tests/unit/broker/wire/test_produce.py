@@ -8,8 +8,8 @@ import pytest
 
 from anabranch.model.names import TopicName
 from anabranch.protocol import commands
-from anabranch.protocol.claims import ENTRY_MESSAGES_MAX
 from anabranch.protocol.commands import NO_ID, SendReceipt
+from anabranch.protocol.entry.claims import ENTRY_MESSAGES_MAX
 from anabranch.protocol.frames import build_entry
 from anabranch.protocol.hot_frames import encode_send
 from anabranch.protocol.pb import pulsar_pb2 as pb

@@ -12,8 +12,8 @@ from anabranch.errors import AlreadyClosedError
 from anabranch.model.hashing import bucket_hash, bucket_index, key_hash
 from anabranch.model.layout import Layout
 from anabranch.model.routing import Router
-from anabranch.protocol.batches import MessageBatch
-from anabranch.protocol.entries import checked_metadata, decode_columns
+from anabranch.protocol.entry.batches import MessageBatch
+from anabranch.protocol.entry.entries import checked_metadata, decode_columns
 from tests.harness.cluster import TOPIC, Brokers, Orders, read_all, stored_messages
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from anabranch import AsyncClient, Batching, Checkpoint
 from anabranch.errors import DataLossError
-from anabranch.protocol.entries import decode_columns
+from anabranch.protocol.entry.entries import decode_columns
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.spark.decide.source.offsets import Cut, TopicCut
 from anabranch.spark.decide.source.slices import slices_between

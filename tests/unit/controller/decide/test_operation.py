@@ -13,8 +13,8 @@ from anabranch.errors import ConflictError, LayoutError, SegmentNotFoundError
 from anabranch.metadata.records import IntentRecord
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
-from anabranch.model.observed import LoadHistory
-from anabranch.model.scale_steps import Action, Merge, Rebucket, Split
+from anabranch.model.scaling.observed import LoadHistory
+from anabranch.model.scaling.scale_steps import Action, Merge, Rebucket, Split
 from simulation.judges.layout_checks import check
 
 TOPIC = TopicName.parse("topic://public/default/orders")

@@ -29,7 +29,7 @@ from anabranch.errors import (
 )
 from anabranch.metadata.memory import MemoryStore
 from anabranch.metadata.topics import TopicStore
-from anabranch.model.policy import to_json
+from anabranch.model.scaling.policy import to_json
 from tests.fakes.segments import MemorySegments, SegmentDisk
 from tests.harness.control import (
     FROM_EARLIEST,

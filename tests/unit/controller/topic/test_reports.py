@@ -12,7 +12,7 @@ from anabranch.controller.ports.segments import SegmentLoad
 from anabranch.errors import (
     NotConnectedError,
 )
-from anabranch.model.traffic_sketch import HotHash, TrafficSummary
+from anabranch.model.scaling.traffic_sketch import HotHash, TrafficSummary
 from tests.harness.control import ControlPlane, no_seal
 
 

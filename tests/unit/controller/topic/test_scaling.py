@@ -18,7 +18,7 @@ from anabranch.metadata.memory import MemoryStore
 from anabranch.metadata.topics import TopicStore
 from anabranch.model.names import TopicName
 from anabranch.model.ranges import HashRange
-from anabranch.model.traffic_sketch import HotHash, TrafficSummary
+from anabranch.model.scaling.traffic_sketch import HotHash, TrafficSummary
 from tests.harness.control import ControlPlane
 
 SETTINGS = ControllerSettings(retention_s=None)

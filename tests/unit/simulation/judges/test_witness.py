@@ -12,8 +12,8 @@ from anabranch.model.ids import Position
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import Delivery
+from anabranch.protocol.entry.singles import build_single
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.protocol.singles import build_single
 from simulation.judges.checkers import ClientHistory
 from simulation.judges.metadata_witness import WitnessSettings
 from simulation.judges.wire_events import AckSeen, AttachSeen, RegistrationSeen, Watch

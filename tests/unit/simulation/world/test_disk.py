@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from anabranch.errors import ConflictError, HeldError
-from anabranch.ledger.disk import DiskFullError
+from anabranch.ledger.disks.disk import DiskFullError
 from simulation.world.disk import SimDisk
 from simulation.world.loop import SimLoop, SimulationError
 from simulation.world.platter import Platter

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.errors import ChecksumError, CorruptDataError, UnsupportedFeatureError
-from anabranch.protocol.batches import MessageBatch
-from anabranch.protocol.compression import Compression
-from anabranch.protocol.entries import decode_columns
+from anabranch.protocol.entry.batches import MessageBatch
+from anabranch.protocol.entry.compression import Compression
+from anabranch.protocol.entry.entries import decode_columns
+from anabranch.protocol.entry.singles import build_single
 from anabranch.protocol.frames import build_entry
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.protocol.singles import build_single
 from anabranch.spark.decode.entries import Payload, open_entry
 from anabranch.spark.decode.spans import Spans, find_spans
 

@@ -10,7 +10,7 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from anabranch.errors import InvalidConfigurationError
 from anabranch.model.ranges import FULL, HashRange
-from anabranch.protocol.batches import MessageBatch
+from anabranch.protocol.entry.batches import MessageBatch
 from anabranch.protocol.frames import build_entry, metadata_span
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.spark.decide.source.topology import Slice

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.protocol.batches import MessageBatch
+from anabranch.protocol.entry.batches import MessageBatch
 from anabranch.spark.decode.entries import Payload, open_entry
 from anabranch.spark.decode.message_headers import HeaderFields
 from anabranch.spark.decode.spans import find_spans, follow

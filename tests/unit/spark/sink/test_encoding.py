@@ -15,9 +15,9 @@ from anabranch.errors import MessageTooBigError
 from anabranch.model.hashing import bucket_hash, bucket_index, key_hash
 from anabranch.model.layout import Layout
 from anabranch.model.routing import Router
-from anabranch.protocol.batches import MessageBatch
-from anabranch.protocol.columns import Columns
-from anabranch.protocol.entries import decode_columns
+from anabranch.protocol.entry.batches import MessageBatch
+from anabranch.protocol.entry.columns import Columns
+from anabranch.protocol.entry.entries import decode_columns
 from anabranch.spark.columns import hash_column
 from anabranch.spark.decode.entries import open_entry
 from anabranch.spark.sink.encoding import RowEncoder

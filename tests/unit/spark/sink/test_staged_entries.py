@@ -5,8 +5,8 @@ from __future__ import annotations
 from anabranch.client.bulk.encoded_rows import EncodedPart
 from anabranch.client.bulk.segment_reader import RawEntry
 from anabranch.model.layout import Layout
-from anabranch.protocol.batches import MessageBatch
-from anabranch.protocol.restamping import restamped
+from anabranch.protocol.entry.batches import MessageBatch
+from anabranch.protocol.entry.restamping import restamped
 from anabranch.spark.decide.sink.records import BatchName, Pin
 from anabranch.spark.sink.staging import Destination, StagedEntries, stamp
 

@@ -11,7 +11,7 @@ from anabranch.admin.client.http_client import HttpClient
 from anabranch.admin.client.requests import change, find, get, namespace_path, path_of, topic_path
 from anabranch.admin.models.tenants import TenantUsage
 from anabranch.arguments import check_text, mapped
-from anabranch.model.quotas import NAMESPACE_COUNTS, NAMESPACE_RATES
+from anabranch.model.policies.quotas import NAMESPACE_COUNTS, NAMESPACE_RATES
 
 
 class QuotaMethods(HttpClient):

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from anabranch.broker.serving.rates.usage import TenantUse, TopicUse
 from anabranch.model.names import TopicName
-from anabranch.model.quotas import NamespaceQuotas, TenantQuotas
+from anabranch.model.policies.quotas import NamespaceQuotas, TenantQuotas
 
 
 class NewClient(NamedTuple):

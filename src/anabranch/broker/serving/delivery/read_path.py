@@ -13,7 +13,7 @@ from anabranch.clock import Clock
 from anabranch.ledger.cursors import Cursor
 from anabranch.ledger.storage import Entry
 from anabranch.model.acks import words_from_bits
-from anabranch.protocol.claims import permits_for
+from anabranch.protocol.entry.claims import permits_for
 
 WRITE_BYTES = 256 * 2**10
 """Bytes written to a consumer before its connection is asked again whether it takes more."""

@@ -29,7 +29,7 @@ from anabranch.broker.serving.lanes.relieving import Relieving
 from anabranch.errors import RemoteProtocolError
 from anabranch.ledger.storage import Entry
 from anabranch.model.hashing import bucket_index
-from anabranch.protocol.outer import Outer, deliver_at_ms, read_outer
+from anabranch.protocol.entry.outer import Outer, deliver_at_ms, read_outer
 
 _log = logging.getLogger(__name__)
 

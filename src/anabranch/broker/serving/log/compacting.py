@@ -26,9 +26,9 @@ from anabranch.errors import AnabranchError, ConflictError
 from anabranch.failpoints import Failpoints
 from anabranch.ledger.cursors import DurableCursor
 from anabranch.ledger.storage import Entry, SegmentLog
+from anabranch.model.log_names.side_logs import LOG, SUBSCRIPTION, side_log_name
 from anabranch.model.names import TopicName
-from anabranch.model.side_logs import LOG, SUBSCRIPTION, side_log_name
-from anabranch.protocol.compression import UNCOMPRESSED_BYTES_MAX
+from anabranch.protocol.entry.compression import UNCOMPRESSED_BYTES_MAX
 
 _log = logging.getLogger(__name__)
 

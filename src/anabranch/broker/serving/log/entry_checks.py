@@ -17,13 +17,14 @@ from mmh3 import hash as _murmur
 from anabranch.errors import ChecksumError, NotAllowedError, RemoteProtocolError
 from anabranch.model.ranges import FULL, LAST_SLOT, HashRange
 from anabranch.protocol.checksums import SLICED_BYTES_MAX, crc32c_behind
-from anabranch.protocol.claims import (
+from anabranch.protocol.commands import Send
+from anabranch.protocol.entry.claims import (
     MESSAGE_BYTES_MIN,
     TIME_MS_MAX,
     fault_in_chunk,
     fault_in_count,
 )
-from anabranch.protocol.commands import Send
+from anabranch.protocol.entry.outer import decoded_key
 from anabranch.protocol.frames import (
     CHECKED_METADATA_START,
     CHECKSUM_MAGIC,
@@ -33,7 +34,6 @@ from anabranch.protocol.frames import (
     deliverable_bytes,
     metadata_span,
 )
-from anabranch.protocol.outer import decoded_key
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 _NAME_TAG = 0x0A

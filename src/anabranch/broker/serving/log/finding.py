@@ -12,7 +12,7 @@ from anabranch.broker.serving.log.served_log import ServedLog
 from anabranch.errors import DamagedEntriesError, RemoteProtocolError
 from anabranch.ledger.storage import SegmentLog
 from anabranch.model.ids import Position
-from anabranch.protocol.outer import read_outer
+from anabranch.protocol.entry.outer import read_outer
 
 SCANNED_ENTRIES_MAX = 10_000
 """Entries that are opened to compare their publish time; clocks that differ more are not corrected."""

@@ -28,11 +28,11 @@ from anabranch.errors import (
 )
 from anabranch.ledger.storage import Entry, SegmentLog
 from anabranch.model.inheritance import Known
-from anabranch.protocol.claims import ENTRY_MESSAGES_MAX
 from anabranch.protocol.commands import NO_ID, Send
+from anabranch.protocol.entry.claims import ENTRY_MESSAGES_MAX
+from anabranch.protocol.entry.outer import read_slot
 from anabranch.protocol.frames import metadata_span
 from anabranch.protocol.hot_frames import encode_receipt
-from anabranch.protocol.outer import read_slot
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.wire_errors import send_error_code
 from anabranch.rights.names import bound_name

@@ -28,7 +28,7 @@ from anabranch.model.acks import AckSet
 from anabranch.model.drains import Ranges
 from anabranch.model.inheritance import Pieces
 from anabranch.model.names import TopicName
-from anabranch.model.traffic_sketch import HotHash, TrafficSummary
+from anabranch.model.scaling.traffic_sketch import HotHash, TrafficSummary
 
 TROUBLES_MAX = 20
 """Troubles of one log that its leader is told of."""

@@ -14,8 +14,8 @@ from mmh3 import hash as _murmur
 
 from anabranch.errors import RemoteProtocolError
 from anabranch.model.ranges import FULL, HashRange
-from anabranch.model.traffic_sketch import NO_TRAFFIC, HotHash, TrafficSketch, TrafficSummary
-from anabranch.protocol.outer import read_sample_key
+from anabranch.model.scaling.traffic_sketch import NO_TRAFFIC, HotHash, TrafficSketch, TrafficSummary
+from anabranch.protocol.entry.outer import read_sample_key
 
 LOAD_SHIFT: Final = 12
 """An entry counts one message more for every 2 ** LOAD_SHIFT bytes; split thresholds have this relation."""

@@ -12,7 +12,12 @@ from weakref import WeakSet, WeakValueDictionary
 from anabranch.broker.serving.rates.publish_credit import CreditTotals, PublishCredit
 from anabranch.broker.serving.rates.rate_gates import PublishGate, PublishingLink, RateGate
 from anabranch.model.names import TopicName
-from anabranch.model.quotas import NO_NAMESPACE_QUOTAS, NO_TENANT_QUOTAS, NamespaceQuotas, TenantQuotas
+from anabranch.model.policies.quotas import (
+    NO_NAMESPACE_QUOTAS,
+    NO_TENANT_QUOTAS,
+    NamespaceQuotas,
+    TenantQuotas,
+)
 from anabranch.model.token_bucket import Rate
 
 G = TypeVar("G", bound=RateGate)

@@ -16,7 +16,7 @@ from anabranch.broker.serving.reading.sharing import ByKey, InTurn, OneActive
 from anabranch.broker.serving.reading.strategies import Kind
 from anabranch.errors import NotAllowedError
 from anabranch.ledger.storage import Entry
-from anabranch.protocol.claims import permits_for
+from anabranch.protocol.entry.claims import permits_for
 from anabranch.protocol.hot_frames import encode_delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
 

@@ -14,9 +14,9 @@ from anabranch.broker.serving.reading.reading import Reading
 from anabranch.broker.serving.reading.sharing import OneActive
 from anabranch.ledger.storage import Entry
 from anabranch.model.ranges import HashRange
-from anabranch.protocol.claims import MESSAGE_BYTES_MIN, countable_messages
+from anabranch.protocol.entry.claims import MESSAGE_BYTES_MIN, countable_messages
+from anabranch.protocol.entry.outer import deliver_at_ms, head_without, read_outer
 from anabranch.protocol.hot_frames import encode_delivery
-from anabranch.protocol.outer import deliver_at_ms, head_without, read_outer
 
 
 def _without_unwanted(entry: Entry, wanted: HashRange) -> Entry:
@@ -73,7 +73,7 @@ class OrderedReading(Reading):
     # One turn reads one batch and writes all frames at once. `plain` is decided once for the batch: no entry
     # from here on is acknowledged, in part or whole, and none is compacted, so the loop asks the cursor
     # nothing. An older broker may have stored an entry with a count that consumers do not find in it; its
-    # permits follow the rule that both ends share (`protocol/claims.py`), or both would count differently
+    # permits follow the rule both ends share (`protocol/entry/claims.py`), or the ends would count differently
     # from then on. The loop stops at 256 KiB, because only a write shows whether the connection takes more.
     def turn(self) -> bool:
         consumer, self._delayed_until_ms = self.sharing.active, None

@@ -17,7 +17,7 @@ from anabranch.broker.serving.delivery.retries import AT_ONCE, Retry
 from anabranch.broker.serving.reading.reading import Reading
 from anabranch.broker.serving.reading.sharing import InTurn
 from anabranch.ledger.storage import Entry
-from anabranch.protocol.outer import deliver_at_ms
+from anabranch.protocol.entry.outer import deliver_at_ms
 
 NOTE_MS = 1000
 """Least time between two notes; a large note waits longer."""

@@ -19,7 +19,7 @@ from anabranch.broker.dispatch.spilled import OldLedgers
 from anabranch.broker.serving.side_logs.side_log import SideLog
 from anabranch.ledger.storage import Entry, SegmentLog
 from anabranch.model.ids import Position
-from anabranch.protocol.compression import UNCOMPRESSED_BYTES_MAX
+from anabranch.protocol.entry.compression import UNCOMPRESSED_BYTES_MAX
 
 _SEARCHED_ENTRIES = 1000
 _SEARCHED_BYTES = 2**20

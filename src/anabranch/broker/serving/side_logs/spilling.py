@@ -17,8 +17,8 @@ from anabranch.broker.serving.side_logs.side_log import CopyBatch, SideLog
 from anabranch.broker.serving.side_logs.spilling_cursor import SpillingCursor
 from anabranch.errors import AlreadyClosedError, AnabranchError, TopicNotFoundError, in_words
 from anabranch.ledger.storage import Entry
+from anabranch.model.log_names.side_logs import LOG, SUBSCRIPTION, side_log_name
 from anabranch.model.names import TopicName
-from anabranch.model.side_logs import LOG, SUBSCRIPTION, side_log_name
 
 _log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from anabranch.ledger.cursors import Cursor
 from anabranch.ledger.storage import Entry, ReadableLog, SegmentLog
 from anabranch.model.acks import bits_from_words
 from anabranch.model.ids import EARLIEST, Position
-from anabranch.protocol.gaps import gap_mark
+from anabranch.protocol.entry.gaps import gap_mark
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.wire_errors import code_for
 

@@ -18,7 +18,7 @@ from anabranch.errors import (
     TopicNotFoundError,
 )
 from anabranch.model.names import TopicName
-from anabranch.protocol.encryption import EncryptionRequiredError
+from anabranch.protocol.entry.encryption import EncryptionRequiredError
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.wire_errors import ENCRYPTION_REQUIRED
 

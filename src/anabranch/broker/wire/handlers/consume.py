@@ -38,7 +38,7 @@ from anabranch.ledger.storage import LogExtent, SegmentLog
 from anabranch.model.acks import bits_from_words
 from anabranch.model.ids import Position
 from anabranch.protocol.commands import NO_ID
-from anabranch.protocol.outer import read_outer
+from anabranch.protocol.entry.outer import read_outer
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 _send_ack_error = refuse_with(pb.CommandAckResponse, "consumer_id", "request_id")

@@ -15,8 +15,8 @@ from anabranch.errors import AnabranchError, NotAllowedError, TopicExistsError, 
 from anabranch.metadata.broker_record import BrokerRecord
 from anabranch.model.layout import Layout, Segment, SegmentState
 from anabranch.model.names import TopicName
-from anabranch.model.pruned import PrunedSegment
 from anabranch.model.ranges import initial_ranges
+from anabranch.model.scaling.pruned import PrunedSegment
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.wire_errors import code_for
 from anabranch.rights.needs import Need, Right, on_topic

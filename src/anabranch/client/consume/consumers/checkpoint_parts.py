@@ -36,7 +36,7 @@ from anabranch.model.assignment import Assignment
 from anabranch.model.checkpoint import Checkpoint
 from anabranch.model.ids import LATEST, MessageId
 from anabranch.model.layout import Segment
-from anabranch.protocol.gaps import is_gap
+from anabranch.protocol.entry.gaps import is_gap
 
 T = TypeVar("T")
 

@@ -33,7 +33,7 @@ from anabranch.errors import (
 )
 from anabranch.model.ids import MessageId
 from anabranch.model.names import TopicName
-from anabranch.protocol.schema_stamps import schema_version_of
+from anabranch.protocol.entry.schema_stamps import schema_version_of
 from anabranch.schemas.definitions import Definition
 
 

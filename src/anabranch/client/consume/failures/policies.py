@@ -27,7 +27,7 @@ from anabranch.client.options import log
 from anabranch.client.received import Received
 from anabranch.errors import AnabranchError, InvalidConfigurationError
 from anabranch.model.ids import MessageId
-from anabranch.protocol.outer import read_outer
+from anabranch.protocol.entry.outer import read_outer
 
 T = TypeVar("T")
 

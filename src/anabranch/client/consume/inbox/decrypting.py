@@ -16,8 +16,8 @@ from anabranch.client.encryption import Decrypt, DecryptionError, EncryptionKeyE
 from anabranch.client.received import Received
 from anabranch.errors import AnabranchError
 from anabranch.model.ids import MessageId
-from anabranch.protocol.chunks import join_chunks
-from anabranch.protocol.encryption import (
+from anabranch.protocol.entry.chunks import join_chunks
+from anabranch.protocol.entry.encryption import (
     Cipher,
     EncryptionContext,
     WrappedKey,

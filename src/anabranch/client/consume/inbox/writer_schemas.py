@@ -16,7 +16,7 @@ from anabranch.client.options import log
 from anabranch.client.schema import Schema
 from anabranch.errors import AnabranchError
 from anabranch.model.names import TopicName
-from anabranch.protocol.schema_stamps import schema_version_of
+from anabranch.protocol.entry.schema_stamps import schema_version_of
 from anabranch.schemas.definitions import Definition
 from anabranch.schemas.schema_errors import SchemaError
 

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from anabranch.client.decide.consuming.acknowledgements import LedgerEntry
 from anabranch.errors import AnabranchError
-from anabranch.protocol.chunks import chunk_in, join_chunks
-from anabranch.protocol.encryption import encryption_of
+from anabranch.protocol.entry.chunks import chunk_in, join_chunks
+from anabranch.protocol.entry.encryption import encryption_of
 
 LOOK_S = 1.0
 """How often a consumer with an incomplete message looks whether the rest of it can still come."""

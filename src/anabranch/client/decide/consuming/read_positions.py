@@ -22,7 +22,7 @@ from anabranch.model.drains import ALL, Ranges, difference
 from anabranch.model.ids import LATEST, MessageId
 from anabranch.model.layout import Layout, Segment
 from anabranch.model.slot_positions import SlotPositions
-from anabranch.protocol.outer import read_outer
+from anabranch.protocol.entry.outer import read_outer
 
 _FINISHED = LATEST
 """The position of slots that are read to the end of their segment."""

@@ -17,13 +17,13 @@ from itertools import repeat
 from typing import Any, NamedTuple
 
 from anabranch.client.decide.producing.sample_keys import sample_index, sample_key
-from anabranch.protocol.batches import MessageBatch
-from anabranch.protocol.compression import Compression
-from anabranch.protocol.entries import decode_columns
+from anabranch.protocol.entry.batches import MessageBatch
+from anabranch.protocol.entry.compression import Compression
+from anabranch.protocol.entry.entries import decode_columns
+from anabranch.protocol.entry.restamping import restamped
+from anabranch.protocol.entry.schema_stamps import with_schema_version
+from anabranch.protocol.entry.singles import build_single
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.protocol.restamping import restamped
-from anabranch.protocol.schema_stamps import with_schema_version
-from anabranch.protocol.singles import build_single
 from anabranch.speedups import PackedRows
 
 

@@ -26,8 +26,8 @@ from anabranch.errors import (
 )
 from anabranch.model.layout import Layout, Segment, SegmentState
 from anabranch.model.names import TopicName
-from anabranch.model.pruned import PRUNED_MAX, PrunedSegment
 from anabranch.model.ranges import HashRange
+from anabranch.model.scaling.pruned import PRUNED_MAX, PrunedSegment
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.wire_errors import exception_for
 

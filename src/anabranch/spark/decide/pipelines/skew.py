@@ -18,8 +18,8 @@ from typing import Literal
 
 from anabranch.model.layout import Layout, Segment
 from anabranch.model.ranges import FULL, HASH_SLOTS, HashRange
-from anabranch.model.scale_plans import HOPELESS_SHARE
-from anabranch.model.weights import Cells, balanced_bucket_splits, balanced_points, largest_share
+from anabranch.model.scaling.scale_plans import HOPELESS_SHARE
+from anabranch.model.scaling.weights import Cells, balanced_bucket_splits, balanced_points, largest_share
 
 WeightUnit = Literal["messages", "bytes"]
 

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from anabranch.model.sink_names import sink_of_log
+from anabranch.model.log_names.sink_names import sink_of_log
 
 _JOB = "job-"
 _JOB_ID = re.compile(r"job-[0-9a-f]{32}")

@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspark.sql import functions as sql
 
-from anabranch.protocol.entries import checked_metadata
+from anabranch.protocol.entry.entries import checked_metadata
 from anabranch.spark.decide.pipelines.evidence import is_counted
 from anabranch.spark.decide.pipelines.skew import (
     BUCKET_CELLS,

@@ -15,8 +15,8 @@ from anabranch.client.bulk.segment_reader import RawEntry
 from anabranch.errors import AnabranchError, DataLossError
 from anabranch.ledger.storage import SegmentStorage
 from anabranch.protocol.commands import Delivery
-from anabranch.protocol.entries import decode_columns
-from anabranch.protocol.gaps import is_gap
+from anabranch.protocol.entry.entries import decode_columns
+from anabranch.protocol.entry.gaps import is_gap
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.fakes.disk import DictDisk
 from tests.harness.cluster import TOPIC, Brokers, drain

@@ -17,9 +17,9 @@ from anabranch.broker.serving.side_logs.compacted_log import CompactedLog
 from anabranch.ledger.storage import Entry
 from anabranch.model.ids import Position
 from anabranch.model.names import TopicName
-from anabranch.protocol.batches import MessageBatch
-from anabranch.protocol.compression import Compression
-from anabranch.protocol.entries import decode_columns
+from anabranch.protocol.entry.batches import MessageBatch
+from anabranch.protocol.entry.compression import Compression
+from anabranch.protocol.entry.entries import decode_columns
 from simulation.world.loop import SimLoop
 from tests.harness.spilling import NAME, SpillingStore
 

@@ -9,11 +9,11 @@ import pytest
 from anabranch.broker.serving.log.entry_checks import ANY_CLASSIC_ENTRY, EntryRules, fault_of
 from anabranch.model.hashing import bucket_hash, key_hash, segment_hash
 from anabranch.model.ranges import HashRange
-from anabranch.protocol.batches import MessageBatch
 from anabranch.protocol.commands import Send
-from anabranch.protocol.compression import Compression
+from anabranch.protocol.entry.batches import MessageBatch
+from anabranch.protocol.entry.compression import Compression
+from anabranch.protocol.entry.gaps import GAP_PRODUCER, gap_mark, is_gap
 from anabranch.protocol.frames import build_entry
-from anabranch.protocol.gaps import GAP_PRODUCER, gap_mark, is_gap
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from simulation.world.lies import HASHES, HIDDEN, KEY, VISIBLE, Lie
 from tests.harness.wire import single

@@ -6,8 +6,8 @@ import pytest
 
 from anabranch.model.hashing import key_hash
 from anabranch.model.names import TopicName
-from anabranch.protocol.batches import MessageBatch
 from anabranch.protocol.commands import NO_ID
+from anabranch.protocol.entry.batches import MessageBatch
 from anabranch.protocol.hot_frames import encode_send
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.fakes.storage import SlowStorage

@@ -10,8 +10,8 @@ from anabranch.controller.ports.segments import Drained
 from anabranch.errors import PersistenceError
 from anabranch.model.drains import ALL
 from anabranch.model.names import TopicName
-from anabranch.protocol.batches import MessageBatch
 from anabranch.protocol.commands import NO_ID, Delivery, SendReceipt
+from anabranch.protocol.entry.batches import MessageBatch
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.fakes.storage import SlowStorage
 from tests.harness.cluster import Brokers

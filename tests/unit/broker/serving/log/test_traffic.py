@@ -7,9 +7,9 @@ import pytest
 from anabranch.broker.serving.log.traffic import LOAD_SHIFT, SAMPLES_MAX, TrafficMeter
 from anabranch.model.hashing import key_hash
 from anabranch.model.ranges import FULL
-from anabranch.model.traffic_sketch import NO_TRAFFIC
-from anabranch.protocol.batches import MessageBatch
-from anabranch.protocol.singles import build_single
+from anabranch.model.scaling.traffic_sketch import NO_TRAFFIC
+from anabranch.protocol.entry.batches import MessageBatch
+from anabranch.protocol.entry.singles import build_single
 
 
 def entry_of(key: str | bytes | None, value: bytes = b"v") -> bytes:

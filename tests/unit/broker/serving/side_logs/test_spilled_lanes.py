@@ -17,7 +17,7 @@ from anabranch.model.hashing import sticky_hash
 from anabranch.model.ids import Position
 from anabranch.model.names import Place, TopicName
 from anabranch.protocol.commands import Delivery
-from anabranch.protocol.entries import decode_columns
+from anabranch.protocol.entry.entries import decode_columns
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.fakes.disk import DictDisk
 from tests.harness.cluster import Brokers

@@ -15,7 +15,7 @@ from anabranch.broker.serving.side_logs.side_log import CURSOR
 from anabranch.errors import StorageFullError
 from anabranch.ledger.file_log import FileLog
 from anabranch.ledger.storage import AppendDone
-from anabranch.model.side_logs import is_side_log
+from anabranch.model.log_names.side_logs import is_side_log
 from simulation.world.loop import SimLoop
 from tests.harness.spilling import STEPS, SpillingStore, sides, with_hot_key
 

@@ -20,7 +20,7 @@ from anabranch.client.message import Message
 from anabranch.client.received import Received
 from anabranch.client.schema import BYTES
 from anabranch.protocol.commands import Delivery
-from anabranch.protocol.compression import Compression
+from anabranch.protocol.entry.compression import Compression
 from tests.unit.client.fakes import FakePool
 
 

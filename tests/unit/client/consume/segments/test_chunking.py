@@ -9,11 +9,11 @@ import pytest
 
 from anabranch import AsyncClient, Backoff, DeadLetter, Message
 from anabranch.errors import MessageTooBigError
-from anabranch.protocol.entries import checked_metadata
+from anabranch.protocol.entry.entries import checked_metadata
+from anabranch.protocol.entry.singles import build_single
 from anabranch.protocol.frames import build_entry
 from anabranch.protocol.hot_frames import encode_chunk, encode_send
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.protocol.singles import build_single
 from tests.harness.admin import Admin
 from tests.harness.cluster import TOPIC, Brokers
 from tests.harness.segments import WHOLE

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.model import pruned
+from anabranch.model.scaling import pruned
 from tests.harness.cluster import TOPIC, Brokers
 
 KEYS = [f"key-{n}" for n in range(8)]

@@ -1,0 +1,42 @@
+"""Keeps the bounds of a store ahead of the ledger ids and the journal files that it uses."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from anabranch.ledger.disks.disk import Disk
+from anabranch.ledger.format.catalog import Bounds
+from anabranch.ledger.recovery.store_files import StoreFiles
+
+LEDGERS_RESERVED = 2**16
+"""Ledger ids that the bounds declare used at a time; a process that is killed leaves the rest unused."""
+
+
+class UsedNumbers:
+    """The bounds of one store; a number is durable in them before the commit that uses it."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._file = StoreFiles(disk).bounds
+        self._bounds = Bounds(0, 0, 0, 0)
+
+    def start_at(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+
+    def prepare(self, journal: int, next_ledger: int) -> Awaitable[None] | None:
+        """Allow a commit to this journal file, which exists, with ledgers below `next_ledger`.
+
+        Returns what the commit has to wait for, which for most commits is nothing.
+        """
+        bounds = self._bounds
+        if next_ledger > bounds.next_ledger:
+            return self._save(journal, next_ledger + LEDGERS_RESERVED)
+        return self._save(journal, bounds.next_ledger) if journal > bounds.journal else None
+
+    async def close(self, next_ledger: int) -> None:
+        """Give ledger ids from `next_ledger` on back; the catalog says that they are unused."""
+        await self._save(self._bounds.journal, next_ledger)
+
+    async def _save(self, journal: int, next_ledger: int) -> None:
+        bounds = Bounds(self._bounds.salt, self._bounds.serial + 1, next_ledger, journal)
+        await self._file.save(bounds, urgent=True)
+        self._bounds = bounds

@@ -1,0 +1,1 @@
+"""How a store is opened again: journal, ledger files and catalog are compared, mended and replayed."""

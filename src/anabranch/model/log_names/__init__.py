@@ -1,0 +1,1 @@
+"""Names of logs that belong to a segment, a subscription or a sink."""

@@ -1,0 +1,1 @@
+"""Auto-scaling: what is observed, what the policy allows, and which step follows."""

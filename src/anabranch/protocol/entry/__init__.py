@@ -1,0 +1,1 @@
+"""The bytes of an entry: metadata, batches, chunks, compression and encryption."""

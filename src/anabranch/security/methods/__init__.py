@@ -1,0 +1,1 @@
+"""The methods by which a client proves its role: tokens, passwords and certificates."""
