@@ -1,7 +1,7 @@
 """The side of every consumer that applications see: receiving, pausing and closing.
 
-The public consumers are thin. What they do is done by their parts, which are described where they are chosen:
-`stream_parts.py`, `queue_parts.py` and `checkpoint_parts.py`.
+The public consumers are thin. Their parts do the work; `stream_parts.py`, `queue_parts.py` and
+`checkpoint_parts.py` choose them.
 """
 
 from __future__ import annotations

@@ -177,15 +177,11 @@ class GroupMembership:
     def refused(self, error: AnabranchError) -> None:
         """Release all segments, because the leader refused this consumer and others get them at once."""
         self._segments.refused(error)
-        self.lose_all()
-        self._segments.leave_at_once()
-
-    def lose_all(self) -> None:
-        """Release all segments, because other consumers get them at once."""
         self._assignment = {}
         self.stop()
         for source in self._segments.sources.values():
             source.release()
+        self._segments.leave_at_once()
 
     def reconcile(self) -> None:
         """Subscribe to assigned segments, and begin to hand over the others."""
