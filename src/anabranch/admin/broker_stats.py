@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from anabranch.admin import stats
 from anabranch.admin.calls import Call, route
 from anabranch.admin.models.topics import TopicStats
 from anabranch.admin.upkeep import BUNDLE
 from anabranch.aio import in_slices
+from anabranch.broker.browsing import stats
 from anabranch.errors import NotAllowedError
 
 LOGS_PER_TURN: Final = 50

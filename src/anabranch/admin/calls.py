@@ -20,8 +20,8 @@ from starlette.routing import Route
 from anabranch import errors
 from anabranch.admin.answers import MalformedBodyError, refusal, render
 from anabranch.admin.call_forms import CallForm
-from anabranch.admin.logs import Logs
 from anabranch.broker.broker import Broker
+from anabranch.broker.browsing.logs import Logs
 from anabranch.controller.ports.leader import TopicLeader
 from anabranch.errors import InvalidConfigurationError, InvalidNameError, TopicNotFoundError
 from anabranch.metadata.records import TopicRecord

@@ -6,8 +6,8 @@ from starlette.responses import Response
 
 from anabranch.admin.calls import Call, route
 from anabranch.admin.models.topics import MessageIdBody
-from anabranch.admin.stored_messages import PEEKED_MAX, EntryBody, payload_of
 from anabranch.admin.topics import SUBSCRIPTION, TOPIC, classic_places, subscribed_places
+from anabranch.broker.browsing.stored_messages import PEEKED_MAX, EntryBody, payload_of
 from anabranch.errors import InvalidConfigurationError, NotAllowedError
 
 _STARTS = ("earliest", "latest")

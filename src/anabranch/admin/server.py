@@ -49,10 +49,10 @@ from anabranch.admin.callers import authenticated
 from anabranch.admin.calls import Call, route
 from anabranch.admin.elsewhere import redirected
 from anabranch.admin.http_connection import HEAD_BYTES_MAX, AdminConnection
-from anabranch.admin.logs import serve_logs
 from anabranch.admin.metrics import routes as metrics
 from anabranch.admin.metrics.scrape import Scraper
 from anabranch.broker.broker import Broker
+from anabranch.broker.browsing.logs import serve_logs
 from anabranch.protocol.connection import SERVER_VERSION
 from anabranch.rights.table import CALLS
 from anabranch.transport.accepting import Acceptor, TlsHandshake

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from anabranch.admin import stats
 from anabranch.admin.calls import Call, route
 from anabranch.admin.models.topics import (
     InternalStats,
@@ -18,6 +17,7 @@ from anabranch.admin.models.topics import (
 from anabranch.admin.stats_sums import add_up
 from anabranch.admin.topics import TOPIC, classic_places, topic_metadata
 from anabranch.aio import together
+from anabranch.broker.browsing import stats
 from anabranch.errors import InvalidConfigurationError
 from anabranch.model.names import Place
 

@@ -18,10 +18,10 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from anabranch.admin.logs import serve_logs
 from anabranch.aio import TaskRegistry, new_event_loop
 from anabranch.attending import Worker, attend, endpoint_of, stop_on_signals
 from anabranch.broker.broker import Broker
+from anabranch.broker.browsing.logs import serve_logs
 from anabranch.broker.cluster.endpoint import Endpoint
 from anabranch.broker.cluster.environment import BrokerEnvironment
 from anabranch.clock import SystemClock

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from anabranch import AsyncClient, AsyncStreamConsumer
-from anabranch.admin.logs import Logs
+from anabranch.broker.browsing.logs import Logs
 from anabranch.broker.serving import lane_totals
 from anabranch.model.names import Place, TopicName
 from anabranch.protocol.commands import Delivery

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from anabranch.admin import lane_reports
+from anabranch.broker.browsing import lanes as lane_reports
 from anabranch.protocol.commands import Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.harness.admin import Admin

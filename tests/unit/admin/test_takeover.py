@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from anabranch.admin.calls import TAKEOVER_S
-from anabranch.admin.logs import Logs
+from anabranch.broker.browsing.logs import Logs
 from anabranch.broker.cluster.peers import CONNECT_S
 from anabranch.controller.decide.operation import LayoutVersion
 from anabranch.errors import NotConnectedError

@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
-from anabranch.admin.log_places import ordinal_from
-from anabranch.admin.models.topics import BacklogAnalysis, MessageIdBody
+from anabranch.broker.browsing.positions import ordinal_from
 from anabranch.broker.catalog.trimming import first_kept, trim
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.broker.serving.skipping import skip_entries
@@ -16,6 +15,7 @@ from anabranch.ledger.storage import SegmentLog
 from anabranch.model.ids import Position
 from anabranch.model.limits import check_properties
 from anabranch.model.policies.retention import Retention
+from anabranch.model.reports.logs import BacklogAnalysis, MessageIdBody
 
 SLICE_ENTRIES: Final = 10_000
 """Entries counted in one turn of the event loop."""

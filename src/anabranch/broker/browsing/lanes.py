@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from anabranch.admin.noted_lanes import lane_in_note, lanes_in_note, release_in_note
+from anabranch.broker.browsing.noted_lanes import lane_in_note, lanes_in_note, release_in_note
 from anabranch.broker.dispatch.lanes import LaneView
 from anabranch.broker.serving.keyed_reading import KeyedReading
 from anabranch.broker.serving.lane_totals import backlog_of, lane_totals

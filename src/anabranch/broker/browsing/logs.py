@@ -8,22 +8,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from anabranch.admin import lane_reports, stats, stored_messages
-from anabranch.admin.backlogs import analyze, drop_old, replace_properties, size_after, skip_next, truncate
-from anabranch.admin.log_places import aim_after, aim_from, subscribe_from
-from anabranch.admin.log_places import id_at_time as id_at_time_of
-from anabranch.admin.log_places import last_id as last_id_of
-from anabranch.admin.models.topics import (
-    BacklogAnalysis,
-    CompactionStatus,
-    InternalStats,
-    MessageIdBody,
-    TopicStats,
-)
-from anabranch.admin.noted_lanes import noted_lanes
-from anabranch.admin.stats import WHOLE_STATS, StatsRequest
-from anabranch.admin.stored_messages import EntryBody
 from anabranch.broker.broker import Broker
+from anabranch.broker.browsing import lanes as lane_reports
+from anabranch.broker.browsing import stats, stored_messages
+from anabranch.broker.browsing.backlogs import (
+    analyze,
+    drop_old,
+    replace_properties,
+    size_after,
+    skip_next,
+    truncate,
+)
+from anabranch.broker.browsing.noted_lanes import noted_lanes
+from anabranch.broker.browsing.positions import aim_after, aim_from, subscribe_from
+from anabranch.broker.browsing.positions import id_at_time as id_at_time_of
+from anabranch.broker.browsing.positions import last_id as last_id_of
+from anabranch.broker.browsing.stats import WHOLE_STATS, StatsRequest
+from anabranch.broker.browsing.stored_messages import EntryBody
 from anabranch.broker.cluster.remote_calls import Port
 from anabranch.broker.dispatch.compaction import COMPACTION
 from anabranch.broker.serving.consumer import ServedConsumer
@@ -34,6 +35,13 @@ from anabranch.broker.serving.subscription import Subscription
 from anabranch.errors import ConflictError, SubscriptionNotFoundError
 from anabranch.model.ids import Position
 from anabranch.model.names import Place
+from anabranch.model.reports.logs import (
+    BacklogAnalysis,
+    CompactionStatus,
+    InternalStats,
+    MessageIdBody,
+    TopicStats,
+)
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import MANAGED
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
-from anabranch.admin import stats
-from anabranch.admin.models.topics import MessageIdBody
+from anabranch.broker.browsing import stats
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.errors import InvalidConfigurationError
 from anabranch.ledger.storage import EntryPlaces
 from anabranch.model.ids import Position
 from anabranch.model.limits import check_properties
+from anabranch.model.reports.logs import MessageIdBody
 
 
 def last_id(segment: ServedLog) -> MessageIdBody:

@@ -11,19 +11,8 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from anabranch.admin.lane_reports import lane_figures
-from anabranch.admin.models.topics import (
-    CompactionStats,
-    ConsumerStats,
-    CursorStats,
-    InternalStats,
-    LedgerStats,
-    MessageIdBody,
-    PublisherStats,
-    SubscriptionStats,
-    TopicStats,
-)
 from anabranch.broker.broker import Broker
+from anabranch.broker.browsing.lanes import lane_figures
 from anabranch.broker.serving import client_rates
 from anabranch.broker.serving.acknowledging import backlog_messages
 from anabranch.broker.serving.consumer import ServedConsumer
@@ -35,6 +24,17 @@ from anabranch.broker.serving.subscription import Subscription
 from anabranch.ledger.storage import SegmentLog
 from anabranch.model.ids import Position
 from anabranch.model.names import TopicName
+from anabranch.model.reports.logs import (
+    CompactionStats,
+    ConsumerStats,
+    CursorStats,
+    InternalStats,
+    LedgerStats,
+    MessageIdBody,
+    PublisherStats,
+    SubscriptionStats,
+    TopicStats,
+)
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 

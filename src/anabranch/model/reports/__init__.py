@@ -1,0 +1,1 @@
+"""What brokers report about logs, in the form of Pulsar's JSON."""
