@@ -18,7 +18,7 @@ from typing import Final
 import atheris
 
 with atheris.instrument_imports(include=["anabranch"]):
-    from anabranch.admin.server import ROUTES
+    from anabranch.admin.http.server import ROUTES
     from anabranch.errors import AnabranchError, CorruptDataError
     from anabranch.ledger.storage import SegmentStorage
     from anabranch.model.checkpoint import Checkpoint

@@ -10,7 +10,7 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from anabranch.admin.call_forms import PATH_PART, CallForm
+from anabranch.admin.endpoints import PATH_PART, CallForm
 from anabranch.admin.models.body import ErrorBody, plain
 from anabranch.admin.models.examples import EXAMPLES
 

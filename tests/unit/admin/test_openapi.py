@@ -10,12 +10,12 @@ import pytest
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from anabranch.admin import server
-from anabranch.admin.call_forms import CallForm
+from anabranch.admin.endpoints import CallForm
+from anabranch.admin.http import server
 from anabranch.admin.models.body import Body, plain
 from anabranch.admin.models.examples import EXAMPLES
-from anabranch.admin.policy_forms import POLICY_PART, described, type_of
-from anabranch.admin.scalable import shown_record
+from anabranch.admin.routes.namespaces.policy_forms import POLICY_PART, described, type_of
+from anabranch.admin.routes.scalable.topics import shown_record
 from anabranch.metadata.records import (
     GarbageRecord,
     IntentRecord,

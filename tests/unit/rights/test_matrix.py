@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
-from anabranch.admin import server
-from anabranch.admin.calls import Call, route
+from anabranch.admin.http import server
+from anabranch.admin.http.calls import Call, route
 from anabranch.broker.wire.command_handler import has_answer
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.entrance import check_listed

@@ -1,0 +1,88 @@
+"""The forms of the calls about each policy, for the description of the API.
+
+One route serves all policies of a place. The description lists each policy by itself, with its types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final, Literal
+
+from anabranch.admin.endpoints import CallForm
+from anabranch.admin.models.namespaces import (
+    AutoSubscriptionCreation,
+    AutoTopicCreation,
+    BacklogQuotaBody,
+    RetentionPolicies,
+)
+from anabranch.admin.models.tenants import DispatchRate, PublishRate
+from anabranch.model.policies.backlog import QUOTA_TYPES
+from anabranch.model.policies.table import POLICIES
+from anabranch.rights.grants import SUBSCRIPTION_MODES
+
+POLICY_PART: Final = "{policy}"
+QUOTAS: Final = "backlogQuotaMap"
+SUBSCRIPTION_TYPES = list[Literal["Exclusive", "Failover", "Shared", "Key_Shared"]]
+
+TYPES: Final[Mapping[str, Any]] = {
+    "retention": RetentionPolicies,
+    "autoTopicCreation": AutoTopicCreation,
+    "autoSubscriptionCreation": AutoSubscriptionCreation,
+    "subscriptionTypesEnabled": SUBSCRIPTION_TYPES,
+    "deduplication": bool,
+    "encryptionRequired": bool,
+    "publishRate": PublishRate,
+    "dispatchRate": DispatchRate,
+    "subscriptionDispatchRate": DispatchRate,
+    QUOTAS: BacklogQuotaBody,
+}
+"""The type of each policy that is not a number, by its name at namespaces."""
+
+MODES = Literal["None", "Prefix"]
+assert set(SUBSCRIPTION_MODES) == {"None", "Prefix"}
+
+
+def type_of(policy: str) -> Any:
+    """The type of a policy by its name at namespaces; numbers have no line of their own."""
+    return TYPES.get(policy, int)
+
+
+def described(forms: Iterable[CallForm]) -> Iterator[CallForm]:
+    """The forms, with one for each policy in the place of one for all of them."""
+    for form in forms:
+        if form.path.endswith(POLICY_PART):
+            yield from _of_each_policy(form)
+        else:
+            yield form
+
+
+def _of_each_policy(form: CallForm) -> Iterator[CallForm]:
+    at_namespaces = "{topic}" not in form.path
+    for policy, line in POLICIES.items():
+        shown = policy if at_namespaces else line.topic_name
+        if not shown or (at_namespaces and not line.field):
+            continue
+        if line.scalable and "/scalable/" in form.path:
+            continue
+        if policy == QUOTAS:
+            yield from _of_quotas(form)
+        else:
+            yield _typed(form, shown, type_of(policy))
+    if at_namespaces:
+        yield _typed(form, "subscriptionAuthMode", MODES)
+
+
+def _of_quotas(form: CallForm) -> Iterator[CallForm]:
+    """The quotas of all types are shown at one path, and each is set and removed at another."""
+    if form.method == "GET":
+        yield _typed(form, QUOTAS, dict[Literal[QUOTA_TYPES], BacklogQuotaBody])  # type: ignore[valid-type]
+    else:
+        yield _typed(form, "backlogQuota", BacklogQuotaBody)
+
+
+def _typed(form: CallForm, name: str, kind: Any) -> CallForm:
+    made = replace(form, path=form.path.replace(POLICY_PART, name))
+    if form.method == "GET":
+        return replace(made, returns=kind | None)
+    return replace(made, body=kind) if form.body is not None else made
