@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -13,8 +13,6 @@ from anabranch.admin.http.answers import reason
 from anabranch.admin.http.calls import CALLER, METRICS_PATHS
 from anabranch.broker.broker import Broker
 from anabranch.errors import AuthenticationError
-from anabranch.rights.needs import Right
-from anabranch.rights.table import CALLS
 from anabranch.security.authentication import Shown
 from anabranch.security.gate import Gate, Original
 from anabranch.security.refusals import RefusedCredentialsError
@@ -22,18 +20,17 @@ from anabranch.security.refusals import RefusedCredentialsError
 CERTIFICATE: Final = "certificate"
 """The key of the client's certificate in the state of a request."""
 
-OPEN_PATHS: Final = tuple(path for (_, path), line in CALLS.items() if line.right is Right.OPEN)
 
+def authenticated(app: ASGIApp, broker: Broker, open_paths: Collection[str]) -> ASGIApp:
+    """Answer 401 to requests without valid credentials; other requests have their caller in the scope.
 
-def authenticated(app: ASGIApp, broker: Broker) -> ASGIApp:
-    """Answer 401 to requests without valid credentials; other requests have their caller in the scope."""
+    `open_paths` need no credentials.
+    """
     gate = broker.gate
-    open_paths = frozenset(
-        OPEN_PATHS + (() if broker.config.authenticate_metrics else METRICS_PATHS),
-    )
+    without = frozenset((*open_paths, *(() if broker.config.authenticate_metrics else METRICS_PATHS)))
 
     async def ask(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and not gate.is_open and scope["path"] not in open_paths:
+        if scope["type"] == "http" and not gate.is_open and scope["path"] not in without:
             try:
                 scope[CALLER] = await _prove(gate, scope)
             except AuthenticationError as error:

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from anabranch import errors
-from anabranch.admin.endpoints import CallForm
+from anabranch.admin.endpoints import Endpoint
 from anabranch.admin.http.answers import MalformedBodyError, refusal, render
 from anabranch.broker.broker import Broker
 from anabranch.broker.browsing.logs import Logs
@@ -30,7 +30,6 @@ from anabranch.model.names import Domain, TopicName
 from anabranch.rights.callers import ANYONE, Caller
 from anabranch.rights.lines import namespace_in, topic_in
 from anabranch.rights.needs import MissingRightError
-from anabranch.rights.table import CALLS
 from anabranch.security.audit import AuditEvent, Outcome
 
 log = logging.getLogger(__name__)
@@ -127,15 +126,12 @@ class Call:
         """The classic or live topic that the path names."""
         return self.topic(self.domain)
 
-    async def admit(self, method: str, path: str) -> None:
-        """Return if the caller has the rights that the table lists for the call, else MissingRightError."""
-        line = CALLS.get((method, path))
-        if line is None:
-            raise MissingRightError(f"{method} {path} is not in the table of rights")
-        if path in METRICS_PATHS and not self.broker.config.authenticate_metrics:
+    async def admit(self, endpoint: Endpoint) -> None:
+        """Return if the caller has the right that the endpoint asks for, else raise MissingRightError."""
+        if endpoint.path in METRICS_PATHS and not self.broker.config.authenticate_metrics:
             return
         if self.broker.authorizer.enabled:
-            asking = self.broker.authorizer.admit(self.caller, line.needs(self.part))
+            asking = self.broker.authorizer.admit(self.caller, endpoint.right.needs(self.part))
             if asking is not None:
                 await asking
 
@@ -257,31 +253,21 @@ CallHandler = Callable[[Call], Awaitable[Any]]
 
 
 class CallRoute(Route):
-    """A route that knows the form of its call."""
+    """The route of an endpoint."""
 
-    def __init__(self, form: CallForm) -> None:
-        self.form = form
-
-        async def endpoint(request: Request) -> Response:
+    def __init__(self, endpoint: Endpoint) -> None:
+        async def serve(request: Request) -> Response:
             call = Call(request)
             try:
-                await call.admit(form.method, form.path)
-                answer = await _answer(call, form.handler)
+                await call.admit(endpoint)
+                answer = await _answer(call, endpoint.handler)
             except Exception as error:
                 call.note("refused" if isinstance(error, errors.AuthorizationError) else "failed", error)
-                return refusal(error, changing=form.method != "GET")
+                return refusal(error, changing=endpoint.method != "GET")
             call.note("allowed")
             return render(answer)
 
-        super().__init__(form.path, endpoint, methods=[form.method])
-
-
-def route(method: str, path: str, handler: CallHandler, **form: Any) -> CallRoute:
-    """A path and its handler, which returns None (204), a text, a Response, or a value for JSON.
-
-    `form` has the `body` and the `query` that the handler reads (`CallForm`).
-    """
-    return CallRoute(CallForm(method, path, handler, **form))
+        super().__init__(endpoint.path, serve, methods=[endpoint.method])
 
 
 async def _answer(call: Call, handler: CallHandler) -> Any:

@@ -7,10 +7,8 @@ import logging
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import cache
 from typing import Any, Final, cast
 
-import msgspec
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -20,36 +18,13 @@ from starlette.responses import RedirectResponse, Response
 from anabranch.admin.http.answers import reason
 from anabranch.admin.http.browsers import AllowedHosts, guarded
 from anabranch.admin.http.callers import authenticated
-from anabranch.admin.http.calls import Call, route
+from anabranch.admin.http.calls import CallRoute
 from anabranch.admin.http.connection import HEAD_BYTES_MAX, AdminConnection
 from anabranch.admin.metrics.scrape import Scraper
-from anabranch.admin.routes.cluster import brokers, clusters, configuration, metrics
-from anabranch.admin.routes.namespaces import (
-    permissions,
-    policies,
-    properties,
-    quotas,
-    schema_policies,
-    schemas,
-    tenants,
-)
-from anabranch.admin.routes.namespaces import subscriptions as namespace_subscriptions
-from anabranch.admin.routes.scalable import auto_scale, segments
-from anabranch.admin.routes.scalable import subscriptions as scalable_subscriptions
-from anabranch.admin.routes.scalable import topics as scalable
-from anabranch.admin.routes.topics import (
-    lanes,
-    live_topics,
-    messages,
-    subscriptions,
-    topic_reports,
-    topics,
-    upkeep,
-)
+from anabranch.admin.routes.cluster.brokers import PolicyChecks
+from anabranch.admin.routes.table import ENDPOINTS, OPEN_PATHS
 from anabranch.broker.broker import Broker
 from anabranch.broker.browsing.logs import serve_logs
-from anabranch.protocol.connection import SERVER_VERSION
-from anabranch.rights.table import CALLS
 from anabranch.transport.accepting import Acceptor, TlsHandshake
 from anabranch.transport.door import Door
 
@@ -59,62 +34,15 @@ ELSEWHERE: Final = ("/admin/v2/persistent/", "/admin/v2/non-persistent/", "/look
 """Paths of calls about topics of the cluster."""
 
 
-async def describe_api(call: Call) -> Response:
-    """This description of the admin API, as OpenAPI."""
-    return Response(description(), media_type="application/json")
-
-
-@cache
-def description() -> bytes:
-    """The OpenAPI document of all routes."""
-    # Only few brokers are asked for it.
-    from anabranch.admin import openapi
-    from anabranch.admin.routes.namespaces import policy_forms
-
-    forms = policy_forms.described(one.form for one in ROUTES)
-    return msgspec.json.encode(openapi.describe(forms, SERVER_VERSION))
-
-
-# The routes of policies match any last part of a path, so more specific routes come first.
-ROUTES = [
-    *scalable.ROUTES,
-    *auto_scale.ROUTES,
-    *scalable_subscriptions.ROUTES,
-    *lanes.ROUTES,
-    *segments.ROUTES,
-    *topics.ROUTES,
-    *subscriptions.ROUTES,
-    *topic_reports.ROUTES,
-    *live_topics.ROUTES,
-    *messages.ROUTES,
-    *upkeep.ROUTES,
-    *permissions.ROUTES,
-    *properties.ROUTES,
-    *quotas.ROUTES,
-    *schemas.ROUTES,
-    *schema_policies.ROUTES,
-    *namespace_subscriptions.ROUTES,
-    *tenants.ROUTES,
-    *clusters.ROUTES,
-    *configuration.ROUTES,
-    *brokers.ROUTES,
-    *metrics.ROUTES,
-    route("GET", "/openapi.json", describe_api, returns=dict[str, Any]),
-    *policies.ROUTES,
-]
-
-
 def create_app(broker: Broker) -> Any:
-    """The ASGI app with all routes, of which each has a line in the table of rights."""
-    missing = [f"{method} {path}" for method, path in served_calls() if (method, path) not in CALLS]
-    assert not missing, f"add lines to rights/table.py for {', '.join(missing)}"
-    app = Starlette(routes=ROUTES, exception_handlers={HTTPException: _refuse})
+    """Return the ASGI app that serves all endpoints."""
+    app = Starlette(routes=[CallRoute(one) for one in ENDPOINTS], exception_handlers={HTTPException: _refuse})
     app.state.broker = broker
     app.state.logs = serve_logs(broker)
     app.state.scraper = Scraper(broker)
-    app.state.policy_checks = brokers.PolicyChecks(broker)
+    app.state.policy_checks = PolicyChecks(broker)
     plane = broker.data_plane
-    asked = authenticated(app if plane is None else redirected(app, plane.admin_url), broker)
+    asked = authenticated(app if plane is None else redirected(app, plane.admin_url), broker, OPEN_PATHS)
 
     async def keep_escapes(scope: Any, receive: Any, send: Any) -> None:
         # A topic name may contain an escaped slash, so routes match the escaped path, and `Call.part` decodes
@@ -139,12 +67,6 @@ def redirected(app: Any, admin_url: str) -> Any:
         await app(scope, receive, send)
 
     return redirect
-
-
-def served_calls() -> list[tuple[str, str]]:
-    """The method and the template of the path of every route."""
-    # Starlette adds HEAD to each GET, which needs the same right.
-    return [(method, one.path) for one in ROUTES for method in sorted((one.methods or set()) - {"HEAD"})]
 
 
 async def _refuse(request: Request, error: Exception) -> Response:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.admin.http.server import create_app
-from anabranch.rights import table
+from anabranch.admin.endpoints import Endpoint
 from tests.harness.admin import Admin
 from tests.harness.cluster import Brokers
 from tests.harness.rights import RIGHTS, grant, headers_of
@@ -50,13 +49,9 @@ async def test_an_escaped_name_is_checked_as_it_is_used(admin: Admin, brokers: B
     assert await status(admin, "app", "GET", "/admin/v2/persistent/%73hop/prod") == 200
 
 
-async def test_a_call_without_a_line_in_the_table_is_not_served(
-    admin: Admin, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delitem(table.CALLS, ("GET", "/admin/v2/tenants"))
-    assert await status(admin, "root", "GET", "/admin/v2/tenants") == 403
-    with pytest.raises(AssertionError, match="GET /admin/v2/tenants"):
-        create_app(brokers[0])
+def test_an_endpoint_cannot_be_declared_without_a_right() -> None:
+    with pytest.raises(TypeError, match="'right'"):
+        Endpoint("GET", "/admin/v2/tenants", handler=list)  # type: ignore[call-arg]
 
 
 @pytest.mark.brokers(authenticate_metrics=False)

@@ -1,4 +1,4 @@
-"""Requests of load balancers, monitors and Pulsar's tools: health, version, brokers, topic lookup."""
+"""Requests of load balancers, monitors and Pulsar's tools: health, version, brokers, figures, topic lookup."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
-from anabranch.admin.http.calls import Call, route
+from anabranch.admin.endpoints import Endpoint
+from anabranch.admin.http.calls import Call
 from anabranch.admin.models.brokers import BrokerInfo, InternalConfiguration, LeaderBroker, LookupAnswer
 from anabranch.admin.models.topics import TopicStats
 from anabranch.admin.routes.topics.upkeep import BUNDLE
@@ -18,7 +19,7 @@ from anabranch.broker.wire.handlers.lookup import check_listener
 from anabranch.errors import NotAllowedError, NotFoundError, TopicNotFoundError
 from anabranch.metadata.broker_record import BrokerRecord
 from anabranch.protocol.connection import SERVER_VERSION
-from anabranch.rights.lines import lookup_in
+from anabranch.rights.lines import AUTHENTICATED, LOOKED_UP, OPEN, SUPERUSER, lookup_in
 
 
 async def health(call: Call) -> str:
@@ -159,27 +160,27 @@ async def refuse(call: Call) -> None:
 
 
 STATS = "/admin/v2/broker-stats"
-
-
 BROKERS = "/admin/v2/brokers"
 
-ROUTES = [
-    route("GET", STATS + "/topics", topics),
-    route("GET", STATS + "/{figures}", refuse),
-    route("GET", "/admin/v2/brokers/backlog-quota-check", check_backlog_quotas),
-    route("GET", BROKERS, brokers),
-    route("GET", BROKERS + "/health", health),
-    route("GET", BROKERS + "/ready", health),
-    route("GET", BROKERS + "/version", version),
-    route("GET", BROKERS + "/leaderBroker", leader),
-    route("GET", BROKERS + "/workers", workers),
-    route("GET", BROKERS + "/internal-configuration", internal_configuration),
-    route("GET", BROKERS + "/{cluster}", brokers),
-    route(
+ENDPOINTS = [
+    Endpoint("GET", STATS + "/topics", SUPERUSER, topics),
+    Endpoint("GET", STATS + "/{figures}", SUPERUSER, refuse),
+    Endpoint("GET", BROKERS + "/backlog-quota-check", SUPERUSER, check_backlog_quotas),
+    Endpoint("GET", BROKERS, SUPERUSER, brokers),
+    # Load balancers ask for these without credentials.
+    Endpoint("GET", BROKERS + "/health", OPEN, health),
+    Endpoint("GET", BROKERS + "/ready", OPEN, health),
+    Endpoint("GET", BROKERS + "/version", AUTHENTICATED, version),
+    Endpoint("GET", BROKERS + "/leaderBroker", SUPERUSER, leader),
+    Endpoint("GET", BROKERS + "/workers", SUPERUSER, workers),
+    Endpoint("GET", BROKERS + "/internal-configuration", SUPERUSER, internal_configuration),
+    Endpoint("GET", BROKERS + "/{cluster}", SUPERUSER, brokers),
+    Endpoint(
         "GET",
         "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}",
+        LOOKED_UP,
         lookup,
         query={"listenerName": str},
     ),
-    route("GET", "/status.html", status),
+    Endpoint("GET", "/status.html", OPEN, status),
 ]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from anabranch.admin.endpoints import Endpoint
 from anabranch.admin.http.answers import PreconditionFailedError
-from anabranch.admin.http.calls import Call, route
+from anabranch.admin.http.calls import Call
 from anabranch.admin.models.brokers import ClusterData
 from anabranch.errors import ConflictError, NotAllowedError, NotFoundError
 from anabranch.model.names import validate_entity
+from anabranch.rights.lines import AUTHENTICATED, SUPERUSER
 
 
 async def list_clusters(call: Call) -> list[str]:
@@ -58,10 +60,10 @@ def _known(call: Call) -> None:
 CLUSTERS = "/admin/v2/clusters"
 CLUSTER = CLUSTERS + "/{cluster}"
 
-ROUTES = [
-    route("GET", CLUSTERS, list_clusters),
-    route("GET", CLUSTER, get_cluster),
-    route("PUT", CLUSTER, create_cluster, body=ClusterData),
-    route("POST", CLUSTER, update_cluster, body=ClusterData),
-    route("DELETE", CLUSTER, delete_cluster),
+ENDPOINTS = [
+    Endpoint("GET", CLUSTERS, AUTHENTICATED, list_clusters),
+    Endpoint("GET", CLUSTER, SUPERUSER, get_cluster),
+    Endpoint("PUT", CLUSTER, SUPERUSER, create_cluster, body=ClusterData),
+    Endpoint("POST", CLUSTER, SUPERUSER, update_cluster, body=ClusterData),
+    Endpoint("DELETE", CLUSTER, SUPERUSER, delete_cluster),
 ]

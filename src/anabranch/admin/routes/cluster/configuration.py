@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
+from anabranch.admin.endpoints import Endpoint
 from anabranch.admin.http.answers import PreconditionFailedError
-from anabranch.admin.http.calls import Call, route
+from anabranch.admin.http.calls import Call
 from anabranch.config.broker import BrokerConfig
 from anabranch.config.dynamic import DYNAMIC, with_values
 from anabranch.errors import InvalidConfigurationError
 from anabranch.metadata.configuration import ConfigurationStore
+from anabranch.rights.lines import SUPERUSER
 
 HIDDEN: Final = "*****"
 """Shown in the place of a setting that may hold a secret."""
@@ -82,10 +84,10 @@ def _dynamic(call: Call) -> str:
 
 CONFIGURATION = "/admin/v2/brokers/configuration"
 
-ROUTES = [
-    route("GET", CONFIGURATION, list_dynamic),
-    route("GET", CONFIGURATION + "/values", dynamic_values),
-    route("GET", CONFIGURATION + "/runtime", runtime),
-    route("POST", CONFIGURATION + "/{name}/{value}", change),
-    route("DELETE", CONFIGURATION + "/{name}", reset),
+ENDPOINTS = [
+    Endpoint("GET", CONFIGURATION, SUPERUSER, list_dynamic),
+    Endpoint("GET", CONFIGURATION + "/values", SUPERUSER, dynamic_values),
+    Endpoint("GET", CONFIGURATION + "/runtime", SUPERUSER, runtime),
+    Endpoint("POST", CONFIGURATION + "/{name}/{value}", SUPERUSER, change),
+    Endpoint("DELETE", CONFIGURATION + "/{name}", SUPERUSER, reset),
 ]

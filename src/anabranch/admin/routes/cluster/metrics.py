@@ -8,7 +8,9 @@ from prometheus_client import exposition
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from anabranch.admin.http.calls import Call, route
+from anabranch.admin.endpoints import Endpoint
+from anabranch.admin.http.calls import Call
+from anabranch.rights.lines import SUPERUSER
 
 
 class PiecewiseText(Response):
@@ -32,4 +34,4 @@ async def metrics(call: Call) -> Response:
     return PiecewiseText(call.scraper.scrape(accept), exposition.choose_encoder(accept)[1])
 
 
-ROUTES = [route("GET", path, metrics, returns=str) for path in ("/metrics", "/metrics/")]
+ENDPOINTS = [Endpoint("GET", path, SUPERUSER, metrics, returns=str) for path in ("/metrics", "/metrics/")]

@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from anabranch.admin.http.calls import Call, route
+from anabranch.admin.endpoints import Endpoint
+from anabranch.admin.http.calls import Call
 from anabranch.admin.models.namespaces import AuthPolicies
 from anabranch.admin.models.tenants import TopicPermissions
 from anabranch.errors import InvalidConfigurationError, NotFoundError, TopicNotFoundError
@@ -20,6 +21,7 @@ from anabranch.model.policies.of_topics import topic_key, topic_policies, withou
 from anabranch.rights import grants
 from anabranch.rights.callers import ROLE_CHARACTERS_MAX, is_role
 from anabranch.rights.grants import ACTIONS, NamespaceGrants, RoleActions
+from anabranch.rights.lines import ADMIN, AUTHENTICATED, CLASSIC_ADMIN, SCALABLE_ADMIN
 from anabranch.rights.needs import Right, on_topic
 
 Policies = dict[str, Any]
@@ -254,29 +256,32 @@ SCALABLE = "/admin/v2/scalable/{tenant}/{namespace}/{topic}/permissions"
 
 ALL_NAMESPACES = "/admin/v2/namespaces"
 
-ROUTES = [
-    route(
+ENDPOINTS = [
+    # The bodies of these two name the topics, and the handlers check that the caller is an admin of each.
+    Endpoint(
         "POST",
         ALL_NAMESPACES + "/grantPermissionsOnTopics",
+        AUTHENTICATED,
         grant_on_topics,
         body=list[TopicPermissions],
     ),
-    route(
+    Endpoint(
         "POST",
         ALL_NAMESPACES + "/revokePermissionsOnTopics",
+        AUTHENTICATED,
         revoke_on_topics,
         body=list[TopicPermissions],
     ),
-    route("GET", NAMESPACE, show_namespace),
-    route("GET", NAMESPACE + "/subscription", show_subscriptions),
-    route("POST", NAMESPACE + "/subscription/{subscription}", reserve_subscription, body=list[str]),
-    route("POST", NAMESPACE + "/{role}", grant_on_namespace, body=list[str]),
-    route("DELETE", NAMESPACE + "/{role}", revoke_on_namespace),
-    route("DELETE", NAMESPACE + "/{subscription}/{role}", revoke_on_subscription),
-    route("GET", CLASSIC, show_classic),
-    route("POST", CLASSIC + "/{role}", grant_on_classic, body=list[str]),
-    route("DELETE", CLASSIC + "/{role}", revoke_on_classic),
-    route("GET", SCALABLE, show_scalable),
-    route("POST", SCALABLE + "/{role}", grant_on_scalable, body=list[str]),
-    route("DELETE", SCALABLE + "/{role}", revoke_on_scalable),
+    Endpoint("GET", NAMESPACE, ADMIN, show_namespace),
+    Endpoint("GET", NAMESPACE + "/subscription", ADMIN, show_subscriptions),
+    Endpoint("POST", NAMESPACE + "/subscription/{subscription}", ADMIN, reserve_subscription, body=list[str]),
+    Endpoint("POST", NAMESPACE + "/{role}", ADMIN, grant_on_namespace, body=list[str]),
+    Endpoint("DELETE", NAMESPACE + "/{role}", ADMIN, revoke_on_namespace),
+    Endpoint("DELETE", NAMESPACE + "/{subscription}/{role}", ADMIN, revoke_on_subscription),
+    Endpoint("GET", CLASSIC, CLASSIC_ADMIN, show_classic),
+    Endpoint("POST", CLASSIC + "/{role}", CLASSIC_ADMIN, grant_on_classic, body=list[str]),
+    Endpoint("DELETE", CLASSIC + "/{role}", CLASSIC_ADMIN, revoke_on_classic),
+    Endpoint("GET", SCALABLE, SCALABLE_ADMIN, show_scalable),
+    Endpoint("POST", SCALABLE + "/{role}", SCALABLE_ADMIN, grant_on_scalable, body=list[str]),
+    Endpoint("DELETE", SCALABLE + "/{role}", SCALABLE_ADMIN, revoke_on_scalable),
 ]

@@ -10,8 +10,9 @@ from typing import Any
 
 import msgspec
 
+from anabranch.admin.endpoints import Endpoint
 from anabranch.admin.http.answers import as_json
-from anabranch.admin.http.calls import Call, route
+from anabranch.admin.http.calls import Call
 from anabranch.admin.routes.namespaces.permissions import topic_exists
 from anabranch.admin.routes.namespaces.policy_forms import MODES, type_of
 from anabranch.errors import InvalidConfigurationError, NotAllowedError, NotFoundError, TopicNotFoundError
@@ -22,6 +23,7 @@ from anabranch.model.policies.of_topics import policy_of_topic, topic_key, with_
 from anabranch.model.policies.table import POLICIES, PolicyLine, refuse
 from anabranch.model.quotas import NAMESPACE_RATES
 from anabranch.rights.grants import SUBSCRIPTION_MODE, SUBSCRIPTION_MODES
+from anabranch.rights.lines import ADMIN, CLASSIC_ADMIN, SCALABLE_ADMIN
 
 BACKLOG_QUOTAS = "backlogQuotaMap"
 
@@ -221,21 +223,27 @@ async def refuse_rate(call: Call) -> None:
     )
 
 
-PLACES = {
-    "/admin/v2/namespaces/{tenant}/{namespace}/{policy}": _of_namespaces(),
-    "/admin/v2/persistent/{tenant}/{namespace}/{topic}/{policy}": _of_topics("persistent"),
-    "/admin/v2/scalable/{tenant}/{namespace}/{topic}/{policy}": _of_topics("topic"),
-}
+_PLACES = (
+    ("/admin/v2/namespaces/{tenant}/{namespace}/{policy}", ADMIN, _of_namespaces()),
+    ("/admin/v2/persistent/{tenant}/{namespace}/{topic}/{policy}", CLASSIC_ADMIN, _of_topics("persistent")),
+    ("/admin/v2/scalable/{tenant}/{namespace}/{topic}/{policy}", SCALABLE_ADMIN, _of_topics("topic")),
+)
 
 SUBSCRIPTION_RATE = "/admin/v2/persistent/{tenant}/{namespace}/{topic}/{subName}/dispatchRate"
 _QUOTA_TYPE = {"backlogQuotaType": str}
 _PARAMETERS = {**_QUOTA_TYPE, "messageTTL": int}
 
-ROUTES = [
-    *(route("GET", path, place.get, query={"applied": bool}) for path, place in PLACES.items()),
-    *(route("POST", path, place.set, body=Any, query=_PARAMETERS) for path, place in PLACES.items()),
-    *(route("PUT", path, place.set, body=Any, query=_PARAMETERS) for path, place in PLACES.items()),
-    *(route("DELETE", path, place.remove, query=_QUOTA_TYPE) for path, place in PLACES.items()),
-    *(route(method, SUBSCRIPTION_RATE, refuse_rate) for method in ("GET", "POST", "DELETE")),
+ENDPOINTS = [
+    *(Endpoint("GET", path, right, place.get, query={"applied": bool}) for path, right, place in _PLACES),
+    *(
+        Endpoint("POST", path, right, place.set, body=Any, query=_PARAMETERS)
+        for path, right, place in _PLACES
+    ),
+    *(Endpoint("PUT", path, right, place.set, body=Any, query=_PARAMETERS) for path, right, place in _PLACES),
+    *(Endpoint("DELETE", path, right, place.remove, query=_QUOTA_TYPE) for path, right, place in _PLACES),
+    *(
+        Endpoint(method, SUBSCRIPTION_RATE, CLASSIC_ADMIN, refuse_rate)
+        for method in ("GET", "POST", "DELETE")
+    ),
 ]
 """They match any last part of a path, so they come after all other routes."""

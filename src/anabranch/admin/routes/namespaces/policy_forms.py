@@ -1,4 +1,4 @@
-"""The forms of the calls about each policy, for the description of the API.
+"""The endpoints of the calls about each policy, for the description of the API.
 
 One route serves all policies of a place. The description lists each policy by itself, with its types.
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, Literal
 
-from anabranch.admin.endpoints import CallForm
+from anabranch.admin.endpoints import Endpoint
 from anabranch.admin.models.namespaces import (
     AutoSubscriptionCreation,
     AutoTopicCreation,
@@ -48,41 +48,41 @@ def type_of(policy: str) -> Any:
     return TYPES.get(policy, int)
 
 
-def described(forms: Iterable[CallForm]) -> Iterator[CallForm]:
-    """The forms, with one for each policy in the place of one for all of them."""
-    for form in forms:
-        if form.path.endswith(POLICY_PART):
-            yield from _of_each_policy(form)
+def described(endpoints: Iterable[Endpoint]) -> Iterator[Endpoint]:
+    """The endpoints, with one for each policy in the place of one for all of them."""
+    for endpoint in endpoints:
+        if endpoint.path.endswith(POLICY_PART):
+            yield from _of_each_policy(endpoint)
         else:
-            yield form
+            yield endpoint
 
 
-def _of_each_policy(form: CallForm) -> Iterator[CallForm]:
-    at_namespaces = "{topic}" not in form.path
+def _of_each_policy(endpoint: Endpoint) -> Iterator[Endpoint]:
+    at_namespaces = "{topic}" not in endpoint.path
     for policy, line in POLICIES.items():
         shown = policy if at_namespaces else line.topic_name
         if not shown or (at_namespaces and not line.field):
             continue
-        if line.scalable and "/scalable/" in form.path:
+        if line.scalable and "/scalable/" in endpoint.path:
             continue
         if policy == QUOTAS:
-            yield from _of_quotas(form)
+            yield from _of_quotas(endpoint)
         else:
-            yield _typed(form, shown, type_of(policy))
+            yield _typed(endpoint, shown, type_of(policy))
     if at_namespaces:
-        yield _typed(form, "subscriptionAuthMode", MODES)
+        yield _typed(endpoint, "subscriptionAuthMode", MODES)
 
 
-def _of_quotas(form: CallForm) -> Iterator[CallForm]:
+def _of_quotas(endpoint: Endpoint) -> Iterator[Endpoint]:
     """The quotas of all types are shown at one path, and each is set and removed at another."""
-    if form.method == "GET":
-        yield _typed(form, QUOTAS, dict[Literal[QUOTA_TYPES], BacklogQuotaBody])  # type: ignore[valid-type]
+    if endpoint.method == "GET":
+        yield _typed(endpoint, QUOTAS, dict[Literal[QUOTA_TYPES], BacklogQuotaBody])  # type: ignore[valid-type]
     else:
-        yield _typed(form, "backlogQuota", BacklogQuotaBody)
+        yield _typed(endpoint, "backlogQuota", BacklogQuotaBody)
 
 
-def _typed(form: CallForm, name: str, kind: Any) -> CallForm:
-    made = replace(form, path=form.path.replace(POLICY_PART, name))
-    if form.method == "GET":
+def _typed(endpoint: Endpoint, name: str, kind: Any) -> Endpoint:
+    made = replace(endpoint, path=endpoint.path.replace(POLICY_PART, name))
+    if endpoint.method == "GET":
         return replace(made, returns=kind | None)
-    return replace(made, body=kind) if form.body is not None else made
+    return replace(made, body=kind) if endpoint.body is not None else made

@@ -6,11 +6,13 @@ from collections.abc import Callable
 
 import msgspec
 
+from anabranch.admin.endpoints import Endpoint
 from anabranch.admin.http.answers import MalformedBodyError, as_json
-from anabranch.admin.http.calls import Call, route
+from anabranch.admin.http.calls import Call
 from anabranch.errors import InvalidConfigurationError, NotFoundError, TopicNotFoundError
 from anabranch.metadata.records import ClassicTopicRecord, NamespaceRecord
 from anabranch.model.limits import check_properties
+from anabranch.rights.lines import ADMIN, CLASSIC_ADMIN, CLASSIC_LOOK
 
 Properties = dict[str, str]
 PROPERTIES = "properties"
@@ -107,14 +109,14 @@ async def _given(call: Call) -> Properties:
 CLASSIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}/properties"
 NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
 
-ROUTES = [
-    route("GET", CLASSIC, show_topic),
-    route("PUT", CLASSIC, set_topic, body=Properties),
-    route("DELETE", CLASSIC, remove_of_topic, query={"key": str}),
-    route("GET", NAMESPACE + "/properties", show_namespace),
-    route("PUT", NAMESPACE + "/properties", set_namespace, body=Properties),
-    route("DELETE", NAMESPACE + "/properties", clear_namespace),
-    route("GET", NAMESPACE + "/property/{key}", show_one, returns=str),
-    route("PUT", NAMESPACE + "/property/{key}/{value}", set_one),
-    route("DELETE", NAMESPACE + "/property/{key}", remove_one, returns=str),
+ENDPOINTS = [
+    Endpoint("GET", CLASSIC, CLASSIC_LOOK, show_topic),
+    Endpoint("PUT", CLASSIC, CLASSIC_ADMIN, set_topic, body=Properties),
+    Endpoint("DELETE", CLASSIC, CLASSIC_ADMIN, remove_of_topic, query={"key": str}),
+    Endpoint("GET", NAMESPACE + "/properties", ADMIN, show_namespace),
+    Endpoint("PUT", NAMESPACE + "/properties", ADMIN, set_namespace, body=Properties),
+    Endpoint("DELETE", NAMESPACE + "/properties", ADMIN, clear_namespace),
+    Endpoint("GET", NAMESPACE + "/property/{key}", ADMIN, show_one, returns=str),
+    Endpoint("PUT", NAMESPACE + "/property/{key}/{value}", ADMIN, set_one),
+    Endpoint("DELETE", NAMESPACE + "/property/{key}", ADMIN, remove_one, returns=str),
 ]

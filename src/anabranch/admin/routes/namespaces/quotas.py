@@ -6,11 +6,13 @@ from typing import Any
 
 import msgspec
 
+from anabranch.admin.endpoints import Endpoint
 from anabranch.admin.http.answers import MalformedBodyError
-from anabranch.admin.http.calls import Call, route
+from anabranch.admin.http.calls import Call
 from anabranch.admin.models.tenants import TenantLimits, TenantUsage
 from anabranch.metadata.records import TenantRecord
 from anabranch.model.quotas import check_tenant
+from anabranch.rights.lines import SUPERUSER, TENANT
 
 TENANT_QUOTAS = "/admin/v2/tenants/{tenant}/quotas"
 TENANT_USAGE = "/admin/v2/tenants/{tenant}/usage"
@@ -58,9 +60,9 @@ async def _store_tenant_quotas(call: Call, quotas: dict[str, Any]) -> None:
     await call.topics.namespaces.update_tenant(call.part("tenant"), change)
 
 
-ROUTES = [
-    route("GET", TENANT_QUOTAS, get_tenant_quotas),
-    route("GET", TENANT_USAGE, get_tenant_usage),
-    route("POST", TENANT_QUOTAS, set_tenant_quotas, body=TenantLimits),
-    route("DELETE", TENANT_QUOTAS, remove_tenant_quotas),
+ENDPOINTS = [
+    Endpoint("GET", TENANT_QUOTAS, TENANT, get_tenant_quotas),
+    Endpoint("GET", TENANT_USAGE, TENANT, get_tenant_usage),
+    Endpoint("POST", TENANT_QUOTAS, SUPERUSER, set_tenant_quotas, body=TenantLimits),
+    Endpoint("DELETE", TENANT_QUOTAS, SUPERUSER, remove_tenant_quotas),
 ]

@@ -7,10 +7,12 @@ from typing import Any, Literal
 
 import msgspec
 
+from anabranch.admin.endpoints import Endpoint
 from anabranch.admin.http.answers import as_json
-from anabranch.admin.http.calls import Call, route
+from anabranch.admin.http.calls import Call
 from anabranch.admin.routes.namespaces.schemas import schema_topic
 from anabranch.metadata.records import NamespaceRecord
+from anabranch.rights.lines import ADMIN, CLASSIC_ADMIN, SCALABLE_ADMIN, TableLine
 from anabranch.schemas.compatibility import STRATEGIES
 from anabranch.schemas.policies import (
     AUTO_UPDATE,
@@ -90,13 +92,17 @@ def _applied(name: str, call: Call, own: Mapping[str, Any], policies: Mapping[st
 
 
 NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
-TOPICS = (
-    "/admin/v2/persistent/{tenant}/{namespace}/{topic}",
-    "/admin/v2/scalable/{tenant}/{namespace}/{topic}",
+_TOPICS = (
+    ("/admin/v2/persistent/{tenant}/{namespace}/{topic}", CLASSIC_ADMIN),
+    ("/admin/v2/scalable/{tenant}/{namespace}/{topic}", SCALABLE_ADMIN),
 )
-_POLICIES: list[tuple[str, _NamespacePolicy | _TopicPolicy]] = [
-    *((f"{NAMESPACE}/{name}", _NamespacePolicy(name)) for name in FIELDS),
-    *((f"{path}/{name}", _TopicPolicy(name)) for path in TOPICS for name in (STRATEGY, ENFORCED)),
+_POLICIES: list[tuple[str, TableLine, _NamespacePolicy | _TopicPolicy]] = [
+    *((f"{NAMESPACE}/{name}", ADMIN, _NamespacePolicy(name)) for name in FIELDS),
+    *(
+        (f"{path}/{name}", right, _TopicPolicy(name))
+        for path, right in _TOPICS
+        for name in (STRATEGY, ENFORCED)
+    ),
 ]
 
 _TYPES: Mapping[str, Any] = {
@@ -111,12 +117,12 @@ def _type_of(path: str) -> Any:
     return _TYPES[path.rpartition("/")[2]]
 
 
-ROUTES = [
+ENDPOINTS = [
     *(
-        route("GET", path, policy.get, query={"applied": bool}, returns=_type_of(path) | None)
-        for path, policy in _POLICIES
+        Endpoint("GET", path, right, policy.get, query={"applied": bool}, returns=_type_of(path) | None)
+        for path, right, policy in _POLICIES
     ),
-    *(route("PUT", path, policy.set, body=_type_of(path)) for path, policy in _POLICIES),
-    *(route("POST", path, policy.set, body=_type_of(path)) for path, policy in _POLICIES),
-    *(route("DELETE", path, policy.remove) for path, policy in _POLICIES),
+    *(Endpoint("PUT", path, right, policy.set, body=_type_of(path)) for path, right, policy in _POLICIES),
+    *(Endpoint("POST", path, right, policy.set, body=_type_of(path)) for path, right, policy in _POLICIES),
+    *(Endpoint("DELETE", path, right, policy.remove) for path, right, policy in _POLICIES),
 ]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from anabranch.admin.endpoints import Endpoint
 from anabranch.admin.http.answers import MalformedBodyError
-from anabranch.admin.http.calls import NUMBER_MAX, Call, route
+from anabranch.admin.http.calls import NUMBER_MAX, Call
 from anabranch.admin.models.schemas import (
     AllSchemas,
     PostedSchema,
@@ -19,7 +20,7 @@ from anabranch.model.names import TopicName
 from anabranch.protocol.limits import SCHEMA_BYTES_MAX
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import pairs
-from anabranch.rights.lines import name_in
+from anabranch.rights.lines import NAMED_ADMIN, NAMED_LOOK, name_in
 from anabranch.schemas.definitions import KEY_VALUE, KINDS, REST_NAMES, joined, split_text
 
 
@@ -129,12 +130,12 @@ async def _posted(call: Call) -> pb.Schema:
 
 SCHEMAS = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
 
-ROUTES = [
-    route("GET", SCHEMAS + "/schema", get_newest),
-    route("GET", SCHEMAS + "/schema/{version}", get_version),
-    route("GET", SCHEMAS + "/schemas", get_all),
-    route("POST", SCHEMAS + "/schema", add, body=PostedSchema),
-    route("DELETE", SCHEMAS + "/schema", delete, query={"force": bool}),
-    route("POST", SCHEMAS + "/compatibility", compare, body=PostedSchema),
-    route("POST", SCHEMAS + "/version", find_version, body=PostedSchema),
+ENDPOINTS = [
+    Endpoint("GET", SCHEMAS + "/schema", NAMED_LOOK, get_newest),
+    Endpoint("GET", SCHEMAS + "/schema/{version}", NAMED_LOOK, get_version),
+    Endpoint("GET", SCHEMAS + "/schemas", NAMED_LOOK, get_all),
+    Endpoint("POST", SCHEMAS + "/schema", NAMED_ADMIN, add, body=PostedSchema),
+    Endpoint("DELETE", SCHEMAS + "/schema", NAMED_ADMIN, delete, query={"force": bool}),
+    Endpoint("POST", SCHEMAS + "/compatibility", NAMED_ADMIN, compare, body=PostedSchema),
+    Endpoint("POST", SCHEMAS + "/version", NAMED_LOOK, find_version, body=PostedSchema),
 ]

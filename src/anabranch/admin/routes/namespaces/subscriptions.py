@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
+from anabranch.admin.endpoints import Endpoint
 from anabranch.admin.http.answers import PreconditionFailedError
-from anabranch.admin.http.calls import Call, route
+from anabranch.admin.http.calls import Call
 from anabranch.admin.routes.scalable.subscriptions import check_unused
 from anabranch.admin.routes.topics.upkeep import NAMESPACE, check_bundle
 from anabranch.errors import ConsumerBusyError, TopicNotFoundError
 from anabranch.model.names import Place, TopicName
+from anabranch.rights.lines import ADMIN
 
 
 async def clear_backlog(call: Call) -> None:
@@ -95,11 +97,11 @@ def _in_use(subscription: str, topic: TopicName) -> PreconditionFailedError:
 
 
 # The routes of bundles match any name in the place of a bundle, so they come last.
-ROUTES = [
-    route("POST", NAMESPACE + "/unsubscribe/{subscription}", unsubscribe),
-    route("POST", NAMESPACE + "/clearBacklog", clear_backlog),
-    route("POST", NAMESPACE + "/clearBacklog/{subscription}", clear_backlog),
-    route("POST", NAMESPACE + "/{bundle}/clearBacklog", clear_backlog),
-    route("POST", NAMESPACE + "/{bundle}/clearBacklog/{subscription}", clear_backlog),
-    route("POST", NAMESPACE + "/{bundle}/unsubscribe/{subscription}", unsubscribe),
+ENDPOINTS = [
+    Endpoint("POST", NAMESPACE + "/unsubscribe/{subscription}", ADMIN, unsubscribe),
+    Endpoint("POST", NAMESPACE + "/clearBacklog", ADMIN, clear_backlog),
+    Endpoint("POST", NAMESPACE + "/clearBacklog/{subscription}", ADMIN, clear_backlog),
+    Endpoint("POST", NAMESPACE + "/{bundle}/clearBacklog", ADMIN, clear_backlog),
+    Endpoint("POST", NAMESPACE + "/{bundle}/clearBacklog/{subscription}", ADMIN, clear_backlog),
+    Endpoint("POST", NAMESPACE + "/{bundle}/unsubscribe/{subscription}", ADMIN, unsubscribe),
 ]

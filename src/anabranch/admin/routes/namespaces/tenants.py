@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
-from anabranch.admin.http.calls import Call, route
+from anabranch.admin.endpoints import Endpoint
+from anabranch.admin.http.calls import Call
 from anabranch.admin.models.namespaces import NamespacePolicies
 from anabranch.admin.models.tenants import TenantInfo
 from anabranch.admin.routes.namespaces.permissions import check_auth_policies, checked_role
@@ -21,6 +22,7 @@ from anabranch.model.limits import check_properties
 from anabranch.model.names import validate_entity
 from anabranch.model.policies.new_namespace import check_policies
 from anabranch.rights.grants import SUBSCRIPTION_MODE, grants_of
+from anabranch.rights.lines import ADMIN, NAMES, SUPERUSER, TENANT
 from anabranch.schemas.policies import check_schema_policies
 
 
@@ -148,15 +150,15 @@ TENANTS = "/admin/v2/tenants"
 NAMESPACES = "/admin/v2/namespaces/{tenant}"
 NAMESPACE = NAMESPACES + "/{namespace}"
 
-ROUTES = [
-    route("GET", TENANTS, list_tenants),
-    route("GET", TENANTS + "/{tenant}", get_tenant),
-    route("PUT", TENANTS + "/{tenant}", create_tenant, body=TenantInfo),
-    route("POST", TENANTS + "/{tenant}", update_tenant, body=TenantInfo),
-    route("DELETE", TENANTS + "/{tenant}", delete_tenant),
-    route("GET", NAMESPACES, list_namespaces),
-    route("PUT", NAMESPACE, create_namespace, body=NamespacePolicies),
-    route("GET", NAMESPACE, get_namespace),
-    route("DELETE", NAMESPACE, delete_namespace, query={"force": bool}),
-    route("GET", NAMESPACE + "/topics", list_topics, query={"mode": str}),
+ENDPOINTS = [
+    Endpoint("GET", TENANTS, SUPERUSER, list_tenants),
+    Endpoint("GET", TENANTS + "/{tenant}", TENANT, get_tenant),
+    Endpoint("PUT", TENANTS + "/{tenant}", SUPERUSER, create_tenant, body=TenantInfo),
+    Endpoint("POST", TENANTS + "/{tenant}", SUPERUSER, update_tenant, body=TenantInfo),
+    Endpoint("DELETE", TENANTS + "/{tenant}", SUPERUSER, delete_tenant),
+    Endpoint("GET", NAMESPACES, TENANT, list_namespaces),
+    Endpoint("PUT", NAMESPACE, ADMIN, create_namespace, body=NamespacePolicies),
+    Endpoint("GET", NAMESPACE, ADMIN, get_namespace),
+    Endpoint("DELETE", NAMESPACE, ADMIN, delete_namespace, query={"force": bool}),
+    Endpoint("GET", NAMESPACE + "/topics", NAMES, list_topics, query={"mode": str}),
 ]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from anabranch.admin.http.calls import Call, route
+from anabranch.admin.endpoints import Endpoint
+from anabranch.admin.http.calls import Call
 from anabranch.admin.models.scalable import AutoScaleOverride
 from anabranch.metadata import records
 from anabranch.model.policy import check_override, resolve
+from anabranch.rights.lines import ADMIN, SCALABLE_ADMIN
 
 
 async def get_policy(call: Call) -> AutoScaleOverride | None:
@@ -52,11 +54,11 @@ async def _store_namespace_policy(call: Call, policy: records.PolicyFields | Non
 TOPIC_POLICY = "/admin/v2/scalable/{tenant}/{namespace}/{topic}/autoScalePolicy"
 NAMESPACE_POLICY = "/admin/v2/namespaces/{tenant}/{namespace}/scalableTopicAutoScalePolicy"
 
-ROUTES = [
-    route("GET", TOPIC_POLICY, get_policy),
-    route("POST", TOPIC_POLICY, set_policy, body=AutoScaleOverride),
-    route("DELETE", TOPIC_POLICY, delete_policy),
-    route("GET", NAMESPACE_POLICY, get_namespace_policy),
-    route("POST", NAMESPACE_POLICY, set_namespace_policy, body=AutoScaleOverride),
-    route("DELETE", NAMESPACE_POLICY, delete_namespace_policy),
+ENDPOINTS = [
+    Endpoint("GET", TOPIC_POLICY, SCALABLE_ADMIN, get_policy),
+    Endpoint("POST", TOPIC_POLICY, SCALABLE_ADMIN, set_policy, body=AutoScaleOverride),
+    Endpoint("DELETE", TOPIC_POLICY, SCALABLE_ADMIN, delete_policy),
+    Endpoint("GET", NAMESPACE_POLICY, ADMIN, get_namespace_policy),
+    Endpoint("POST", NAMESPACE_POLICY, ADMIN, set_namespace_policy, body=AutoScaleOverride),
+    Endpoint("DELETE", NAMESPACE_POLICY, ADMIN, delete_namespace_policy),
 ]

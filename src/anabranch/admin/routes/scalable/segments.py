@@ -6,7 +6,8 @@ is done. A request about a subscription applies to all segments of the topic, wh
 
 from __future__ import annotations
 
-from anabranch.admin.http.calls import Call, route
+from anabranch.admin.endpoints import Endpoint
+from anabranch.admin.http.calls import Call
 from anabranch.admin.models.topics import TopicStats
 from anabranch.admin.routes.scalable.subscriptions import remove_subscription
 from anabranch.controller.decide.operation import segment_name
@@ -20,6 +21,7 @@ from anabranch.metadata.layouts import layout_of
 from anabranch.metadata.records import SubscriptionRecord
 from anabranch.model.layout import Segment
 from anabranch.model.names import Place, SegmentDescriptor
+from anabranch.rights.lines import SCALABLE_LOOK, SUPERUSER
 
 
 async def _listed(call: Call) -> tuple[Segment, Place]:
@@ -120,14 +122,19 @@ async def stats(call: Call) -> TopicStats:
 SEGMENT = "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}"
 SUBSCRIPTION = SEGMENT + "/subscription/{subscription}"
 
-ROUTES = [
-    route("PUT", SEGMENT, create, body=list[str]),
-    route("POST", SEGMENT + "/terminate", terminate),
-    route("DELETE", SEGMENT, delete, query={"force": bool}),
-    route("PUT", SUBSCRIPTION, create_subscription),
-    route("DELETE", SUBSCRIPTION, delete_subscription),
-    route("GET", SUBSCRIPTION + "/backlog", backlog),
-    route("POST", SUBSCRIPTION + "/seek", seek, query={"timestamp": int}),
-    route("POST", SUBSCRIPTION + "/skip-all", skip_all),
-    route("GET", "/admin/v2/scalable/{tenant}/{namespace}/{topic}/segments/{segment}/stats", stats),
+ENDPOINTS = [
+    Endpoint("PUT", SEGMENT, SUPERUSER, create, body=list[str]),
+    Endpoint("POST", SEGMENT + "/terminate", SUPERUSER, terminate),
+    Endpoint("DELETE", SEGMENT, SUPERUSER, delete, query={"force": bool}),
+    Endpoint("PUT", SUBSCRIPTION, SUPERUSER, create_subscription),
+    Endpoint("DELETE", SUBSCRIPTION, SUPERUSER, delete_subscription),
+    Endpoint("GET", SUBSCRIPTION + "/backlog", SUPERUSER, backlog),
+    Endpoint("POST", SUBSCRIPTION + "/seek", SUPERUSER, seek, query={"timestamp": int}),
+    Endpoint("POST", SUBSCRIPTION + "/skip-all", SUPERUSER, skip_all),
+    Endpoint(
+        "GET",
+        "/admin/v2/scalable/{tenant}/{namespace}/{topic}/segments/{segment}/stats",
+        SCALABLE_LOOK,
+        stats,
+    ),
 ]

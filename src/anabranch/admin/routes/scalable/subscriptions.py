@@ -5,7 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import get_args
 
-from anabranch.admin.http.calls import Call, route
+from anabranch.admin.endpoints import Endpoint
+from anabranch.admin.http.calls import Call
 from anabranch.aio import together
 from anabranch.controller.decide.operation import segment_name
 from anabranch.errors import (
@@ -18,6 +19,7 @@ from anabranch.metadata.layouts import layout_of
 from anabranch.metadata.records import SubscriptionKind, SubscriptionRecord
 from anabranch.model.layout import Segment
 from anabranch.model.names import Place, TopicName
+from anabranch.rights.lines import SCALABLE_SUBSCRIPTION
 
 KINDS: tuple[str, ...] = get_args(SubscriptionKind)
 
@@ -91,9 +93,9 @@ async def skip_all(call: Call) -> None:
 
 SUBSCRIPTION = "/admin/v2/scalable/{tenant}/{namespace}/{topic}/subscriptions/{subscription}"
 
-ROUTES = [
-    route("PUT", SUBSCRIPTION, create_subscription, query={"type": str}),
-    route("DELETE", SUBSCRIPTION, delete_subscription, query={"force": bool}),
-    route("POST", SUBSCRIPTION + "/seek", seek, query={"timestamp": int}),
-    route("POST", SUBSCRIPTION + "/skip-all", skip_all),
+ENDPOINTS = [
+    Endpoint("PUT", SUBSCRIPTION, SCALABLE_SUBSCRIPTION, create_subscription, query={"type": str}),
+    Endpoint("DELETE", SUBSCRIPTION, SCALABLE_SUBSCRIPTION, delete_subscription, query={"force": bool}),
+    Endpoint("POST", SUBSCRIPTION + "/seek", SCALABLE_SUBSCRIPTION, seek, query={"timestamp": int}),
+    Endpoint("POST", SUBSCRIPTION + "/skip-all", SCALABLE_SUBSCRIPTION, skip_all),
 ]

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from anabranch.admin.http.calls import Call, route, whole
+from anabranch.admin.endpoints import Endpoint
+from anabranch.admin.http.calls import Call, whole
 from anabranch.admin.models.scalable import Explanation, ScalableMetadata, ScalableStats
 from anabranch.admin.routes.namespaces.permissions import forget_topic
 from anabranch.admin.routes.scalable.migration import migrate
@@ -23,6 +24,7 @@ from anabranch.model.layout import Segment
 from anabranch.model.names import Place
 from anabranch.model.traffic_sketch import TrafficSummary
 from anabranch.model.weights import balanced_bucket_splits, balanced_points
+from anabranch.rights.lines import NAMES, SCALABLE_ADMIN, SCALABLE_LOOK, SCALABLE_PRODUCE, SUPERUSER
 
 SEGMENTS_AT_ONCE_MAX = 1024
 """Segments that one call may create; a larger number is taken for a typing error."""
@@ -216,23 +218,30 @@ TOPIC = NAMESPACE + "/{topic}"
 
 FORCE = {"force": bool}
 
-ROUTES = [
-    route("GET", NAMESPACE, list_topics, query={"property": list[str]}),
-    route("PUT", TOPIC, create, body=dict[str, str], query={"numInitialSegments": int}),
-    route("GET", TOPIC, get_metadata),
-    route("DELETE", TOPIC, delete, query=FORCE),
-    route("GET", TOPIC + "/stats", stats),
-    route("GET", TOPIC + "/why", why),
-    route("POST", TOPIC + "/migrate", migrate, query=FORCE),
-    route("POST", TOPIC + "/split/{segment}", split, query={"points": str, "parts": int, "byTraffic": bool}),
-    route("POST", TOPIC + "/merge/{segments:path}", merge),
-    route(
+ENDPOINTS = [
+    Endpoint("GET", NAMESPACE, NAMES, list_topics, query={"property": list[str]}),
+    Endpoint("PUT", TOPIC, SCALABLE_ADMIN, create, body=dict[str, str], query={"numInitialSegments": int}),
+    Endpoint("GET", TOPIC, SCALABLE_LOOK, get_metadata),
+    Endpoint("DELETE", TOPIC, SCALABLE_ADMIN, delete, query=FORCE),
+    Endpoint("GET", TOPIC + "/stats", SCALABLE_LOOK, stats),
+    Endpoint("GET", TOPIC + "/why", SCALABLE_LOOK, why),
+    Endpoint("POST", TOPIC + "/migrate", SCALABLE_PRODUCE, migrate, query=FORCE),
+    Endpoint(
+        "POST",
+        TOPIC + "/split/{segment}",
+        SUPERUSER,
+        split,
+        query={"points": str, "parts": int, "byTraffic": bool},
+    ),
+    Endpoint("POST", TOPIC + "/merge/{segments:path}", SUPERUSER, merge),
+    Endpoint(
         "POST",
         TOPIC + "/rebucket/{segment}",
+        SUPERUSER,
         rebucket,
         query={"bucketCount": int, "boundaries": str, "byTraffic": bool},
     ),
-    route("GET", TOPIC + "/properties", get_properties),
-    route("PUT", TOPIC + "/properties", set_properties, body=dict[str, str]),
-    route("DELETE", TOPIC + "/properties", delete_property, query={"key": str}),
+    Endpoint("GET", TOPIC + "/properties", SCALABLE_LOOK, get_properties),
+    Endpoint("PUT", TOPIC + "/properties", SCALABLE_ADMIN, set_properties, body=dict[str, str]),
+    Endpoint("DELETE", TOPIC + "/properties", SCALABLE_ADMIN, delete_property, query={"key": str}),
 ]

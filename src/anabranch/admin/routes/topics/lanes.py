@@ -12,7 +12,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from anabranch.admin.http.calls import Call, route, whole
+from anabranch.admin.endpoints import Endpoint
+from anabranch.admin.http.calls import Call, whole
 from anabranch.admin.models.lanes import LaneInfo, LaneMessage, SkippedEntries
 from anabranch.admin.routes.scalable.subscriptions import existing_subscription
 from anabranch.admin.routes.topics.topics import subscribed_places
@@ -27,6 +28,7 @@ from anabranch.errors import (
 )
 from anabranch.metadata.layouts import layout_of
 from anabranch.model.names import Place
+from anabranch.rights.lines import CLASSIC_SUBSCRIPTION, SCALABLE_SUBSCRIPTION
 
 LISTED_MAX: Final = 1000
 """Most lanes of one answer."""
@@ -186,14 +188,17 @@ def _largest_first(lane: LaneInfo) -> int:
 CLASSIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}/subscription/{subscription}/lanes"
 SCALABLE = "/admin/v2/scalable/{tenant}/{namespace}/{topic}/subscriptions/{subscription}/lanes"
 
-ROUTES = [
+ENDPOINTS = [
     one
-    for base, calls in ((CLASSIC, LaneCalls(classic_parts)), (SCALABLE, LaneCalls(segment_parts)))
+    for base, right, calls in (
+        (CLASSIC, CLASSIC_SUBSCRIPTION, LaneCalls(classic_parts)),
+        (SCALABLE, SCALABLE_SUBSCRIPTION, LaneCalls(segment_parts)),
+    )
     for one in (
-        route("GET", base, calls.list_lanes),
-        route("GET", base + "/{lane}", calls.show),
-        route("GET", base + "/{lane}/messages", calls.peek, query={"count": int}),
-        route("POST", base + "/{lane}/release", calls.release),
-        route("POST", base + "/{lane}/skip", calls.skip, query={"count": int}),
+        Endpoint("GET", base, right, calls.list_lanes),
+        Endpoint("GET", base + "/{lane}", right, calls.show),
+        Endpoint("GET", base + "/{lane}/messages", right, calls.peek, query={"count": int}),
+        Endpoint("POST", base + "/{lane}/release", right, calls.release),
+        Endpoint("POST", base + "/{lane}/skip", right, calls.skip, query={"count": int}),
     )
 ]

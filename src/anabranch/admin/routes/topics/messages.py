@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from anabranch.admin.http.calls import Call, route
+from anabranch.admin.endpoints import Endpoint
+from anabranch.admin.http.calls import Call
 from anabranch.admin.models.topics import MessageIdBody
 from anabranch.admin.routes.topics.topics import SUBSCRIPTION, TOPIC, classic_places, subscribed_places
 from anabranch.broker.browsing.stored_messages import PEEKED_MAX, EntryBody, payload_of
 from anabranch.errors import InvalidConfigurationError, NotAllowedError
+from anabranch.rights.lines import CLASSIC_READ, CLASSIC_SUBSCRIPTION
 
 _STARTS = ("earliest", "latest")
 
@@ -57,15 +59,16 @@ def _answer(call: Call, found: EntryBody) -> Response:
     return Response(payload, headers=headers, media_type="application/octet-stream")
 
 
-ROUTES = [
-    route("GET", TOPIC + "/ledger/{ledger}/entry/{entry}", message_by_id, returns=bytes),
-    route("GET", SUBSCRIPTION + "/position/{position}", peek, returns=bytes),
-    route(
+ENDPOINTS = [
+    Endpoint("GET", TOPIC + "/ledger/{ledger}/entry/{entry}", CLASSIC_READ, message_by_id, returns=bytes),
+    Endpoint("GET", SUBSCRIPTION + "/position/{position}", CLASSIC_SUBSCRIPTION, peek, returns=bytes),
+    Endpoint(
         "GET",
         TOPIC + "/examinemessage",
+        CLASSIC_READ,
         examine,
         returns=bytes,
         query={"initialPosition": str, "messagePosition": int},
     ),
-    route("GET", TOPIC + "/messageid/{timestamp}", message_id_at),
+    Endpoint("GET", TOPIC + "/messageid/{timestamp}", CLASSIC_READ, message_id_at),
 ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from anabranch.admin.http.calls import Call, route
+from anabranch.admin.endpoints import Endpoint
+from anabranch.admin.http.calls import Call
 from anabranch.admin.models.topics import BacklogAnalysis, CursorPosition
 from anabranch.admin.routes.topics.topics import (
     SUBSCRIPTION,
@@ -14,6 +15,7 @@ from anabranch.admin.routes.topics.topics import (
 )
 from anabranch.errors import InvalidConfigurationError, NotAllowedError
 from anabranch.model.names import Place
+from anabranch.rights.lines import CLASSIC_ADMIN, CLASSIC_SUBSCRIPTION
 
 Properties = dict[str, str]
 
@@ -78,11 +80,13 @@ async def _only_place(call: Call) -> tuple[Place, str]:
     return place, name
 
 
-ROUTES = [
-    route("GET", SUBSCRIPTION + "/properties", show_properties),
-    route("PUT", SUBSCRIPTION + "/properties", set_properties, body=Properties),
-    route("POST", SUBSCRIPTION + "/expireMessages/{seconds}", expire),
-    route("POST", SUBSCRIPTION + "/expireMessages", expire_up_to, body=Start),
-    route("POST", TOPIC + "/all_subscription/expireMessages/{seconds}", expire_all),
-    route("POST", SUBSCRIPTION + "/analyzeBacklog", analyze_backlog, body=CursorPosition),
+ENDPOINTS = [
+    Endpoint("GET", SUBSCRIPTION + "/properties", CLASSIC_SUBSCRIPTION, show_properties),
+    Endpoint("PUT", SUBSCRIPTION + "/properties", CLASSIC_SUBSCRIPTION, set_properties, body=Properties),
+    Endpoint("POST", SUBSCRIPTION + "/expireMessages/{seconds}", CLASSIC_SUBSCRIPTION, expire),
+    Endpoint("POST", SUBSCRIPTION + "/expireMessages", CLASSIC_SUBSCRIPTION, expire_up_to, body=Start),
+    Endpoint("POST", TOPIC + "/all_subscription/expireMessages/{seconds}", CLASSIC_ADMIN, expire_all),
+    Endpoint(
+        "POST", SUBSCRIPTION + "/analyzeBacklog", CLASSIC_SUBSCRIPTION, analyze_backlog, body=CursorPosition
+    ),
 ]

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from anabranch.admin.http.calls import Call, route
+from anabranch.admin.endpoints import Endpoint
+from anabranch.admin.http.calls import Call
 from anabranch.admin.models.topics import (
     CompactionStats,
     InternalStats,
@@ -22,6 +23,7 @@ from anabranch.aio import together
 from anabranch.broker.browsing import stats
 from anabranch.errors import InvalidConfigurationError
 from anabranch.model.names import Place
+from anabranch.rights.lines import CLASSIC_LOOK, CLASSIC_READ
 
 SUMMED = (
     "msg_rate_in",
@@ -163,11 +165,17 @@ WANTED = {
 }
 """Parameters of Pulsar's stats. Backlogs are always precise here, and always have a size."""
 
-ROUTES = [
-    route("GET", TOPIC + "/lastMessageId", last_message_id),
-    route("PUT", TOPIC + "/backlogSize", backlog_size, body=MessageIdBody),
-    route("GET", TOPIC + "/stats", topic_stats, query=WANTED),
-    route("GET", TOPIC + "/partitioned-stats", partitioned_stats, query={**WANTED, "perPartition": bool}),
-    route("GET", TOPIC + "/internalStats", internal_stats),
-    route("GET", TOPIC + "/partitioned-internalStats", partitioned_internal_stats),
+ENDPOINTS = [
+    Endpoint("GET", TOPIC + "/lastMessageId", CLASSIC_READ, last_message_id),
+    Endpoint("PUT", TOPIC + "/backlogSize", CLASSIC_READ, backlog_size, body=MessageIdBody),
+    Endpoint("GET", TOPIC + "/stats", CLASSIC_LOOK, topic_stats, query=WANTED),
+    Endpoint(
+        "GET",
+        TOPIC + "/partitioned-stats",
+        CLASSIC_LOOK,
+        partitioned_stats,
+        query={**WANTED, "perPartition": bool},
+    ),
+    Endpoint("GET", TOPIC + "/internalStats", CLASSIC_LOOK, internal_stats),
+    Endpoint("GET", TOPIC + "/partitioned-internalStats", CLASSIC_LOOK, partitioned_internal_stats),
 ]

@@ -10,8 +10,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from anabranch.admin.endpoints import Endpoint
 from anabranch.admin.http.answers import PreconditionFailedError
-from anabranch.admin.http.calls import NUMBER_MAX, Call, route
+from anabranch.admin.http.calls import NUMBER_MAX, Call
 from anabranch.admin.models.topics import (
     CursorPosition,
     MessageIdBody,
@@ -30,6 +31,7 @@ from anabranch.errors import (
 )
 from anabranch.model.limits import PARTITIONS_MAX
 from anabranch.model.names import Place, TopicName, validate_subscription
+from anabranch.rights.lines import CLASSIC_ADMIN, CLASSIC_LOOK, CLASSIC_READ, CLASSIC_SUBSCRIPTION, NAMES
 
 
 async def list_topics(call: Call) -> list[str]:
@@ -291,22 +293,24 @@ REPLICATED = {"replicated": bool}
 Start = CursorPosition | Literal["earliest", "latest"]
 """The message at which a subscription begins or continues."""
 
-ROUTES = [
-    route("GET", NAMESPACE, list_topics),
-    route("GET", NAMESPACE + "/partitioned", list_partitioned),
-    route("PUT", TOPIC, create, body=dict[str, str]),
-    route("DELETE", TOPIC, delete, query=FORCE),
-    route("PUT", TOPIC + "/partitions", create_partitioned, body=int | PartitionedMetadata),
-    route("POST", TOPIC + "/partitions", grow_partitions, body=int),
-    route("GET", TOPIC + "/partitions", get_partitions, query={"checkAllowAutoCreation": bool}),
-    route("DELETE", TOPIC + "/partitions", delete_partitioned, query=FORCE),
-    route("POST", TOPIC + "/terminate", terminate),
-    route("POST", TOPIC + "/terminate/partitions", terminate_partitions),
-    route("GET", TOPIC + "/subscriptions", list_subscriptions),
-    route("PUT", SUBSCRIPTION, create_subscription, body=Start, query=REPLICATED),
-    route("DELETE", SUBSCRIPTION, delete_subscription, query=FORCE),
-    route("POST", SUBSCRIPTION + "/skip_all", skip_all),
-    route("POST", SUBSCRIPTION + "/skip/{count}", skip),
-    route("POST", SUBSCRIPTION + "/resetcursor", reset_to_id, body=Start),
-    route("POST", SUBSCRIPTION + "/resetcursor/{timestamp}", reset_to_time),
+ENDPOINTS = [
+    Endpoint("GET", NAMESPACE, NAMES, list_topics),
+    Endpoint("GET", NAMESPACE + "/partitioned", NAMES, list_partitioned),
+    Endpoint("PUT", TOPIC, CLASSIC_ADMIN, create, body=dict[str, str]),
+    Endpoint("DELETE", TOPIC, CLASSIC_ADMIN, delete, query=FORCE),
+    Endpoint("PUT", TOPIC + "/partitions", CLASSIC_ADMIN, create_partitioned, body=int | PartitionedMetadata),
+    Endpoint("POST", TOPIC + "/partitions", CLASSIC_ADMIN, grow_partitions, body=int),
+    Endpoint(
+        "GET", TOPIC + "/partitions", CLASSIC_LOOK, get_partitions, query={"checkAllowAutoCreation": bool}
+    ),
+    Endpoint("DELETE", TOPIC + "/partitions", CLASSIC_ADMIN, delete_partitioned, query=FORCE),
+    Endpoint("POST", TOPIC + "/terminate", CLASSIC_ADMIN, terminate),
+    Endpoint("POST", TOPIC + "/terminate/partitions", CLASSIC_ADMIN, terminate_partitions),
+    Endpoint("GET", TOPIC + "/subscriptions", CLASSIC_READ, list_subscriptions),
+    Endpoint("PUT", SUBSCRIPTION, CLASSIC_SUBSCRIPTION, create_subscription, body=Start, query=REPLICATED),
+    Endpoint("DELETE", SUBSCRIPTION, CLASSIC_SUBSCRIPTION, delete_subscription, query=FORCE),
+    Endpoint("POST", SUBSCRIPTION + "/skip_all", CLASSIC_SUBSCRIPTION, skip_all),
+    Endpoint("POST", SUBSCRIPTION + "/skip/{count}", CLASSIC_SUBSCRIPTION, skip),
+    Endpoint("POST", SUBSCRIPTION + "/resetcursor", CLASSIC_SUBSCRIPTION, reset_to_id, body=Start),
+    Endpoint("POST", SUBSCRIPTION + "/resetcursor/{timestamp}", CLASSIC_SUBSCRIPTION, reset_to_time),
 ]

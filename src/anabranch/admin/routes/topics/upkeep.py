@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from anabranch.admin.http.calls import Call, route
+from anabranch.admin.endpoints import Endpoint
+from anabranch.admin.http.calls import Call
 from anabranch.admin.models.namespaces import Bundles
 from anabranch.admin.models.topics import CompactionStatus
 from anabranch.admin.routes.topics.topics import TOPIC, classic_places
@@ -12,6 +13,7 @@ from anabranch.errors import NotFoundError
 from anabranch.metadata.layouts import layout_of
 from anabranch.metadata.topics import ClassicDomain
 from anabranch.model.names import Place
+from anabranch.rights.lines import ADMIN, CLASSIC_ADMIN, SCALABLE_ADMIN
 
 NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
 BUNDLE = "0x00000000_0xffffffff"
@@ -88,14 +90,14 @@ async def bundles(call: Call) -> Bundles:
     return Bundles()
 
 
-ROUTES = [
-    route("PUT", NAMESPACE + "/unload", unload_namespace),
-    route("PUT", NAMESPACE + "/{bundle}/unload", unload_bundle),
-    route("GET", NAMESPACE + "/bundles", bundles),
-    route("PUT", TOPIC + "/compaction", compact),
-    route("GET", TOPIC + "/compaction", compaction_status),
-    route("POST", TOPIC + "/trim", trim),
-    route("DELETE", TOPIC + "/truncate", truncate),
-    route("PUT", TOPIC + "/unload", unload),
-    route("PUT", SCALABLE + "/unload", unload_scalable),
+ENDPOINTS = [
+    Endpoint("PUT", NAMESPACE + "/unload", ADMIN, unload_namespace),
+    Endpoint("PUT", NAMESPACE + "/{bundle}/unload", ADMIN, unload_bundle),
+    Endpoint("GET", NAMESPACE + "/bundles", ADMIN, bundles),
+    Endpoint("PUT", TOPIC + "/compaction", CLASSIC_ADMIN, compact),
+    Endpoint("GET", TOPIC + "/compaction", CLASSIC_ADMIN, compaction_status),
+    Endpoint("POST", TOPIC + "/trim", CLASSIC_ADMIN, trim),
+    Endpoint("DELETE", TOPIC + "/truncate", CLASSIC_ADMIN, truncate),
+    Endpoint("PUT", TOPIC + "/unload", CLASSIC_ADMIN, unload),
+    Endpoint("PUT", SCALABLE + "/unload", SCALABLE_ADMIN, unload_scalable),
 ]
