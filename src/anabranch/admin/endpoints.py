@@ -22,7 +22,7 @@ PATH_PART: Final = re.compile(r"\{(\w+)(:path)?\}")
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A method and a path, who may call them, what a caller sends and receives, and who answers.
+    """A method and a path with its right, its query, its body and the function that answers.
 
     The types of bodies and answers are models (`models/`) or builtin types of them.
     """

@@ -1,4 +1,4 @@
-"""What admin calls ask of logs: find positions, walk backlogs, look into lanes, read entries, report figures.
+"""Serves admin calls about logs: finds positions, walks backlogs, looks into lanes, reads entries, counts.
 
 Nothing here runs while messages are sent or received.
 """

@@ -1,1 +1,1 @@
-"""What brokers report about logs, in the form of Pulsar's JSON."""
+"""Reports of brokers about logs, in the form of Pulsar's JSON."""

@@ -1,4 +1,4 @@
-"""Requests of load balancers, monitors and Pulsar's tools: health, version, brokers, figures, topic lookup."""
+"""Requests of load balancers, monitors and Pulsar's tools: health, brokers, figures, topic lookup."""
 
 from __future__ import annotations
 
