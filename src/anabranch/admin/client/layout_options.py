@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypedDict
 
 from anabranch.arguments import check_flag, listed, refuse_unknown, whole
+from anabranch.errors import InvalidConfigurationError
 
 
 class SplitOptions(TypedDict, total=False):
@@ -32,6 +33,14 @@ class RebucketOptions(TypedDict, total=False):
 def segment_id(segment: int) -> str:
     """The id of a segment in a path."""
     return str(whole("segment", segment))
+
+
+def segment_ids(segments: Iterable[int]) -> list[str]:
+    """Return the ids of segments in the path of a merge; InvalidConfigurationError without any."""
+    ids = [str(segment) for segment in listed("segments", segments, int, "a list of segment ids")]
+    if not ids:
+        raise InvalidConfigurationError("name the segments to merge")
+    return ids
 
 
 def split_query(how: SplitOptions) -> dict[str, object]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.admin.client.requests import HttpAnswer, change, checked, get
+from anabranch.admin.client.requests import AdminRequest, HttpAnswer, any_json, checked
 from anabranch.errors import NotAllowedError, NotFoundError, UnsupportedFeatureError
 
-WHY = get("/admin/v2/scalable/public/default/orders/why", dict, {"limit": 1})
+WHY = AdminRequest("GET", "/admin/v2/scalable/public/default/orders/why", any_json, (("limit", "1"),))
 NO_SUCH_PATH = b'{"message": "Not Found", "url": "http://broker/why", "status": "404"}'
 
 
@@ -24,4 +24,4 @@ def test_a_reason_of_the_broker_is_kept() -> None:
     with pytest.raises(NotFoundError, match=r"^there is no orders$"):
         checked(WHY, HttpAnswer(404, {}, b'{"reason": "there is no orders"}'))
     with pytest.raises(NotAllowedError, match=r"^not now$"):
-        checked(change("PUT", "/admin/v2/x"), HttpAnswer(405, {}, b'{"reason": "not now"}'))
+        checked(AdminRequest("PUT", "/admin/v2/x", any_json), HttpAnswer(405, {}, b'{"reason": "not now"}'))

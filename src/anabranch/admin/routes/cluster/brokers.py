@@ -170,10 +170,16 @@ ENDPOINTS = [
     # Load balancers ask for these without credentials.
     Endpoint("GET", BROKERS + "/health", OPEN, health),
     Endpoint("GET", BROKERS + "/ready", OPEN, health),
-    Endpoint("GET", BROKERS + "/version", AUTHENTICATED, version),
+    Endpoint("GET", BROKERS + "/version", AUTHENTICATED, version, client="version"),
     Endpoint("GET", BROKERS + "/leaderBroker", SUPERUSER, leader),
-    Endpoint("GET", BROKERS + "/workers", SUPERUSER, workers),
-    Endpoint("GET", BROKERS + "/internal-configuration", SUPERUSER, internal_configuration),
+    Endpoint("GET", BROKERS + "/workers", SUPERUSER, workers, client="brokers"),
+    Endpoint(
+        "GET",
+        BROKERS + "/internal-configuration",
+        SUPERUSER,
+        internal_configuration,
+        client="internal_configuration",
+    ),
     Endpoint("GET", BROKERS + "/{cluster}", SUPERUSER, brokers),
     Endpoint(
         "GET",
@@ -181,6 +187,7 @@ ENDPOINTS = [
         LOOKED_UP,
         lookup,
         query={"listenerName": str},
+        client="lookup",
     ),
     Endpoint("GET", "/status.html", OPEN, status),
 ]

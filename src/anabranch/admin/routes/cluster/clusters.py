@@ -61,8 +61,8 @@ CLUSTERS = "/admin/v2/clusters"
 CLUSTER = CLUSTERS + "/{cluster}"
 
 ENDPOINTS = [
-    Endpoint("GET", CLUSTERS, AUTHENTICATED, list_clusters),
-    Endpoint("GET", CLUSTER, SUPERUSER, get_cluster),
+    Endpoint("GET", CLUSTERS, AUTHENTICATED, list_clusters, client="clusters"),
+    Endpoint("GET", CLUSTER, SUPERUSER, get_cluster, client="cluster"),
     Endpoint("PUT", CLUSTER, SUPERUSER, create_cluster, body=ClusterData),
     Endpoint("POST", CLUSTER, SUPERUSER, update_cluster, body=ClusterData),
     Endpoint("DELETE", CLUSTER, SUPERUSER, delete_cluster),

@@ -234,13 +234,19 @@ _QUOTA_TYPE = {"backlogQuotaType": str}
 _PARAMETERS = {**_QUOTA_TYPE, "messageTTL": int}
 
 ENDPOINTS = [
-    *(Endpoint("GET", path, right, place.get, query={"applied": bool}) for path, right, place in _PLACES),
     *(
-        Endpoint("POST", path, right, place.set, body=Any, query=_PARAMETERS)
+        Endpoint("GET", path, right, place.get, query={"applied": bool}, client="policy")
+        for path, right, place in _PLACES
+    ),
+    *(
+        Endpoint("POST", path, right, place.set, body=Any, query=_PARAMETERS, client="set_policy")
         for path, right, place in _PLACES
     ),
     *(Endpoint("PUT", path, right, place.set, body=Any, query=_PARAMETERS) for path, right, place in _PLACES),
-    *(Endpoint("DELETE", path, right, place.remove, query=_QUOTA_TYPE) for path, right, place in _PLACES),
+    *(
+        Endpoint("DELETE", path, right, place.remove, query=_QUOTA_TYPE, client="remove_policy")
+        for path, right, place in _PLACES
+    ),
     *(
         Endpoint(method, SUBSCRIPTION_RATE, CLASSIC_ADMIN, refuse_rate)
         for method in ("GET", "POST", "DELETE")

@@ -110,11 +110,18 @@ CLASSIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}/properties"
 NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
 
 ENDPOINTS = [
-    Endpoint("GET", CLASSIC, CLASSIC_LOOK, show_topic),
-    Endpoint("PUT", CLASSIC, CLASSIC_ADMIN, set_topic, body=Properties),
+    Endpoint("GET", CLASSIC, CLASSIC_LOOK, show_topic, client="classic_properties"),
+    Endpoint("PUT", CLASSIC, CLASSIC_ADMIN, set_topic, body=Properties, client="set_classic_properties"),
     Endpoint("DELETE", CLASSIC, CLASSIC_ADMIN, remove_of_topic, query={"key": str}),
-    Endpoint("GET", NAMESPACE + "/properties", ADMIN, show_namespace),
-    Endpoint("PUT", NAMESPACE + "/properties", ADMIN, set_namespace, body=Properties),
+    Endpoint("GET", NAMESPACE + "/properties", ADMIN, show_namespace, client="namespace_properties"),
+    Endpoint(
+        "PUT",
+        NAMESPACE + "/properties",
+        ADMIN,
+        set_namespace,
+        body=Properties,
+        client="set_namespace_properties",
+    ),
     Endpoint("DELETE", NAMESPACE + "/properties", ADMIN, clear_namespace),
     Endpoint("GET", NAMESPACE + "/property/{key}", ADMIN, show_one, returns=str),
     Endpoint("PUT", NAMESPACE + "/property/{key}/{value}", ADMIN, set_one),

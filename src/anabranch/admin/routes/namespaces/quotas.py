@@ -61,8 +61,10 @@ async def _store_tenant_quotas(call: Call, quotas: dict[str, Any]) -> None:
 
 
 ENDPOINTS = [
-    Endpoint("GET", TENANT_QUOTAS, TENANT, get_tenant_quotas),
-    Endpoint("GET", TENANT_USAGE, TENANT, get_tenant_usage),
-    Endpoint("POST", TENANT_QUOTAS, SUPERUSER, set_tenant_quotas, body=TenantLimits),
+    Endpoint("GET", TENANT_QUOTAS, TENANT, get_tenant_quotas, client="tenant_quotas"),
+    Endpoint("GET", TENANT_USAGE, TENANT, get_tenant_usage, client="usage"),
+    Endpoint(
+        "POST", TENANT_QUOTAS, SUPERUSER, set_tenant_quotas, body=TenantLimits, client="set_tenant_quotas"
+    ),
     Endpoint("DELETE", TENANT_QUOTAS, SUPERUSER, remove_tenant_quotas),
 ]

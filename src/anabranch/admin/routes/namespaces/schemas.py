@@ -131,11 +131,15 @@ async def _posted(call: Call) -> pb.Schema:
 SCHEMAS = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
 
 ENDPOINTS = [
-    Endpoint("GET", SCHEMAS + "/schema", NAMED_LOOK, get_newest),
-    Endpoint("GET", SCHEMAS + "/schema/{version}", NAMED_LOOK, get_version),
-    Endpoint("GET", SCHEMAS + "/schemas", NAMED_LOOK, get_all),
-    Endpoint("POST", SCHEMAS + "/schema", NAMED_ADMIN, add, body=PostedSchema),
-    Endpoint("DELETE", SCHEMAS + "/schema", NAMED_ADMIN, delete, query={"force": bool}),
-    Endpoint("POST", SCHEMAS + "/compatibility", NAMED_ADMIN, compare, body=PostedSchema),
-    Endpoint("POST", SCHEMAS + "/version", NAMED_LOOK, find_version, body=PostedSchema),
+    Endpoint("GET", SCHEMAS + "/schema", NAMED_LOOK, get_newest, client="schema"),
+    Endpoint("GET", SCHEMAS + "/schema/{version}", NAMED_LOOK, get_version, client="schema_version"),
+    Endpoint("GET", SCHEMAS + "/schemas", NAMED_LOOK, get_all, client="schemas"),
+    Endpoint("POST", SCHEMAS + "/schema", NAMED_ADMIN, add, body=PostedSchema, client="add_schema"),
+    Endpoint(
+        "DELETE", SCHEMAS + "/schema", NAMED_ADMIN, delete, query={"force": bool}, client="delete_schema"
+    ),
+    Endpoint(
+        "POST", SCHEMAS + "/compatibility", NAMED_ADMIN, compare, body=PostedSchema, client="check_schema"
+    ),
+    Endpoint("POST", SCHEMAS + "/version", NAMED_LOOK, find_version, body=PostedSchema, client="find_schema"),
 ]

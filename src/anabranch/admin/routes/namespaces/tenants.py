@@ -151,14 +151,14 @@ NAMESPACES = "/admin/v2/namespaces/{tenant}"
 NAMESPACE = NAMESPACES + "/{namespace}"
 
 ENDPOINTS = [
-    Endpoint("GET", TENANTS, SUPERUSER, list_tenants),
-    Endpoint("GET", TENANTS + "/{tenant}", TENANT, get_tenant),
-    Endpoint("PUT", TENANTS + "/{tenant}", SUPERUSER, create_tenant, body=TenantInfo),
-    Endpoint("POST", TENANTS + "/{tenant}", SUPERUSER, update_tenant, body=TenantInfo),
-    Endpoint("DELETE", TENANTS + "/{tenant}", SUPERUSER, delete_tenant),
-    Endpoint("GET", NAMESPACES, TENANT, list_namespaces),
-    Endpoint("PUT", NAMESPACE, ADMIN, create_namespace, body=NamespacePolicies),
-    Endpoint("GET", NAMESPACE, ADMIN, get_namespace),
-    Endpoint("DELETE", NAMESPACE, ADMIN, delete_namespace, query={"force": bool}),
+    Endpoint("GET", TENANTS, SUPERUSER, list_tenants, client="tenants"),
+    Endpoint("GET", TENANTS + "/{tenant}", TENANT, get_tenant, client="tenant"),
+    Endpoint("PUT", TENANTS + "/{tenant}", SUPERUSER, create_tenant, body=TenantInfo, client="create_tenant"),
+    Endpoint("POST", TENANTS + "/{tenant}", SUPERUSER, update_tenant, body=TenantInfo, client="set_tenant"),
+    Endpoint("DELETE", TENANTS + "/{tenant}", SUPERUSER, delete_tenant, client="delete_tenant"),
+    Endpoint("GET", NAMESPACES, TENANT, list_namespaces, client="namespaces"),
+    Endpoint("PUT", NAMESPACE, ADMIN, create_namespace, body=NamespacePolicies, client="create_namespace"),
+    Endpoint("GET", NAMESPACE, ADMIN, get_namespace, client="namespace_policies"),
+    Endpoint("DELETE", NAMESPACE, ADMIN, delete_namespace, query={"force": bool}, client="delete_namespace"),
     Endpoint("GET", NAMESPACE + "/topics", NAMES, list_topics, query={"mode": str}),
 ]

@@ -55,9 +55,16 @@ TOPIC_POLICY = "/admin/v2/scalable/{tenant}/{namespace}/{topic}/autoScalePolicy"
 NAMESPACE_POLICY = "/admin/v2/namespaces/{tenant}/{namespace}/scalableTopicAutoScalePolicy"
 
 ENDPOINTS = [
-    Endpoint("GET", TOPIC_POLICY, SCALABLE_ADMIN, get_policy),
-    Endpoint("POST", TOPIC_POLICY, SCALABLE_ADMIN, set_policy, body=AutoScaleOverride),
-    Endpoint("DELETE", TOPIC_POLICY, SCALABLE_ADMIN, delete_policy),
+    Endpoint("GET", TOPIC_POLICY, SCALABLE_ADMIN, get_policy, client="auto_scale_policy"),
+    Endpoint(
+        "POST",
+        TOPIC_POLICY,
+        SCALABLE_ADMIN,
+        set_policy,
+        body=AutoScaleOverride,
+        client="set_auto_scale_policy",
+    ),
+    Endpoint("DELETE", TOPIC_POLICY, SCALABLE_ADMIN, delete_policy, client="remove_auto_scale_policy"),
     Endpoint("GET", NAMESPACE_POLICY, ADMIN, get_namespace_policy),
     Endpoint("POST", NAMESPACE_POLICY, ADMIN, set_namespace_policy, body=AutoScaleOverride),
     Endpoint("DELETE", NAMESPACE_POLICY, ADMIN, delete_namespace_policy),

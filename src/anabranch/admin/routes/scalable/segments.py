@@ -136,5 +136,6 @@ ENDPOINTS = [
         "/admin/v2/scalable/{tenant}/{namespace}/{topic}/segments/{segment}/stats",
         SCALABLE_LOOK,
         stats,
+        client="segment_stats",
     ),
 ]

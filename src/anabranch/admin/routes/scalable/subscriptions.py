@@ -94,8 +94,24 @@ async def skip_all(call: Call) -> None:
 SUBSCRIPTION = "/admin/v2/scalable/{tenant}/{namespace}/{topic}/subscriptions/{subscription}"
 
 ENDPOINTS = [
-    Endpoint("PUT", SUBSCRIPTION, SCALABLE_SUBSCRIPTION, create_subscription, query={"type": str}),
-    Endpoint("DELETE", SUBSCRIPTION, SCALABLE_SUBSCRIPTION, delete_subscription, query={"force": bool}),
-    Endpoint("POST", SUBSCRIPTION + "/seek", SCALABLE_SUBSCRIPTION, seek, query={"timestamp": int}),
-    Endpoint("POST", SUBSCRIPTION + "/skip-all", SCALABLE_SUBSCRIPTION, skip_all),
+    Endpoint(
+        "PUT",
+        SUBSCRIPTION,
+        SCALABLE_SUBSCRIPTION,
+        create_subscription,
+        query={"type": str},
+        client="create_subscription",
+    ),
+    Endpoint(
+        "DELETE",
+        SUBSCRIPTION,
+        SCALABLE_SUBSCRIPTION,
+        delete_subscription,
+        query={"force": bool},
+        client="delete_subscription",
+    ),
+    Endpoint(
+        "POST", SUBSCRIPTION + "/seek", SCALABLE_SUBSCRIPTION, seek, query={"timestamp": int}, client="seek"
+    ),
+    Endpoint("POST", SUBSCRIPTION + "/skip-all", SCALABLE_SUBSCRIPTION, skip_all, client="skip_all"),
 ]

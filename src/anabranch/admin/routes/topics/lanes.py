@@ -195,10 +195,12 @@ ENDPOINTS = [
         (SCALABLE, SCALABLE_SUBSCRIPTION, LaneCalls(segment_parts)),
     )
     for one in (
-        Endpoint("GET", base, right, calls.list_lanes),
-        Endpoint("GET", base + "/{lane}", right, calls.show),
-        Endpoint("GET", base + "/{lane}/messages", right, calls.peek, query={"count": int}),
-        Endpoint("POST", base + "/{lane}/release", right, calls.release),
-        Endpoint("POST", base + "/{lane}/skip", right, calls.skip, query={"count": int}),
+        Endpoint("GET", base, right, calls.list_lanes, client="lanes"),
+        Endpoint("GET", base + "/{lane}", right, calls.show, client="lane"),
+        Endpoint(
+            "GET", base + "/{lane}/messages", right, calls.peek, query={"count": int}, client="peek_lane"
+        ),
+        Endpoint("POST", base + "/{lane}/release", right, calls.release, client="release_lane"),
+        Endpoint("POST", base + "/{lane}/skip", right, calls.skip, query={"count": int}, client="skip_lane"),
     )
 ]

@@ -60,8 +60,17 @@ def _answer(call: Call, found: EntryBody) -> Response:
 
 
 ENDPOINTS = [
-    Endpoint("GET", TOPIC + "/ledger/{ledger}/entry/{entry}", CLASSIC_READ, message_by_id, returns=bytes),
-    Endpoint("GET", SUBSCRIPTION + "/position/{position}", CLASSIC_SUBSCRIPTION, peek, returns=bytes),
+    Endpoint(
+        "GET",
+        TOPIC + "/ledger/{ledger}/entry/{entry}",
+        CLASSIC_READ,
+        message_by_id,
+        returns=bytes,
+        client="message",
+    ),
+    Endpoint(
+        "GET", SUBSCRIPTION + "/position/{position}", CLASSIC_SUBSCRIPTION, peek, returns=bytes, client="peek"
+    ),
     Endpoint(
         "GET",
         TOPIC + "/examinemessage",
@@ -70,5 +79,5 @@ ENDPOINTS = [
         returns=bytes,
         query={"initialPosition": str, "messagePosition": int},
     ),
-    Endpoint("GET", TOPIC + "/messageid/{timestamp}", CLASSIC_READ, message_id_at),
+    Endpoint("GET", TOPIC + "/messageid/{timestamp}", CLASSIC_READ, message_id_at, client="message_id_at"),
 ]

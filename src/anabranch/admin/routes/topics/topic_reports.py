@@ -166,16 +166,19 @@ WANTED = {
 """Parameters of Pulsar's stats. Backlogs are always precise here, and always have a size."""
 
 ENDPOINTS = [
-    Endpoint("GET", TOPIC + "/lastMessageId", CLASSIC_READ, last_message_id),
-    Endpoint("PUT", TOPIC + "/backlogSize", CLASSIC_READ, backlog_size, body=MessageIdBody),
-    Endpoint("GET", TOPIC + "/stats", CLASSIC_LOOK, topic_stats, query=WANTED),
+    Endpoint("GET", TOPIC + "/lastMessageId", CLASSIC_READ, last_message_id, client="last_message_id"),
+    Endpoint(
+        "PUT", TOPIC + "/backlogSize", CLASSIC_READ, backlog_size, body=MessageIdBody, client="backlog_size"
+    ),
+    Endpoint("GET", TOPIC + "/stats", CLASSIC_LOOK, topic_stats, query=WANTED, client="classic_stats"),
     Endpoint(
         "GET",
         TOPIC + "/partitioned-stats",
         CLASSIC_LOOK,
         partitioned_stats,
         query={**WANTED, "perPartition": bool},
+        client="partitioned_stats",
     ),
-    Endpoint("GET", TOPIC + "/internalStats", CLASSIC_LOOK, internal_stats),
+    Endpoint("GET", TOPIC + "/internalStats", CLASSIC_LOOK, internal_stats, client="internal_stats"),
     Endpoint("GET", TOPIC + "/partitioned-internalStats", CLASSIC_LOOK, partitioned_internal_stats),
 ]
