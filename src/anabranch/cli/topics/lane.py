@@ -12,10 +12,10 @@ from cyclopts import Parameter
 
 from anabranch.admin.models.body import plain
 from anabranch.cli.answers import confirmed, tell
-from anabranch.cli.classic import topic_of
-from anabranch.cli.lane_text import Lane, lane_lines, lane_row, payload_text, sample_key, size_text
 from anabranch.cli.options import ADMIN, AdminOptions, Subscription, Topic, Yes, command_group
 from anabranch.cli.role import role_of
+from anabranch.cli.topics.classic import topic_of
+from anabranch.cli.topics.lane_text import Lane, lane_lines, lane_row, payload_text, sample_key, size_text
 from anabranch.errors import InvalidConfigurationError
 
 ABOUT = """\

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from anabranch.broker.dispatch.lanes import LaneReason
-from anabranch.cli.lane_text import ADVICE, age_text, hot_key_lines, lane_lines, lane_text, size_text
+from anabranch.cli.topics.lane_text import ADVICE, age_text, hot_key_lines, lane_lines, lane_text, size_text
 
 LANE: dict[str, Any] = {
     "lane": "3:17",

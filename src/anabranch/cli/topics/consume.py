@@ -11,10 +11,10 @@ from typing import Annotated, Any, Final, Literal, Protocol
 from cyclopts import Parameter
 
 import anabranch
-from anabranch.cli.message_text import Output, shown
 from anabranch.cli.options import SERVICE, ServiceOptions, Topic
 from anabranch.cli.role import role_of
 from anabranch.cli.signals import ended_by_signals
+from anabranch.cli.topics.message_text import Output, shown
 from anabranch.client.options import parse_topic
 from anabranch.errors import InvalidConfigurationError, TopicNotFoundError
 from anabranch.protocol.entries import EncryptedEntryError

@@ -9,8 +9,8 @@ from cyclopts import Parameter
 
 from anabranch.cli.answers import at_least_1, at_most_one, exactly_one
 from anabranch.cli.options import Topic, command_group
-from anabranch.cli.pipeline_options import HERE, PIPELINE, PipelineOptions, TargetOptions
-from anabranch.cli.pipeline_words import (
+from anabranch.cli.pipelines.options import HERE, PIPELINE, PipelineOptions, TargetOptions
+from anabranch.cli.pipelines.words import (
     ARCHIVE_WORDS,
     COMPACT_WORDS,
     LOAD_WORDS,
@@ -46,9 +46,9 @@ app = command_group("pipeline", "Run a ready-made data pipeline as a Spark job."
 
 
 def _run(name: str, how: object, at: PipelineOptions, **places: Any) -> int:
-    from anabranch.cli import pipeline_run
+    from anabranch.cli.pipelines.run import run
 
-    return pipeline_run.run(name, SimpleNamespace(**vars(how), **places, at=at))
+    return run(name, SimpleNamespace(**vars(how), **places, at=at))
 
 
 @app.command

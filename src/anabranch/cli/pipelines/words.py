@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 
 from cyclopts import Parameter
 
-from anabranch.cli.pipeline_options import STATE, Follow
+from anabranch.cli.pipelines.options import STATE, Follow
 
 
 @Parameter(name="*")

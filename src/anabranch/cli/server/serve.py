@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from anabranch.cli.answers import tell
 from anabranch.cli.options import AsJson, Settings
-from anabranch.cli.serving import ServeOptions, run_broker, setting
+from anabranch.cli.server.serving import ServeOptions, run_broker, setting
 
 
 @Parameter(name="*")

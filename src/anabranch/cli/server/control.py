@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 from cyclopts import Parameter
 
 from anabranch.cli.options import Settings
-from anabranch.cli.serve import ListenWords
-from anabranch.cli.serving import ServeOptions, load_settings
+from anabranch.cli.server.serve import ListenWords
+from anabranch.cli.server.serving import ServeOptions, load_settings
 from anabranch.credentials.authentication import AuthenticationTLS, AuthenticationToken
 from anabranch.credentials.places import read_file
 from anabranch.errors import InvalidConfigurationError

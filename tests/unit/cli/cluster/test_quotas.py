@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.cli.quotas import parse_quota, quota_lines
+from anabranch.cli.cluster.quotas import parse_quota, quota_lines
 from anabranch.errors import InvalidConfigurationError
 
 

@@ -11,9 +11,9 @@ from cyclopts import Parameter
 from anabranch.admin.models.body import plain
 from anabranch.admin.models.schemas import PostedSchema, SchemaInfo
 from anabranch.cli.answers import confirmed, tell
-from anabranch.cli.classic import topic_of
 from anabranch.cli.options import ADMIN, AdminOptions, Topic, Yes, command_group
 from anabranch.cli.role import role_of
+from anabranch.cli.topics.classic import topic_of
 from anabranch.errors import InvalidConfigurationError, NotFoundError
 
 app = command_group("schema", "Show, add and delete the registered schemas of topics.", help_epilogue="")

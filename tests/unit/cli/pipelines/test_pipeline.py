@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from anabranch.cli.main import main
-from anabranch.cli.pipeline_options import PipelineOptions, TargetOptions
-from anabranch.cli.pipeline_run import PipelineJob, pairs, role_to_options
+from anabranch.cli.pipelines.options import PipelineOptions, TargetOptions
+from anabranch.cli.pipelines.run import PipelineJob, pairs, role_to_options
 from anabranch.cli.role import ClientRole, role_of
 from anabranch.errors import InvalidConfigurationError
 from anabranch.spark.pipelines.lake.archiving import check_format

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from anabranch.cli import dag
+from anabranch.cli.topics import dag
 from anabranch.metadata.layouts import with_layout
 from anabranch.metadata.records import TopicRecord, encode
 from anabranch.model.layout import Layout

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from anabranch.cli.answers import counted
-from anabranch.cli.lane_text import hot_key_lines, lane_text, size_text
+from anabranch.cli.topics.lane_text import hot_key_lines, lane_text, size_text
 from anabranch.model.names import TopicName
 
 

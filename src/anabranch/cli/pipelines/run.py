@@ -11,7 +11,7 @@ from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
-from anabranch.cli.pipeline_options import PipelineOptions
+from anabranch.cli.pipelines.options import PipelineOptions
 from anabranch.cli.role import ClientRole, role_of, without_credentials
 from anabranch.cli.signals import ended_by_signals
 from anabranch.errors import InvalidConfigurationError
@@ -35,13 +35,13 @@ OptionPart = Callable[[Mapping[str, str]], dict[str, str]]
 """Which options of a command count for a topic."""
 
 _ACTIONS = {
-    "archive": "pipeline_lake",
-    "load": "pipeline_lake",
-    "replay": "pipeline_lake",
-    "compact": "pipeline_lake",
-    "mirror": "pipeline_proofs",
-    "skew": "pipeline_proofs",
-    "verify": "pipeline_proofs",
+    "archive": "lake",
+    "load": "lake",
+    "replay": "lake",
+    "compact": "lake",
+    "mirror": "proofs",
+    "skew": "proofs",
+    "verify": "proofs",
 }
 """By pipeline: the module of this package with a function of its name, from PipelineJob to Report."""
 
@@ -102,7 +102,8 @@ def run(name: str, words: SimpleNamespace) -> int:
 
 
 def _action(name: str) -> Callable[[PipelineJob], Report]:
-    found: Callable[[PipelineJob], Report] = getattr(import_module(f"anabranch.cli.{_ACTIONS[name]}"), name)
+    module = import_module(f"anabranch.cli.pipelines.{_ACTIONS[name]}")
+    found: Callable[[PipelineJob], Report] = getattr(module, name)
     return found
 
 
