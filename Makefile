@@ -32,10 +32,11 @@ format: $(STAMP)  ## Format the code and sort its imports
 
 check: $(STAMP)  ## Lint, types, import rules, determinism, sizes, prose, documents, changes, generated code
 	@echo "==> ruff";           $(BIN)/ruff check . && $(BIN)/ruff format --check --quiet .
-	@echo "==> mypy";           $(BIN)/python tools/snippets.py build/snippets && $(BIN)/mypy src tests examples tools build/snippets
+	@echo "==> mypy";           $(BIN)/python tools/snippets.py build/snippets && $(BIN)/mypy src simulation benchmarks tests examples tools build/snippets
+	@echo "==> pyright";        $(BIN)/pyright
 	@echo "==> import rules";   $(BIN)/lint-imports
 	@echo "==> determinism";    $(BIN)/python tools/check_determinism.py
-	@echo "==> sizes";          $(BIN)/python tools/check_size.py
+	@echo "==> sizes";          $(BIN)/python -m tools.check_size
 	@echo "==> prose";          $(BIN)/python tools/check_prose.py
 	@echo "==> tests";          $(BIN)/python tools/check_tests.py
 	@echo "==> documents";      $(BIN)/python tools/check_docs.py
@@ -50,7 +51,7 @@ examples: $(STAMP)  ## The example of Declarative Pipelines, as its users run it
 	$(BIN)/python -m pytest tests/examples $(if $(FAST),-k dry_run)
 
 sim: $(STAMP)  ## Whole-cluster simulation, SEEDS=n runs, JOBS=n at a time
-	$(BIN)/python -m anabranch.testing.simulation.run --seeds $(SEEDS) --jobs $(JOBS)
+	$(BIN)/python -m simulation.run --seeds $(SEEDS) --jobs $(JOBS)
 
 chromium:  ## Install Chromium, for the tests with web pages (Debian, as root); ANABRANCH_CHROMIUM names another
 	@command -v $${ANABRANCH_CHROMIUM:-chromium} > /dev/null || { echo "==> installing Chromium"; \
@@ -95,18 +96,18 @@ engine: programs  ## Our side of a cluster on real ZooKeeper and Pulsar processe
 		tests/interop/test_suite_*on_engines.py $(if $(FAST),-m 'not long')
 
 cluster: $(STAMP)  ## A real Pulsar cluster until Ctrl-C: ZooKeeper, three bookies, two brokers, two control processes
-	@exec $(BIN)/python -m anabranch.testing.pulsar.run
+	@exec $(BIN)/python -m simulation.harness.pulsar.run
 
 peers: $(STAMP)  ## Fetch the peers of the benchmarks and start Kafka, which syncs every append; STOP=1 ends it
 	$(if $(STOP),,$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]' \
 		|| echo "some clients of peers could not be installed; the comparison leaves them out")
-	$(BIN)/python -m anabranch.bench.peers.starting $(if $(STOP),stop)
+	$(BIN)/python -m benchmarks.peers.starting $(if $(STOP),stop)
 
 bench: $(STAMP)  ## Measure beside Kafka's and Pulsar's clients in one run; writes build/bench.json
-	$(BIN)/anabranch bench all $(if $(FAST),--fast)
+	$(BIN)/python -m benchmarks all $(if $(FAST),--fast)
 
 demo: $(STAMP)  ## The main job: publish, split, kill, merge, consume, Spark; FAST=1 for the short form
-	$(BIN)/python examples/demo.py $(if $(FAST),--fast)
+	$(BIN)/python -m examples.demo $(if $(FAST),--fast)
 
 proto: $(STAMP)  ## Generate the protobuf code again
 	$(BIN)/python tools/generate_proto.py

@@ -30,7 +30,7 @@ from anabranch.admin.client import AdminClient
 from anabranch.admin.models.body import plain
 from anabranch.errors import AnabranchError
 from anabranch.model.names import TopicName
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 
 TOPIC = "topic://public/default/orders"
 NAME = TopicName.parse(TOPIC)
@@ -254,7 +254,7 @@ def report(broker: BrokerProcess, admin: AdminClient, readers: list[DemoReader],
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--messages", type=int, default=200_000, help="events to publish")
     parser.add_argument("--rate", type=int, default=5000, help="events a second")
     parser.add_argument("--fast", action="store_true", help="publish faster: the run ends within a minute")

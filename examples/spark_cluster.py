@@ -1,7 +1,7 @@
 """Start a Spark standalone cluster on this machine: a master and two workers, until Ctrl-C.
 
 Run it beside a broker and give the printed address to a job:
-`python examples/spark_cluster.py`, then `SparkSession.builder.master("spark://127.0.0.1:...")`.
+`python -m examples.spark_cluster`, then `SparkSession.builder.master("spark://127.0.0.1:...")`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from anabranch.testing.spark_cluster import SparkCluster
+from simulation.harness.spark_cluster import SparkCluster
 
 
 def main() -> None:

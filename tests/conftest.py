@@ -10,6 +10,8 @@ from hypothesis import settings
 from tests.harness.guarded import guarded
 from tests.harness.pulsar import cluster, small_engine, zookeeper
 
+pytest_plugins = ["simulation.plugin"]
+
 __all__ = ["cluster", "guarded", "small_engine", "zookeeper"]
 
 # The same examples in every run, however slow the machine is; `--hypothesis-profile default` draws others.

@@ -19,7 +19,7 @@ LINES_MAX = 300
 WIDTH_MAX = 120
 
 NAMES = re.compile(r"`([a-z_./]+(?:\.(?:py|toml|txt|proto|md)|/))`")
-ROOTS = ("changes", "csrc", "src", "tests", "tools", "docs", "examples")
+ROOTS = ("benchmarks", "changes", "csrc", "docs", "examples", "simulation", "src", "tests", "tools")
 
 
 def known_paths() -> set[str]:

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-FOLDERS = ("src", "tests", "examples", "tools")
+FOLDERS = ("src", "simulation", "benchmarks", "tests", "examples", "tools")
 SKIPPED = ("protocol/pb/", "check_prose.py")
 
 PRONOUNS = re.compile(

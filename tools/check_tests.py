@@ -78,7 +78,9 @@ def repeated_classes(sources: dict[str, str]) -> Iterator[str]:
 
 def main() -> int:
     sources = {
-        str(path): path.read_text() for top in ("src", "tests") for path in sorted(Path(top).rglob("*.py"))
+        str(path): path.read_text()
+        for top in ("src", "simulation", "benchmarks", "tests")
+        for path in sorted(Path(top).rglob("*.py"))
     }
     found = [
         line

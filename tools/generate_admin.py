@@ -15,7 +15,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, get_args
 
-from anabranch.admin.endpoints import Endpoint
+from anabranch.admin.endpoints import AdminEndpoint
 from anabranch.admin.models.body import Body
 from anabranch.admin.routes.table import ENDPOINTS
 
@@ -43,7 +43,7 @@ from anabranch.admin.client.requests import AdminCall, message, nothing, optiona
 
 def calls() -> str:
     """Return the module with the requests of all endpoints that have a name in clients."""
-    named: dict[str, list[Endpoint]] = {}
+    named: dict[str, list[AdminEndpoint]] = {}
     for endpoint in ENDPOINTS:
         if endpoint.client:
             named.setdefault(endpoint.client, []).append(endpoint)
@@ -52,7 +52,7 @@ def calls() -> str:
     return "\n".join([CALLS_HEAD, *imports, "", *(_call(name, some) for name, some in sorted(named.items()))])
 
 
-def _call(name: str, endpoints: list[Endpoint]) -> str:
+def _call(name: str, endpoints: list[AdminEndpoint]) -> str:
     """Return the constant of a request, whose endpoints may differ in their paths only."""
     methods, readers = {one.method for one in endpoints}, {_reader(one.answer) for one in endpoints}
     assert len(methods) == len(readers) == 1, f"the endpoints of {name} differ"

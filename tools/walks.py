@@ -20,8 +20,8 @@ Three scopes narrow the figures down. `whole` counts everything that runs meanwh
 in the caller's task: the code that a developer steps through before changing a consumer. Files of the
 simulator and compiled functions are never counted.
 
-    python tools/walks.py                      all walks, all scopes
-    python tools/walks.py --walk send --show   the calls of one walk, one line for each stay in a file
+    python -m tools.walks                      all walks, all scopes
+    python -m tools.walks --walk send --show   the calls of one walk, one line for each stay in a file
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from anabranch import AsyncClient
 from anabranch.config.broker import BrokerConfig
 from anabranch.model.names import TopicName
 from anabranch.model.policy import AutoScalePolicy
-from anabranch.testing.cluster import Cluster
-from anabranch.testing.simloop import SimLoop
-from anabranch.testing.simprocess import SimProcess
+from simulation.cluster.cluster import Cluster
+from simulation.world.loop import SimLoop
+from simulation.world.process import SimProcess
 
 PACKAGE = f"{Path(inspect.getfile(anabranch)).parent}/"
 UNCOUNTED = "testing/"

@@ -119,7 +119,7 @@ class App:
         self._subscribers: list[Subscriber] = []
         self._client: AsyncClient | None = None
         self._producers: dict[tuple[str, Any], asyncio.Task[AsyncProducer[Any]]] = {}
-        self._bench: Bench | None = None
+        self._bench: _BenchMessages | None = None
 
     def subscriber(
         self, topic: str, *, subscription: str, options: HandlerOptions | None = None
@@ -149,7 +149,7 @@ class App:
         """
         name = str(parse_topic(topic))
         if self._bench is not None:
-            self._bench._note(name, value, key, schema)
+            self._bench.publish(name, value, key, schema)
             return
         if self._client is None:
             raise InvalidConfigurationError("the application does not run; publish from a handler")
@@ -208,9 +208,9 @@ class App:
         async with AsyncExitStack() as stack:
             if self._lifespan is not None:
                 await stack.enter_async_context(self._lifespan())
-            self._bench = Bench(self._subscribers)
+            self._bench = _BenchMessages()
             try:
-                yield self._bench
+                yield Bench(self._subscribers, self._bench)
             finally:
                 self._bench = None
 
@@ -228,6 +228,26 @@ class BenchPublished(NamedTuple):
     key: str | None
 
 
+class _BenchMessages:
+    """Makes the messages of a bench, and keeps those that handlers publish."""
+
+    def __init__(self) -> None:
+        self._clock = SystemClock()
+        self._count = 0
+        self.published: list[BenchPublished] = []
+
+    def make(self, topic: str, schema: Codec[Any], prepared: Prepared) -> Message[Any]:
+        """A message as a consumer hands it out."""
+        self._count += 1
+        return message_without_broker(topic, schema, prepared, self._count, self._clock.wall_ms())
+
+    def publish(self, topic: str, value: Any, key: str | None, schema: Codec[Any]) -> None:
+        """Keep a message that a handler publishes; raises as a producer does for a bad value."""
+        prepared = Preparing(schema, self._clock).one(value, key, None, None, None, None, None)
+        message = self.make(topic, schema, prepared)
+        self.published.append(BenchPublished(topic, message.value, message.key))
+
+
 class Bench:
     """Handlers without a broker; made by `App.bench`.
 
@@ -243,11 +263,10 @@ class Bench:
             assert bench.published == [BenchPublished("topic://public/default/receipts", b"paid", "alice")]
     """
 
-    def __init__(self, subscribers: list[Subscriber]) -> None:
+    def __init__(self, subscribers: list[Subscriber], messages: _BenchMessages | None = None) -> None:
         self._subscribers = subscribers
-        self._clock = SystemClock()
-        self._count = 0
-        self.published: list[BenchPublished] = []
+        self._messages = messages or _BenchMessages()
+        self.published = self._messages.published
 
     async def deliver(
         self,
@@ -268,17 +287,8 @@ class Bench:
         if not found:
             raise InvalidConfigurationError(f"no handler subscribes to {name}")
         for each in found:
-            prepared = Preparing(each.options.schema, self._clock).one(
+            schema = each.options.schema
+            prepared = Preparing(schema, SystemClock()).one(
                 value, key, properties, event_time, None, None, None
             )
-            await begin(each.handler, self._message(name, each.options.schema, prepared))
-
-    def _message(self, topic: str, schema: Codec[Any], prepared: Prepared) -> Message[Any]:
-        self._count += 1
-        return message_without_broker(topic, schema, prepared, self._count, self._clock.wall_ms())
-
-    def _note(self, topic: str, value: Any, key: str | None, schema: Codec[Any]) -> None:
-        """Keep a message that a handler publishes; raises as a producer does for a bad value."""
-        prepared = Preparing(schema, self._clock).one(value, key, None, None, None, None, None)
-        message = self._message(topic, schema, prepared)
-        self.published.append(BenchPublished(topic, message.value, message.key))
+            await begin(each.handler, self._messages.make(name, schema, prepared))

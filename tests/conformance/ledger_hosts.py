@@ -11,11 +11,11 @@ from anabranch.ledger.limits import StorageLimits
 from anabranch.ledger.memory import MemoryStorage
 from anabranch.ledger.os_disk import OsDisk
 from anabranch.ledger.storage import Entry, SegmentLog, SegmentStorage
-from anabranch.testing.faults import SimClock
-from anabranch.testing.platter import Platter
-from anabranch.testing.simdisk import SimDisk
-from anabranch.testing.simloop import SimLoop
-from anabranch.testing.simprocess import SimProcess
+from simulation.world.disk import SimDisk
+from simulation.world.faults import SimClock
+from simulation.world.loop import SimLoop
+from simulation.world.platter import Platter
+from simulation.world.process import SimProcess
 
 NAME = "segment://public/default/orders/0000-ffff-0"
 OTHER = "persistent://public/default/orders"

@@ -16,8 +16,8 @@ from anabranch.controller.ports.segments import Segments
 from anabranch.model.names import Place, TopicName
 from anabranch.model.pulsar_names import pulsar_topic
 from anabranch.model.ranges import FULL
-from anabranch.testing.sim_pulsar import SimPulsar
-from anabranch.testing.simloop import SimLoop
+from simulation.cluster.pulsar import SimPulsar
+from simulation.world.loop import SimLoop
 from tests.harness.cluster import Brokers
 from tests.harness.pulsar import EngineAddresses
 

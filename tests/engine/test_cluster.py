@@ -17,15 +17,15 @@ import pulsar
 import pytest
 
 from anabranch.metadata.zookeeper import ZookeeperStore
-from anabranch.testing.ports import free_port
-from anabranch.testing.pulsar.cluster import PulsarBroker, PulsarCluster
-from anabranch.testing.pulsar.server_process import STOP_S, ServerProcess, answers
+from simulation.harness.ports import free_port
+from simulation.harness.pulsar.cluster import PulsarBroker, PulsarCluster
+from simulation.harness.pulsar.server_process import STOP_S, ServerProcess, answers
 from tests.harness.pulsar import EngineAddresses
 
 PARENT = """\
 import sys, time
 from pathlib import Path
-from anabranch.testing.pulsar.server_process import ServerProcess
+from simulation.harness.pulsar.server_process import ServerProcess
 server = ServerProcess("sleep", Path(sys.argv[1]), ["sleep", "600"], lambda: True)
 server.start()
 print(server.pid, flush=True)
@@ -166,7 +166,7 @@ def processes_with(text: str) -> list[int]:
 @pytest.mark.timeout(600)
 def test_the_command_of_make_cluster_runs_until_ctrl_c_and_leaves_no_process(tmp_path: Path) -> None:
     scratch = tmp_path / "cluster"
-    command = [sys.executable, "-m", "anabranch.testing.pulsar.run", "--scratch", str(scratch)]
+    command = [sys.executable, "-m", "simulation.harness.pulsar.run", "--scratch", str(scratch)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
         controls = []

@@ -14,9 +14,9 @@ import pytest
 
 from anabranch import AsyncAdminClient, AsyncClient
 from anabranch.metadata.zookeeper import ZookeeperOptions
-from anabranch.testing.pulsar.cluster import PulsarCluster
-from anabranch.testing.pulsar.control import SESSION_S, ControlServer, control_servers
-from anabranch.testing.pulsar.server_process import ServerProcess
+from simulation.harness.pulsar.cluster import PulsarCluster
+from simulation.harness.pulsar.control import SESSION_S, ControlServer, control_servers
+from simulation.harness.pulsar.server_process import ServerProcess
 from tests.harness.admin_proxy import AdminProxy, TerminateTrap
 from tests.harness.engine_load import EngineLoad, Fault
 from tests.harness.pulsar import EngineAddresses

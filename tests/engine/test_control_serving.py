@@ -13,8 +13,8 @@ import pytest
 
 from anabranch import AdminClient, AsyncAdminClient, AsyncClient
 from anabranch.admin.models.scalable import AutoScaleOverride
-from anabranch.testing.ports import free_port
-from anabranch.testing.pulsar.control import ControlServer
+from simulation.harness.ports import free_port
+from simulation.harness.pulsar.control import ControlServer
 from tests.harness.pulsar import EngineAddresses
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(300)]

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from anabranch import AsyncAdminClient, AsyncClient, AuthenticationTLS
-from anabranch.testing.certificates import Authority, Pair
-from anabranch.testing.ports import free_port
-from anabranch.testing.pulsar.cluster import BROKER_SETTINGS
-from anabranch.testing.pulsar.control import ControlServer
-from anabranch.testing.pulsar.server_process import answers
-from anabranch.testing.pulsar.standalone import PulsarStandalone
-from anabranch.testing.pulsar.zookeeper import ZookeeperServer
+from simulation.harness.certificates import Authority, Pair
+from simulation.harness.ports import free_port
+from simulation.harness.pulsar.cluster import BROKER_SETTINGS
+from simulation.harness.pulsar.control import ControlServer
+from simulation.harness.pulsar.server_process import answers
+from simulation.harness.pulsar.standalone import PulsarStandalone
+from simulation.harness.pulsar.zookeeper import ZookeeperServer
 from tests.harness.pulsar import find_jars
 from tests.harness.splitting import assert_order_through_a_split
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from anabranch import AdminClient, Client, Schema
-from anabranch.testing.pulsar.control import ControlServer
+from simulation.harness.pulsar.control import ControlServer
 from tests.harness.pulsar import EngineAddresses
 from tests.interop.building import JVM, java_classpath
 

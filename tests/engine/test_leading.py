@@ -26,9 +26,9 @@ from anabranch.metadata.zookeeper import ZookeeperStore
 from anabranch.model.names import Place, TopicName
 from anabranch.model.pulsar_names import pulsar_topic
 from anabranch.model.ranges import FULL
-from anabranch.testing.ports import free_port
-from anabranch.testing.pulsar.control import SESSION_S, ControlServer, session
-from anabranch.testing.pulsar.zookeeper import ZookeeperServer
+from simulation.harness.ports import free_port
+from simulation.harness.pulsar.control import SESSION_S, ControlServer, session
+from simulation.harness.pulsar.zookeeper import ZookeeperServer
 from tests.harness.pulsar import EngineAddresses, find_jars
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(300)]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from anabranch import AsyncClient
-from anabranch.testing.process import BrokerProcess
-from anabranch.testing.pulsar.standalone import PulsarStandalone
+from simulation.harness.process import BrokerProcess
+from simulation.harness.pulsar.standalone import PulsarStandalone
 from tests.harness.engine_load import EngineLoad
 from tests.harness.pulsar import find_jars
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from anabranch import AsyncAdminClient, AsyncClient
-from anabranch.testing.process import BrokerProcess
-from anabranch.testing.pulsar.control import ControlServer
+from simulation.harness.process import BrokerProcess
+from simulation.harness.pulsar.control import ControlServer
 from tests.harness.pulsar import EngineAddresses
 
 KEYS = 20

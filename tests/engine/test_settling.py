@@ -25,7 +25,7 @@ from anabranch.spark.options.queries import read_source_options
 from anabranch.spark.service import BrokerService, close_sessions
 from anabranch.spark.source.batch_reader import BatchReader
 from anabranch.spark.source.data_source import source_schema
-from anabranch.testing.pulsar.control import ControlServer
+from simulation.harness.pulsar.control import ControlServer
 from tests.harness.pulsar import EngineAddresses
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(300)]

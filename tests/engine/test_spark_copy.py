@@ -15,7 +15,7 @@ import pytest
 
 import anabranch
 from anabranch.admin.client import AdminClient
-from anabranch.testing.pulsar.control import ControlServer
+from simulation.harness.pulsar.control import ControlServer
 from tests.harness.pulsar import EngineAddresses
 from tests.harness.spark_drivers import COPY, DriverProcess
 from tests.harness.stored_messages import numbers_by_key

@@ -15,9 +15,9 @@ from anabranch.admin.client import AdminClient
 from anabranch.errors import AnabranchError, TopicNotFoundError, UnsupportedFeatureError
 from anabranch.failpoints import FailpointReachedError
 from anabranch.spark.service import close_sessions
-from anabranch.testing.pulsar.cluster import PulsarCluster
-from anabranch.testing.pulsar.control import ControlServer, control_servers
-from anabranch.testing.pulsar.server_process import ServerProcess
+from simulation.harness.pulsar.cluster import PulsarCluster
+from simulation.harness.pulsar.control import ControlServer, control_servers
+from simulation.harness.pulsar.server_process import ServerProcess
 from tests.harness.pulsar import EngineAddresses
 from tests.harness.spark_rows import KEYS, OtherDriver, Row, Writing, check_rows, read_rows
 

@@ -10,9 +10,9 @@ from anabranch import AdminClient, AuthenticationToken, Client
 from anabranch.errors import AuthenticationError, AuthorizationError
 from anabranch.failpoints import FailpointReachedError
 from anabranch.spark.service import close_sessions
-from anabranch.testing.pulsar.control import ControlServer
-from anabranch.testing.pulsar.standalone import PulsarStandalone
-from anabranch.testing.pulsar.zookeeper import ZookeeperServer
+from simulation.harness.pulsar.control import ControlServer
+from simulation.harness.pulsar.standalone import PulsarStandalone
+from simulation.harness.pulsar.zookeeper import ZookeeperServer
 from tests.harness.guarded import OPERATOR, TOKEN, allow, control_of
 from tests.harness.security import SECRET_KEY, token_for
 from tests.harness.spark_rows import Writing, check_rows, read_rows

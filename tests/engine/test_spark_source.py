@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from anabranch import AdminClient
-from anabranch.bench.pulsar_peer import PulsarServer
 from anabranch.spark.service import close_sessions
-from anabranch.testing.pulsar.cluster import PulsarCluster
-from anabranch.testing.pulsar.control import SESSION_S, ControlServer, session
+from benchmarks.peers.pulsar_peer import PulsarServer
+from simulation.harness.pulsar.cluster import PulsarCluster
+from simulation.harness.pulsar.control import SESSION_S, ControlServer, session
 from tests.harness.pulsar import EngineAddresses
 from tests.interop.pulsar_topics import PulsarQuery, PulsarTopics, by_key, expected
 

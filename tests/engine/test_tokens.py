@@ -12,9 +12,9 @@ from anabranch.client.net.new_pool import new_pool
 from anabranch.client.net.stored_tail import BEFORE_ALL, StoredTail, stored_since
 from anabranch.client.net.timeouts import PoolTimes
 from anabranch.errors import AuthenticationError, AuthorizationError
-from anabranch.testing.pulsar.control import ControlServer
-from anabranch.testing.pulsar.standalone import PulsarStandalone
-from anabranch.testing.pulsar.zookeeper import ZookeeperServer
+from simulation.harness.pulsar.control import ControlServer
+from simulation.harness.pulsar.standalone import PulsarStandalone
+from simulation.harness.pulsar.zookeeper import ZookeeperServer
 from tests.harness.guarded import TOKEN, allow, control_of
 from tests.harness.security import token_for
 from tests.harness.splitting import assert_order_through_a_split

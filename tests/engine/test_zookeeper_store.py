@@ -14,8 +14,8 @@ import pytest
 from anabranch.errors import LimitExceededError, MetadataError, VersionConflictError
 from anabranch.metadata.store import ABSENT
 from anabranch.metadata.zookeeper import VALUE_BYTES_MAX, ZookeeperOptions, ZookeeperStore
-from anabranch.testing.pulsar.server_process import READY_S
-from anabranch.testing.pulsar.zookeeper import ZookeeperServer
+from simulation.harness.pulsar.server_process import READY_S
+from simulation.harness.pulsar.zookeeper import ZookeeperServer
 from tests.harness.pulsar import find_jars
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(400)]

@@ -15,7 +15,7 @@ import pytest
 
 import anabranch
 from anabranch.spark.compiled_home import use_compiled_pyspark
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -24,7 +24,7 @@ with atheris.instrument_imports(include=["anabranch"]):
     from anabranch.model.checkpoint import Checkpoint
     from anabranch.model.ids import MessageId
     from anabranch.protocol.frames import build_entry
-    from anabranch.testing.simloop import SimLoop
+    from simulation.world.loop import SimLoop
     from tests.fakes.disk import DictDisk
     from tests.fuzz.decoders import FuzzError, read_entry, read_stream
     from tests.fuzz.making import FrameMaker

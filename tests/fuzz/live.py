@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from anabranch import AsyncClient
 from anabranch.protocol.commands import CommandCutter, encode
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 from tests.fuzz.decoders import FuzzError
 from tests.fuzz.making import IDS, TOPICS, FrameMaker
 

@@ -13,7 +13,7 @@ from typing import Any
 from anabranch import AsyncClient, AsyncProducer, AsyncStreamConsumer, Checkpoint, Message
 from anabranch.broker.broker import Broker
 from anabranch.broker.cluster.endpoint import Accept, Endpoint
-from anabranch.broker.cluster.environment import BrokerEnvironment
+from anabranch.broker.environment import BrokerEnvironment
 from anabranch.client.bulk.bulk_client import BulkClient
 from anabranch.client.bulk.segment_reader import RawEntry, SegmentReader
 from anabranch.config.broker import BrokerConfig
@@ -28,15 +28,15 @@ from anabranch.model.names import TopicName
 from anabranch.protocol.commands import Command
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.security.configured import make_gate
-from anabranch.testing.faults import SimClock
-from anabranch.testing.network import SimNetwork
-from anabranch.testing.sim_secrets import SimSecrets
-from anabranch.testing.simloop import SimLoop
-from anabranch.testing.simprocess import SimProcess
-from anabranch.testing.simtransport import Mode
+from anabranch.testing.seeded_secrets import SeededSecrets
 from anabranch.transport.dialing import listen
 from anabranch.transport.door import Door
 from anabranch.transport.pump import Pump, PumpHandler
+from simulation.world.faults import SimClock
+from simulation.world.loop import SimLoop
+from simulation.world.network import SimNetwork
+from simulation.world.process import SimProcess
+from simulation.world.transport import Mode
 from tests.harness.security import OUTSIDE, KeptAudit
 from tests.harness.wire import WireClient
 
@@ -86,7 +86,7 @@ class Brokers:
         self.clock = SimClock(loop)
         self.rng = loop.random("test")
         self.tree = MemoryTree()
-        self.secrets = SimSecrets(loop.random("secrets"))
+        self.secrets = SeededSecrets(loop.random("secrets"))
         self.audit = KeptAudit()
         self.storages: dict[int, SegmentStorage] = {}
         self.stores: dict[int, MemoryStore] = {}

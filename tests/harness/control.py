@@ -28,10 +28,10 @@ from anabranch.model.assignment import Assignment
 from anabranch.model.layout import Layout
 from anabranch.model.names import Place, TopicName
 from anabranch.model.policy import AutoScalePolicy
-from anabranch.testing.faults import SimClock, SimFailpoints, SimStore, StoreTrouble
-from anabranch.testing.judges.layout_checks import check
-from anabranch.testing.simloop import SimLoop
-from anabranch.testing.simprocess import SimProcess
+from simulation.judges.layout_checks import check
+from simulation.world.faults import SimClock, SimFailpoints, SimStore, StoreTrouble
+from simulation.world.loop import SimLoop
+from simulation.world.process import SimProcess
 from tests.fakes.metadata import FailingStore
 from tests.fakes.segments import MemorySegments, SegmentDisk
 

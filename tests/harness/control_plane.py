@@ -8,14 +8,14 @@ from collections.abc import Callable
 from functools import partial
 
 from anabranch.aio import TaskRegistry
-from anabranch.broker.cluster.environment import BrokerEnvironment
-from anabranch.control.data_plane import PulsarDataPlane
+from anabranch.broker.environment import BrokerEnvironment
 from anabranch.control.drain_polls import DrainPolls
 from anabranch.control.homes import HomeLock
+from anabranch.control.pulsar_engine import PulsarEngine
 from anabranch.control.pulsar_segments import PulsarSegments
 from anabranch.metadata.memory import MemoryStore
-from anabranch.testing.sim_pulsar import SimPulsar
-from anabranch.testing.simloop import SimLoop
+from simulation.cluster.pulsar import SimPulsar
+from simulation.world.loop import SimLoop
 from tests.harness.cluster import Brokers
 
 
@@ -34,7 +34,7 @@ class ControlProcesses(Brokers):
         return dataclasses.replace(
             super().environment(number, store, rng),
             storage_of=partial(HomeLock, store),
-            data_plane=PulsarDataPlane(
+            engine=lambda parts: PulsarEngine(
                 self.pulsar, segments, self.tasks, check_right=lambda: self.check_right()
             ),
         )

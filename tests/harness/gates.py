@@ -17,9 +17,9 @@ from anabranch.security.configured import make_gate
 from anabranch.security.gate import Gate, Original
 from anabranch.security.outside import Outside
 from anabranch.security.refusals import RefusedCredentialsError
-from anabranch.testing.faults import SimClock
-from anabranch.testing.simloop import SimLoop
 from anabranch.transport.certificates import PeerCertificate
+from simulation.world.faults import SimClock
+from simulation.world.loop import SimLoop
 from tests.harness.security import KeptAudit
 
 T = TypeVar("T")

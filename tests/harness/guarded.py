@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.testing.pulsar.cluster import BROKER_SETTINGS
-from anabranch.testing.pulsar.control import ControlServer
-from anabranch.testing.pulsar.standalone import PulsarStandalone
+from simulation.harness.pulsar.cluster import BROKER_SETTINGS
+from simulation.harness.pulsar.control import ControlServer
+from simulation.harness.pulsar.standalone import PulsarStandalone
 from tests.harness.pulsar import find_jars
 from tests.harness.security import SECURE, token_for
 

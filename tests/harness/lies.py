@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from anabranch.ledger.storage import Entry
-from anabranch.testing.lies import Lie
+from simulation.world.lies import Lie
 from tests.harness.cluster import Brokers
 from tests.harness.segments import WHOLE
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from anabranch.testing.simulation import cluster_run, control_run
-from anabranch.testing.simulation.run import run_one, step_of
-from anabranch.testing.simulation.shape import draw
+from simulation.run import run_one, step_of
+from simulation.runs import cluster_run, control_run
+from simulation.runs.shape import draw
 
 SEEDS = 100
 

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import pytest
 
-from anabranch.testing.pulsar.cluster import BROKER_SETTINGS, PulsarCluster
-from anabranch.testing.pulsar.jars import LTS, PulsarJars, UnresolvedError
-from anabranch.testing.pulsar.standalone import PulsarStandalone
-from anabranch.testing.pulsar.zookeeper import ZookeeperServer
+from simulation.harness.pulsar.cluster import BROKER_SETTINGS, PulsarCluster
+from simulation.harness.pulsar.jars import LTS, PulsarJars, UnresolvedError
+from simulation.harness.pulsar.standalone import PulsarStandalone
+from simulation.harness.pulsar.zookeeper import ZookeeperServer
 
 
 class EngineAddresses(NamedTuple):

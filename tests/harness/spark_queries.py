@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.errors import StreamingQueryException
 
 from anabranch import AsyncClient, AsyncProducer, Client
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 from tests.harness.stored_messages import numbers_by_key
 
 KEYS = 37

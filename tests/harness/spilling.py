@@ -18,11 +18,11 @@ from anabranch.ledger.limits import StorageLimits
 from anabranch.ledger.storage import Entry, SegmentLog
 from anabranch.metadata.producer_epochs import TopicEpoch
 from anabranch.model.names import TopicName
-from anabranch.testing.faults import SimClock
-from anabranch.testing.platter import Platter
-from anabranch.testing.simdisk import SimDisk
-from anabranch.testing.simloop import SimLoop
-from anabranch.testing.simprocess import SimProcess
+from simulation.world.disk import SimDisk
+from simulation.world.faults import SimClock
+from simulation.world.loop import SimLoop
+from simulation.world.platter import Platter
+from simulation.world.process import SimProcess
 
 NAME = "persistent://public/default/orders"
 STEPS = ["spill.copied", "spill.synced", "spill.acknowledged", "spill.drained", "spill.deleted"]

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.testing.process import BrokerProcess
-from anabranch.testing.pulsar.cluster import BROKER_SETTINGS, PulsarCluster
-from anabranch.testing.pulsar.standalone import PulsarStandalone
-from anabranch.testing.pulsar.zookeeper import ZookeeperServer
+from simulation.harness.process import BrokerProcess
+from simulation.harness.pulsar.cluster import BROKER_SETTINGS, PulsarCluster
+from simulation.harness.pulsar.standalone import PulsarStandalone
+from simulation.harness.pulsar.zookeeper import ZookeeperServer
 from tests.harness.pulsar import EngineAddresses, find_jars
 from tests.interop.building import java_classpath
 from tests.interop.engines import (

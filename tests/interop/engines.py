@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 
 from anabranch.admin.client.asynchronous.client import AsyncAdminClient
-from anabranch.bench.pulsar_peer import PulsarPeer, PulsarServer
 from anabranch.client.api import AsyncClient
-from anabranch.testing.process import BrokerProcess
-from anabranch.testing.pulsar.control import ControlServer
-from anabranch.testing.pulsar.jars import LTS
-from anabranch.testing.pulsar.standalone import SMALL_JVM
+from benchmarks.peers.pulsar_peer import PulsarPeer, PulsarServer
+from simulation.harness.process import BrokerProcess
+from simulation.harness.pulsar.control import ControlServer
+from simulation.harness.pulsar.jars import LTS
+from simulation.harness.pulsar.standalone import SMALL_JVM
 from tests.harness.pulsar import EngineAddresses
 
 SETTINGS = {

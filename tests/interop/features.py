@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 
 FAST = bool(os.environ.get("INTEROP_FAST"))
 WORKERS = [2] if FAST else [1, 2]

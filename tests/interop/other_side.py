@@ -7,7 +7,7 @@ import signal
 import time
 
 from anabranch import AdminClient, Client, Decrypt, Encrypt, PemFiles
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 from tests.interop.features import RsaKeys
 
 VALUES = [b"value-%d" % number for number in range(30)]

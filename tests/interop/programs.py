@@ -5,7 +5,7 @@ The first download takes minutes on a slow network, and a test that waited for i
 
 from __future__ import annotations
 
-from anabranch.testing.pulsar.jars import LTS, PulsarJars
+from simulation.harness.pulsar.jars import LTS, PulsarJars
 from tests.interop.building import JAVA, go_program, java_classpath
 
 VERSIONS = (LTS, "5.0.0-M1")

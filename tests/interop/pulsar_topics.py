@@ -13,7 +13,6 @@ from typing import Any
 
 import pulsar
 
-from anabranch.bench.pulsar_peer import PulsarServer
 from anabranch.client.api import AsyncClient
 from anabranch.client.produce.producer import AsyncProducer
 from anabranch.spark.decide.source.topology import Topology
@@ -22,6 +21,7 @@ from anabranch.spark.service import BrokerService, close_sessions
 from anabranch.spark.source.batch_reader import BatchReader
 from anabranch.spark.source.data_source import source_schema
 from anabranch.spark.source.stream_reader import StreamReader
+from benchmarks.peers.pulsar_peer import PulsarServer
 
 KEYS = 13
 SCHEMA = source_schema(event_time=False, headers=False, key_hash=False)

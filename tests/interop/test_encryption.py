@@ -10,7 +10,7 @@ import pulsar
 import pytest
 
 from anabranch import Client, Decrypt, Encrypt, PemFiles
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 from tests.interop.features import RsaKeys, make_keys, new_topic, served
 
 PATIENCE_MS = 20_000

@@ -9,7 +9,7 @@ from typing import Any
 
 import pulsar
 
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 from tests.process.small_disk import SmallDisk
 
 PAYLOAD = bytes(20_000)

@@ -26,7 +26,7 @@ import pytest
 from anabranch.admin.client import AdminClient
 from anabranch.admin.models.body import plain
 from anabranch.model.names import TopicName
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 from tests.interop.building import JVM
 from tests.interop.features import FORMS, WORKERS
 

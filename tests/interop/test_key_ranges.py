@@ -10,7 +10,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 from tests.interop.building import JVM, go_program, java_classpath
 from tests.interop.case_program import CaseProgram
 from tests.interop.features import make_keys, new_topic

@@ -7,7 +7,7 @@ import hashlib
 import pulsar
 
 from anabranch import Client
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 
 TOPIC = "persistent://public/default/large"
 SIZES = [11_000_000, 10, 6_000_000, 200_000]

@@ -10,7 +10,7 @@ import pulsar.schema as theirs
 import pytest
 
 from anabranch import Backoff, Client, DeadLetter, Schema
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 
 TOPIC = "persistent://public/default/letters"
 

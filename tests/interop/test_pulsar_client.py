@@ -11,7 +11,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 
 KEYS = [f"key-{n}" for n in range(20)]
 

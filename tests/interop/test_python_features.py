@@ -14,7 +14,7 @@ import pulsar
 import pytest
 from pulsar.schema import AvroSchema, JsonSchema, Record, String, StringSchema
 
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 from tests.interop.features import RsaKeys, each_form, make_keys, new_topic, put, served
 
 PATIENCE_MS = 20_000

@@ -11,7 +11,7 @@ import pulsar
 import pytest
 
 from anabranch.admin.client import AdminClient
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 
 TOPIC = "persistent://public/default/limited"
 RATE = 100

@@ -14,7 +14,7 @@ import pytest
 
 from anabranch import Client, Schema
 from anabranch.errors import IncompatibleSchemaError
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 from tests.unit.schemas.messages import message_class
 
 

@@ -25,8 +25,8 @@ import pytest
 
 from anabranch import AuthenticationToken
 from anabranch.admin.client import AdminClient
-from anabranch.testing.certificates import Authority, tls_settings
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.certificates import Authority, tls_settings
+from simulation.harness.process import BrokerProcess
 from tests.harness.issuer import Issuer
 from tests.harness.security import SECURE, token_for
 from tests.interop.building import JVM, go_program

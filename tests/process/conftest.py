@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 from tests.process.small_disk import SmallDisk
 
 DISK_BYTES = 24 * 2**20

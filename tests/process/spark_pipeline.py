@@ -22,8 +22,8 @@ from anabranch.admin.client import AdminClient
 from anabranch.admin.models.body import plain
 from anabranch.errors import AnabranchError
 from anabranch.model.names import TopicName
-from anabranch.testing.process import BrokerProcess
-from anabranch.testing.spark_cluster import SparkCluster
+from simulation.harness.process import BrokerProcess
+from simulation.harness.spark_cluster import SparkCluster
 from tests.harness.spark_drivers import COPY, DriverProcess
 from tests.harness.stored_messages import messages_by_key
 

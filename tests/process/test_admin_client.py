@@ -25,7 +25,7 @@ from anabranch.errors import (
     InvalidNameError,
     NotFoundError,
 )
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 from tests.harness.public import methods
 
 KINDS = AdminClient, AsyncAdminClient

@@ -17,8 +17,8 @@ from anabranch.errors import ConflictError, ConnectError, InvalidConfigurationEr
 from anabranch.metadata.layouts import layout_of
 from anabranch.metadata.records import TopicRecord
 from anabranch.model.names import TopicName
-from anabranch.testing.judges.layout_checks import check
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
+from simulation.judges.layout_checks import check
 
 from .conftest import MakeBroker
 

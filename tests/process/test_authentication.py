@@ -13,8 +13,8 @@ import pytest
 
 from anabranch import AuthenticationBasic, AuthenticationTLS, AuthenticationToken, Client
 from anabranch.errors import AuthenticationError
-from anabranch.testing.certificates import Authority, tls_settings
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.certificates import Authority, tls_settings
+from simulation.harness.process import BrokerProcess
 from tests.harness.issuer import Issuer
 from tests.process.conftest import MakeBroker
 

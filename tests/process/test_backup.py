@@ -18,7 +18,7 @@ from anabranch.data.backup import back_up
 from anabranch.data.restore import restore
 from anabranch.errors import CorruptDataError
 from anabranch.model.names import TopicName
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 
 from .conftest import MakeBroker
 from .stored import check_stored, keys_over_the_ring

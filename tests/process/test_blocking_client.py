@@ -18,7 +18,7 @@ from anabranch.errors import (
     ReceiveTimeoutError,
     SendTimeoutError,
 )
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 
 
 @pytest.fixture

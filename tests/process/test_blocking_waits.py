@@ -16,7 +16,7 @@ import pytest
 
 import anabranch
 from anabranch.errors import AlreadyClosedError, OperationTimeoutError, ReceiveTimeoutError
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 from tests.harness.public import methods
 
 T = TypeVar("T")

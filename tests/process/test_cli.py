@@ -13,7 +13,7 @@ import pytest
 
 import anabranch
 from anabranch.cli.main import main
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -16,7 +16,7 @@ from anabranch.admin.client import AdminClient
 from anabranch.admin.models.body import plain
 from anabranch.cli.main import main
 from anabranch.model.names import TopicName
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 
 ORDERS = TopicName.parse("topic://public/default/orders")
 PATIENCE_S = 60.0

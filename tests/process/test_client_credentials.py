@@ -18,8 +18,8 @@ from anabranch.admin.client import AdminClient
 from anabranch.cli.main import main
 from anabranch.credentials.asking import proof
 from anabranch.errors import AuthenticationError, ConnectError
-from anabranch.testing.certificates import Authority
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.certificates import Authority
+from simulation.harness.process import BrokerProcess
 from tests.harness.issuer import Issuer
 from tests.harness.security import SECURE, token_for
 

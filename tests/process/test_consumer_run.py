@@ -19,9 +19,9 @@ from anabranch import AsyncClient, Backoff, Batching, DeadLetter, Message
 from anabranch.admin.client import AdminClient
 from anabranch.admin.models.lanes import LaneInfo
 from anabranch.aio import new_event_loop
-from anabranch.bench.running import handled_per_second, slept_per_second
 from anabranch.errors import AnabranchError, InvalidConfigurationError
 from anabranch.model.names import TopicName
+from benchmarks.client.running import handled_per_second, slept_per_second
 from tests.process.conftest import MakeBroker
 
 NAME = TopicName.parse("topic://public/default/orders")

@@ -12,7 +12,7 @@ from anabranch.data.directory import METADATA_FILE
 from anabranch.metadata import records
 from anabranch.metadata.broker_record import BrokerRecord
 from anabranch.metadata.sqlite import SqliteStore
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 
 from .conftest import MakeBroker
 

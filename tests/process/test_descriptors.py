@@ -13,10 +13,10 @@ from typing import cast
 import pytest
 
 from anabranch import Client
-from anabranch.testing.process import BrokerProcess
 from anabranch.transport.accepting import RETRY_S, Acceptor
 from anabranch.transport.door import Door
 from anabranch.transport.pump import Pump
+from simulation.harness.process import BrokerProcess
 from tests.process.sockets import all_end, connections
 
 MakeBroker = Callable[..., BrokerProcess]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from anabranch.testing.local_broker import LocalBroker
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 from tools.snippets import FIXTURE, PUBLIC, documented, example_of, public
 
 

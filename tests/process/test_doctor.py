@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from anabranch.testing.certificates import Authority, tls_settings
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.certificates import Authority, tls_settings
+from simulation.harness.process import BrokerProcess
 
 MakeBroker = Callable[..., BrokerProcess]
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from anabranch.admin.client import AdminClient
-from anabranch.bench.flood import FLOODED, RATE_BYTES, measure
-from anabranch.bench.results import percentile_ms
+from benchmarks.broker.flood import FLOODED, RATE_BYTES, measure
+from benchmarks.results import percentile_ms
 from tests.process.conftest import MakeBroker
 
 pytestmark = pytest.mark.timed
 
 NOTICED_MS = 1000.0
-"""The goal of 50 ms is measured by `anabranch bench flood`; a busy machine gets twenty times as long."""
+"""The goal of 50 ms is measured by `python -m benchmarks flood`; a busy machine gets twenty times as long."""
 
 
 async def test_requests_do_not_wait_for_a_flood_on_their_connection(make_broker: MakeBroker) -> None:

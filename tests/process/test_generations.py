@@ -10,7 +10,7 @@ from anabranch import AsyncClient, AsyncStreamConsumer
 from anabranch.admin.client import AdminClient
 from anabranch.admin.models.body import plain
 from anabranch.model.names import TopicName
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 
 from .conftest import MakeBroker
 from .stored import keys_over_the_ring

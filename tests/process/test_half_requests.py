@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 from tests.process.sockets import all_end, connections
 
 MakeBroker = Callable[..., BrokerProcess]

@@ -10,7 +10,7 @@ from anabranch.admin.client import AdminClient
 from anabranch.admin.models.body import plain
 from anabranch.client.produce.futures import SendFuture
 from anabranch.model.names import TopicName
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 
 from .conftest import MakeBroker
 

@@ -14,7 +14,7 @@ import pytest
 from anabranch import AsyncClient, AsyncStreamConsumer
 from anabranch.cli.main import main
 from anabranch.model.hashing import sticky_hash
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 
 CLASSIC = "persistent://public/default/held"
 Run = Callable[..., tuple[int, str]]

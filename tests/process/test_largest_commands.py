@@ -18,7 +18,7 @@ from anabranch.protocol.commands import Command, CommandCutter, Delivery
 from anabranch.protocol.hot_frames import encode_send
 from anabranch.protocol.limits import IDS_MAX, LIMITS
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 from tests.harness.largest import command_with
 from tests.harness.wire import TOPIC, single
 

@@ -24,8 +24,8 @@ from anabranch.admin.models.body import plain
 from anabranch.controller.topic import layout_changes
 from anabranch.errors import AnabranchError
 from anabranch.model.names import TopicName
-from anabranch.testing.judges.layout_checks import check
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
+from simulation.judges.layout_checks import check
 
 from .conftest import MakeBroker
 from .stored import NAMESPACE, check_stored, keys_over_the_ring, stored_topics

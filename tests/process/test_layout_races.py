@@ -27,7 +27,7 @@ from anabranch.model.hashing import key_hash
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.model.routing import Router
-from anabranch.testing.judges.layout_checks import check
+from simulation.judges.layout_checks import check
 
 from .conftest import MakeBroker
 from .stored import check_stored, keys_over_the_ring

@@ -15,7 +15,7 @@ from anabranch.admin.client.http_client import Json
 from anabranch.admin.models.body import plain
 from anabranch.cli.main import main
 from anabranch.model.names import TopicName
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 
 from .conftest import MakeBroker
 

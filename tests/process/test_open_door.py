@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 
 
 def refused(data: Path, *words: str) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 from anabranch.admin.client import AdminClient
 from anabranch.security.peer_secret_file import SECRET_FILE
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 
 MakeBroker = Callable[..., BrokerProcess]
 

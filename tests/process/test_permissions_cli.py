@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from anabranch.cli.main import main
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 from tests.harness.rights import RIGHTS
 from tests.harness.security import token_for
 

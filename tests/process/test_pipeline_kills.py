@@ -17,7 +17,7 @@ import pytest
 import anabranch
 from anabranch.admin.client import AdminClient
 from anabranch.model.names import TopicName
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 from tests.harness.iceberg_tables import make_table, rows
 from tests.harness.spark_drivers import DriverProcess
 from tests.harness.stored_messages import numbers_by_key

@@ -14,8 +14,8 @@ import pytest
 import anabranch
 from anabranch.admin.client import AdminClient
 from anabranch.model.names import TopicName
-from anabranch.testing.process import BrokerProcess
-from anabranch.testing.spark_cluster import SparkCluster
+from simulation.harness.process import BrokerProcess
+from simulation.harness.spark_cluster import SparkCluster
 from tests.harness.spark_drivers import DriverProcess
 from tests.harness.stored_messages import numbers_by_key
 

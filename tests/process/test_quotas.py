@@ -12,7 +12,7 @@ from anabranch import AsyncClient
 from anabranch.admin.client import AdminClient
 from anabranch.cli.main import main
 from anabranch.model.names import TopicName
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 from tests.process.conftest import MakeBroker
 
 pytestmark = pytest.mark.timed

@@ -11,7 +11,7 @@ from anabranch import AsyncClient, AuthenticationToken
 from anabranch.admin.client import AdminClient
 from anabranch.errors import AnabranchError, AuthorizationError, ConsumerBusyError, ProducerBusyError
 from anabranch.model.names import TopicName
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 from tests.harness.rights import RIGHTS
 from tests.harness.security import token_for
 from tests.process.conftest import MakeBroker

@@ -1,4 +1,4 @@
-"""A broker with a thousand topics or connections: the short form of `anabranch bench scale`.
+"""A broker with a thousand topics or connections: the short form of `python -m benchmarks scale`.
 
 The bounds are far above the figures of a quiet machine, and below those of a broker that works per topic
 where it should not.
@@ -14,10 +14,10 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.openmetrics import parser
 
-from anabranch.bench.scale import KINDS, Kind, stall_ms
-from anabranch.bench.scale_client import FrameClient, fetch, idle_connections
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.testing.process import BrokerProcess
+from benchmarks.broker.scale import KINDS, Kind, stall_ms
+from benchmarks.broker.scale_client import FrameClient, fetch, idle_connections
+from simulation.harness.process import BrokerProcess
 
 TOPICS = 1000
 parse: Callable[[str], Iterable[Metric]] = parser.text_string_to_metric_families

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.testing.ports import free_port
+from simulation.harness.ports import free_port
 
 GUIDE = Path(__file__).parents[2] / "docs" / "security.md"
 SECTIONS = ("TLS in five minutes", "Tokens in five minutes")

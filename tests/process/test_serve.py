@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 
 MakeBroker = Callable[..., BrokerProcess]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 from tests.slow.clients import KINDS
 from tests.slow.run import MEMORY_GROWTH_MAX, SlowEffort, measure
 

@@ -21,7 +21,7 @@ import pytest
 import anabranch
 from anabranch import AdminClient, AsyncClient, Backoff, DeadLetter, Message
 from anabranch.cli.main import main
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 from tools.snippets import DOCUMENTS, ROOT, Snippet, snippets
 
 PATIENCE_S = 60.0

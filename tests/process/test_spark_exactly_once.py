@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.testing.spark_cluster import SparkCluster
+from simulation.harness.spark_cluster import SparkCluster
 
 from .conftest import MakeBroker
 from .spark_pipeline import SETTINGS, Pipeline

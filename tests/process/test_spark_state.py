@@ -14,7 +14,7 @@ import anabranch
 from anabranch.admin.client import AdminClient
 from anabranch.admin.models.body import plain
 from anabranch.model.names import TopicName
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 from tests.harness.spark_drivers import DriverProcess
 
 from .conftest import MakeBroker

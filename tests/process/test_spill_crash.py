@@ -14,7 +14,7 @@ import pytest
 from anabranch.cli.main import main
 from anabranch.data.backup import back_up
 from anabranch.data.restore import restore
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 from tests.harness.hot_keys import HotConsumer, HotPublisher, half, keys_of_half, until
 from tests.process.small_disk import SmallDisk
 

@@ -25,11 +25,11 @@ from anabranch.model.names import TopicName
 from anabranch.protocol.commands import Command, encode
 from anabranch.protocol.connection import ClientMachine
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.testing.certificates import Authority, Pair, tls_settings
 from anabranch.transport.dialing import dial
 from anabranch.transport.pump import Pump
 from anabranch.transport.tls import ClientTls
 from anabranch.transport.tls_errors import TlsError
+from simulation.harness.certificates import Authority, Pair, tls_settings
 from tests.process.conftest import MakeBroker
 from tests.process.sockets import all_end, connections
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from anabranch.config.tls import TlsConfig
-from anabranch.listening import listen
 from anabranch.security.tls import server_context
-from anabranch.testing.certificates import Authority
+from anabranch.server.listening import listen
 from anabranch.transport.accepting import Acceptor, TlsHandshake
 from anabranch.transport.door import Door
 from anabranch.transport.tls import ClientTls
 from anabranch.transport.turns import TURNS_AT_ONCE
+from simulation.harness.certificates import Authority
 
 HELLO = bytes.fromhex("1603010200010001fc0303")
 

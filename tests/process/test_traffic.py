@@ -15,7 +15,7 @@ from anabranch.errors import ConflictError
 from anabranch.model.hashing import bucket_index, key_hash
 from anabranch.model.names import TopicName
 from anabranch.model.ranges import HashRange
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 from tests.process.conftest import MakeBroker
 
 TOPIC = TopicName.parse("topic://public/default/orders")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from anabranch.admin.client import AdminClient
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 from tests.process.chromium import EvilSite, chromium, page_of
 
 MakeBroker = Callable[..., BrokerProcess]

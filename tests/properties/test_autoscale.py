@@ -13,7 +13,7 @@ from anabranch.model.observed import METRICS, NO_HISTORY, LoadHistory, Observed,
 from anabranch.model.policy import AutoScalePolicy, check_policy
 from anabranch.model.ranges import HASH_SLOTS, HashRange
 from anabranch.model.scale_steps import Action, Keep, Merge, Rebucket, Split
-from anabranch.testing.judges.layout_checks import check_step
+from simulation.judges.layout_checks import check_step
 from tests.properties.layouts import layouts
 
 Cells = list[tuple[HashRange, SegmentRates]]

@@ -16,8 +16,8 @@ from anabranch.errors import AnabranchError, ConnectError
 from anabranch.metadata.records import InitialPosition
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
-from anabranch.testing.judges.layout_checks import check_step
-from anabranch.testing.simloop import SimLoop
+from simulation.judges.layout_checks import check_step
+from simulation.world.loop import SimLoop
 from tests.harness.control import MANUAL, TOPIC, ControlPlane, DiedError
 
 SUBSCRIPTIONS = ("s1", "s2", "q")

@@ -8,7 +8,7 @@ from anabranch.model.layout import Layout
 from anabranch.model.ranges import FULL, HASH_SLOTS, HashRange, initial_ranges
 from anabranch.model.routing import Router
 from anabranch.model.weights import balanced_points, largest_share
-from anabranch.testing.judges.layout_checks import check, check_step
+from simulation.judges.layout_checks import check, check_step
 from tests.properties.layouts import layouts, next_layouts, points
 
 slots = st.integers(0, HASH_SLOTS - 1)

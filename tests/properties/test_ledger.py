@@ -25,11 +25,11 @@ from anabranch.model.acks import AckSet
 from anabranch.model.ids import Position
 from anabranch.model.inheritance import Piece
 from anabranch.model.ranges import FULL
-from anabranch.testing.faults import SimClock
-from anabranch.testing.platter import Platter
-from anabranch.testing.simdisk import SimDisk
-from anabranch.testing.simloop import SimLoop
-from anabranch.testing.simprocess import SimProcess
+from simulation.world.disk import SimDisk
+from simulation.world.faults import SimClock
+from simulation.world.loop import SimLoop
+from simulation.world.platter import Platter
+from simulation.world.process import SimProcess
 from tests.fakes.disk import DictDisk
 from tests.harness.storage import FixedClock
 

@@ -17,9 +17,9 @@ from anabranch.model.hashing import bucket_hash, bucket_index, key_hash
 from anabranch.model.layout import Layout, Segment
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.testing.judges.wire_events import AttachSeen, RegistrationSeen, Watch, WireListener
-from anabranch.testing.simloop import SimLoop
-from anabranch.testing.simprocess import SimProcess
+from simulation.judges.wire_events import AttachSeen, RegistrationSeen, Watch, WireListener
+from simulation.world.loop import SimLoop
+from simulation.world.process import SimProcess
 
 PEER_CALLS = {
     ("segments", "create"): "create segment {}",

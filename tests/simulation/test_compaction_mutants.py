@@ -10,8 +10,8 @@ from anabranch.broker.dispatch.compaction import CompactionNote, LatestKeys
 from anabranch.broker.serving import compacted_log
 from anabranch.ledger.limits import StorageLimits
 from anabranch.ledger.storage import Entry
-from anabranch.testing.simulation.compactions import Value, judge_keys
-from anabranch.testing.simulation.shape import DiskFaults
+from simulation.runs.compactions import Value, judge_keys
+from simulation.runs.shape import DiskFaults
 from tests.harness.mutants import QUIET, assert_caught, favour
 
 SMALL = StorageLimits(cache_bytes=0, journal_bytes_max=2000, ledger_bytes_max=300, behind_bytes=1)

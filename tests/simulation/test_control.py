@@ -23,11 +23,11 @@ from anabranch.controller.topic.leadership import Leadership
 from anabranch.metadata.records import InitialPosition
 from anabranch.model.drains import ALL, Ranges
 from anabranch.model.names import Place, TopicName
-from anabranch.testing import control_cluster, sim_session
-from anabranch.testing.sim_admin import SimAdmin
-from anabranch.testing.sim_calls import AdminTrouble
-from anabranch.testing.simulation import control_run
-from anabranch.testing.simulation.run import CONTROL, run_one
+from simulation.cluster import control_cluster, session
+from simulation.cluster.admin import SimAdmin
+from simulation.cluster.calls import AdminTrouble
+from simulation.run import CONTROL, run_one
+from simulation.runs import control_run
 from tests.harness.mutants import assert_caught, favour_control
 
 LATE = (AdminTrouble(refuse=0.02, late=0.1, late_creation=0.5),)
@@ -181,7 +181,7 @@ def test_a_former_leader_that_goes_on_writing_records_is_caught(monkeypatch: pyt
     monkeypatch.setattr(control_run, "STEP_PAUSES", (0,))
     monkeypatch.setattr(control_run, "PAUSES_S", (9.0, 12.0))
     monkeypatch.setattr(control_run, "ADMIN_TROUBLES", (AdminTrouble(late=0.05),))
-    monkeypatch.setattr(sim_session, "RECONNECT_S", (4.0, 6.0))
+    monkeypatch.setattr(session, "RECONNECT_S", (4.0, 6.0))
     monkeypatch.setattr(Leadership, "check_term", lambda self, term: None)
     assert_caught("without a cause", "whose log is open", step=CONTROL, first=52)
 

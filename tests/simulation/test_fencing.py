@@ -15,13 +15,13 @@ from anabranch.errors import ConsumerBusyError
 from anabranch.metadata.layouts import layout_of
 from anabranch.model.names import TopicName
 from anabranch.model.policy import AutoScalePolicy
-from anabranch.testing.cluster import Cluster
-from anabranch.testing.judges.metadata_witness import WitnessSettings
-from anabranch.testing.judges.wiretap import WireTap
-from anabranch.testing.judges.witness import Witness
-from anabranch.testing.simloop import SimLoop
-from anabranch.testing.simprocess import SimProcess
-from anabranch.testing.simtransport import Mode
+from simulation.cluster.cluster import Cluster
+from simulation.judges.metadata_witness import WitnessSettings
+from simulation.judges.wiretap import WireTap
+from simulation.judges.witness import Witness
+from simulation.world.loop import SimLoop
+from simulation.world.process import SimProcess
+from simulation.world.transport import Mode
 
 TOPIC = TopicName.parse("topic://public/default/orders")
 KEYS = 40

@@ -12,7 +12,7 @@ from anabranch.broker.dispatch.lanes import Lane
 from anabranch.broker.dispatch.receivers import Receiver
 from anabranch.broker.dispatch.spilled import SpillNote
 from anabranch.broker.serving import spilling_cursor
-from anabranch.testing.simulation import shape
+from simulation.runs import shape
 from tests.harness.mutants import QUIET, assert_caught, favour
 
 OUT_OF_ORDER = ("came after number", "came before")

@@ -13,9 +13,9 @@ import pytest
 
 from anabranch.aio import Backoff
 from anabranch.broker.catalog import idle_logs
-from anabranch.broker.cluster.local_segments import LocalSegments
 from anabranch.broker.dispatch.keyed import KeyedDispatch
 from anabranch.broker.dispatch.receivers import Receiver
+from anabranch.broker.engine.local_segments import LocalSegments
 from anabranch.broker.serving import entry_checks, log_reader
 from anabranch.broker.serving.acknowledging import LogAcknowledgements
 from anabranch.broker.serving.kept import KeptLog
@@ -50,8 +50,8 @@ from anabranch.model.inheritance import Pieces
 from anabranch.model.layout import Layout, Segment
 from anabranch.model.names import Place
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.testing.simdisk import SimDisk
-from anabranch.testing.simulation.shape import DiskFaults
+from simulation.runs.shape import DiskFaults
+from simulation.world.disk import SimDisk
 from tests.harness.mutants import QUIET, assert_caught, favour
 
 UNCACHED = StorageLimits(cache_bytes=0, journal_bytes_max=2000, ledger_bytes_max=500, behind_bytes=1)

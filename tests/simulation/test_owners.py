@@ -16,10 +16,10 @@ from anabranch.errors import AnabranchError
 from anabranch.metadata.layouts import layout_of
 from anabranch.model.names import TopicName
 from anabranch.model.policy import AutoScalePolicy
-from anabranch.testing.cluster import Cluster
-from anabranch.testing.host import Host
-from anabranch.testing.simloop import SimLoop
-from anabranch.testing.simprocess import SimProcess
+from simulation.cluster.cluster import Cluster
+from simulation.cluster.host import Host
+from simulation.world.loop import SimLoop
+from simulation.world.process import SimProcess
 
 TOPIC = TopicName.parse("topic://public/default/orders")
 KEYS = [f"key-{key}" for key in range(16)]

@@ -9,7 +9,7 @@ import pytest
 from anabranch.errors import DamagedEntriesError
 from anabranch.ledger import ledger_files
 from anabranch.ledger.format import records
-from anabranch.testing.simulation.storage_run import StorageRun
+from simulation.runs.storage_run import StorageRun
 
 SEEDS = range(60)
 SOMETIMES = (

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from anabranch import AsyncClient
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 from tests.fuzz.live import Canary
 from tests.slow.clients import BACKLOG_TOPIC, KINDS, attacker
 

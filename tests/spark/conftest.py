@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 

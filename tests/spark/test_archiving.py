@@ -14,8 +14,8 @@ from anabranch.client.bulk.bulk_client import BulkClient
 from anabranch.spark import pipelines
 from anabranch.spark.pipelines.failures import PipelineError
 from anabranch.spark.pipelines.lake.lake_log import LakeLog
-from anabranch.testing.lies import HIDDEN
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
+from simulation.world.lies import HIDDEN
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -10,7 +10,7 @@ import pytest
 import anabranch
 from anabranch import spark as connector
 from anabranch.spark import pipelines
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 from tools.snippets import SPARK, documented, example_of
 
 # A machine that is busy takes long to start Spark.

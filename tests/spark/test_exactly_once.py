@@ -12,7 +12,7 @@ from anabranch.failpoints import FailpointReachedError
 from anabranch.spark.options.queries import read_sink_options
 from anabranch.spark.service import BrokerService
 from anabranch.spark.sink.writer import BatchWriter, StreamWriter, Written
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 from tests.harness.spark_rows import ORDERS, OtherDriver, Writing, check_rows, numbered, read_rows
 
 

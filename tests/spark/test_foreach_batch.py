@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from anabranch.spark import register
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import anabranch
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 from tools.snippets import snippets
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,7 +14,7 @@ from anabranch.spark import pipelines
 from anabranch.spark.pipelines.failures import PipelineError
 from anabranch.spark.pipelines.files import Files
 from anabranch.spark.pipelines.job_states import claim_state
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -25,7 +25,7 @@ from anabranch.spark.decide.source.topology import Slice
 from anabranch.spark.options.queries import read_sink_options
 from anabranch.spark.service import BrokerService, close_sessions
 from anabranch.spark.sink.writer import outgoing_rows, write_batches
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 from tests.harness.spark_rows import ORDERS, check_rows, numbered, read_rows
 
 JSON = {"Content-Type": "application/json"}

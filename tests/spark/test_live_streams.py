@@ -22,7 +22,7 @@ from anabranch.spark.service import BrokerService, close_sessions
 from anabranch.spark.sink.writer import write_batches
 from anabranch.spark.source.data_source import COLUMNS
 from anabranch.spark.source.stream_reader import StreamReader
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 
 CLASSIC = "persistent://public/default/classic"
 SCHEMA = StructType([StructField(name, COLUMNS[name]) for name in ("value", "segment", "position")])

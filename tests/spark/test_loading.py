@@ -19,7 +19,7 @@ import anabranch
 from anabranch.spark import pipelines
 from anabranch.spark.pipelines.failures import PipelineError
 from anabranch.spark.service import close_sessions
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 from tests.harness.stored_messages import messages_by_key, numbers_by_key
 
 pytestmark = pytest.mark.timeout(900)

@@ -22,7 +22,7 @@ from anabranch.errors import AnabranchError, InvalidConfigurationError
 from anabranch.spark import pipelines
 from anabranch.spark.pipelines.failures import PipelineError
 from anabranch.spark.service import close_sessions
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 from tests.harness.iceberg_tables import NAME, catalog_properties, delete_positions, make_table, rows
 from tests.harness.stored_messages import messages_by_key, numbers_by_key
 

@@ -14,7 +14,7 @@ from anabranch.spark import pipelines
 from anabranch.spark.pipelines.failures import PipelineError
 from anabranch.spark.pipelines.progress import Show
 from anabranch.spark.service import close_sessions
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 from tests.harness.stored_messages import messages_by_key
 
 pytestmark = pytest.mark.timeout(300)

@@ -19,7 +19,7 @@ from anabranch.spark.pipelines.progress import silent
 from anabranch.spark.pipelines.proofs.verify_pass import Expectations
 from anabranch.spark.pipelines.proofs.verifying import verify
 from anabranch.spark.pipelines.stored_topics import stored_topic
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 from tests.harness.spark_drivers import DriverProcess
 
 pytestmark = pytest.mark.timeout(900)

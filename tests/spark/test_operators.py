@@ -14,7 +14,7 @@ from pyspark.sql import functions as sql
 from anabranch.admin.client import AdminClient
 from anabranch.model.hashing import key_hash
 from anabranch.model.names import TopicName
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 from tests.harness.spark_queries import KEYS, check_numbers, publish_numbers, run_to_end
 
 # A machine that is busy takes long to start Spark, and a query that is interrupted spoils all that follow.

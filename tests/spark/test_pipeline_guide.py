@@ -20,7 +20,7 @@ from anabranch.model.names import TopicName
 from anabranch.spark import pipelines
 from anabranch.spark.pipelines import progress
 from anabranch.spark.pipelines.stored_topics import check_source
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 from tests.harness.iceberg_tables import make_table
 from tests.harness.stored_messages import messages_by_key
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import anabranch
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -12,7 +12,7 @@ from pulsar.schema import AvroSchema, Float, Integer, JsonSchema, Record, String
 
 from anabranch.spark.service import close_sessions
 from anabranch.spark.source.data_source import AnabranchSource
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 
 TOPIC = "persistent://public/default/typed"
 

@@ -10,7 +10,7 @@ from anabranch.admin.client import AdminClient
 from anabranch.cli.main import main
 from anabranch.errors import TopicNotFoundError
 from anabranch.spark.decide.sink.logs import checkpoint_sink, job_sink
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 from tests.harness.spark_rows import Writing, check_rows, read_rows
 
 JOB = job_sink("0123456789abcdef" * 2)

@@ -12,7 +12,7 @@ import pytest
 
 from anabranch.admin.client import AdminClient
 from anabranch.model.names import TopicName
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 from tests.harness.spark_queries import check_numbers, publish_numbers, run_to_end
 
 # A machine that is busy takes long to start Spark, and a query that is interrupted spoils all that follow.

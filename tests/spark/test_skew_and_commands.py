@@ -26,7 +26,7 @@ from anabranch.spark.pipelines.places import TopicPlace
 from anabranch.spark.pipelines.progress import silent
 from anabranch.spark.pipelines.proofs.skew_plot import save_plot
 from anabranch.spark.pipelines.proofs.weighing import SkewOptions, skew
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 
 pytestmark = pytest.mark.timeout(600)
 

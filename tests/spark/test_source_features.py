@@ -17,7 +17,7 @@ from anabranch.admin.client import AdminClient
 from anabranch.admin.models.body import plain
 from anabranch.model.names import TopicName
 from anabranch.spark import LagListener, checkpoint_to_cut, cut_to_checkpoint, lag_of
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 from tests.harness.spark_queries import run_to_end
 
 # A machine that is busy takes long to start Spark, and a query that is interrupted spoils all that follow.

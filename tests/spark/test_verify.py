@@ -20,7 +20,7 @@ from anabranch.spark.pipelines.places import TopicPlace
 from anabranch.spark.pipelines.progress import silent
 from anabranch.spark.pipelines.proofs.verify_pass import Expectations
 from anabranch.spark.pipelines.proofs.verifying import verify
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 from tests.spark.files import PUBLISHED_MS, FilesSource, FileTopic
 
 pytestmark = pytest.mark.timeout(600)

@@ -19,7 +19,7 @@ from anabranch.client.consume.consumers.checkpoint_consumer import AsyncCheckpoi
 from anabranch.client.produce.producer import AsyncProducer
 from anabranch.model.checkpoint import Checkpoint
 from anabranch.model.names import TopicName
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 
 # A machine that is busy takes long to start Spark, and a query that is interrupted spoils all that follow.
 pytestmark = pytest.mark.timeout(600)

@@ -12,7 +12,7 @@ import pytest
 from anabranch import AuthenticationToken, Client
 from anabranch.errors import AuthorizationError
 from anabranch.spark import pipelines
-from anabranch.testing.process import BrokerProcess
+from simulation.harness.process import BrokerProcess
 from tests.harness.rights import RIGHTS
 from tests.harness.security import SECURE, token_for
 

@@ -11,9 +11,9 @@ from pyspark.errors import StreamingQueryException
 from anabranch import AuthenticationToken, Checkpoint, Client
 from anabranch.spark.options.queries import read_source_options
 from anabranch.spark.service import BrokerService, close_sessions
-from anabranch.testing.certificates import Authority, tls_settings
-from anabranch.testing.process import BrokerProcess
 from anabranch.transport.tls_errors import TlsError
+from simulation.harness.certificates import Authority, tls_settings
+from simulation.harness.process import BrokerProcess
 from tests.harness.security import SECURE, token_for
 from tests.harness.spark_queries import run_to_end
 

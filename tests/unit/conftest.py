@@ -8,8 +8,8 @@ import pytest
 
 from anabranch.ledger.memory import MemoryStorage
 from anabranch.ledger.storage import SegmentStorage
-from anabranch.testing.plugin import marker_options
-from anabranch.testing.simloop import SimLoop
+from simulation.plugin import marker_options
+from simulation.world.loop import SimLoop
 from tests.harness.cluster import Brokers
 from tests.harness.gates import TestedGate
 

@@ -21,7 +21,7 @@ PATH_PART: Final = re.compile(r"\{(\w+)(:path)?\}")
 
 
 @dataclass(frozen=True)
-class Endpoint:
+class AdminEndpoint:
     """A method and a path with its right, its query, its body and the function that answers.
 
     The types of bodies and answers are models (`models/`) or builtin types of them.

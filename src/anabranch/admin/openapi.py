@@ -10,7 +10,7 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from anabranch.admin.endpoints import PATH_PART, Endpoint
+from anabranch.admin.endpoints import PATH_PART, AdminEndpoint
 from anabranch.admin.models.body import ErrorBody, plain
 from anabranch.admin.models.examples import EXAMPLES
 
@@ -27,7 +27,7 @@ _SCHEMES: Final[Json] = {
 _REFERENCE: Final = "#/components/schemas/{name}"
 
 
-def describe(endpoints: Iterable[Endpoint], version: str) -> Json:
+def describe(endpoints: Iterable[AdminEndpoint], version: str) -> Json:
     """The OpenAPI document of these calls."""
     endpoints = list(endpoints)
     kinds = _Kinds(
@@ -82,7 +82,7 @@ def _content(answer: Any) -> Any:
     return kinds[0] if type(None) in get_args(answer) and len(kinds) == 1 else answer
 
 
-def _operation(endpoint: Endpoint, kinds: _Kinds) -> Json:
+def _operation(endpoint: AdminEndpoint, kinds: _Kinds) -> Json:
     described: Json = {
         "operationId": _name(endpoint),
         "summary": endpoint.summary,
@@ -95,7 +95,7 @@ def _operation(endpoint: Endpoint, kinds: _Kinds) -> Json:
     return described
 
 
-def _name(endpoint: Endpoint) -> str:
+def _name(endpoint: AdminEndpoint) -> str:
     """A name of the call that no other has: its method and its path."""
     words = endpoint.path.removeprefix("/admin/v2").replace(":path", "")
     return (
@@ -108,18 +108,18 @@ def _name(endpoint: Endpoint) -> str:
     )
 
 
-def _path_parameters(endpoint: Endpoint) -> list[Json]:
+def _path_parameters(endpoint: AdminEndpoint) -> list[Json]:
     return [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
         for name in endpoint.parts
     ]
 
 
-def _query_parameters(endpoint: Endpoint, kinds: _Kinds) -> list[Json]:
+def _query_parameters(endpoint: AdminEndpoint, kinds: _Kinds) -> list[Json]:
     return [{"name": name, "in": "query", "schema": kinds[kind]} for name, kind in endpoint.query.items()]
 
 
-def _responses(endpoint: Endpoint, kinds: _Kinds) -> Json:
+def _responses(endpoint: AdminEndpoint, kinds: _Kinds) -> Json:
     answered: Json = {}
     content = _content(endpoint.answer)
     if endpoint.answer is bytes:

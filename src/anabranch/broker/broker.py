@@ -1,76 +1,50 @@
-"""One broker: storage, topics, controllers and connections of one process, started and stopped in order."""
+"""One broker: its parts are put together here, and started and stopped in order."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, TypeVar
+from collections.abc import Mapping
 
 from anabranch.aio import TaskRegistry
 from anabranch.broker.catalog.authorizer import Authorizer
+from anabranch.broker.catalog.catalog import Catalog
 from anabranch.broker.catalog.classic_topics import ClassicTopics
-from anabranch.broker.catalog.idle_logs import IdleLogs
-from anabranch.broker.catalog.message_size import largest_message_bytes
-from anabranch.broker.catalog.policy_rounds import PolicyRounds, follow_policies
+from anabranch.broker.catalog.policy_rounds import PolicyRounds
 from anabranch.broker.catalog.quotas import QuotaBook
 from anabranch.broker.catalog.schemas import SchemaRegistry
 from anabranch.broker.catalog.served_logs import ServedLogs
 from anabranch.broker.catalog.stores import Stores
-from anabranch.broker.catalog.trimming import Trimming
-from anabranch.broker.catalog.unused_live_topics import UnusedLiveTopics
-from anabranch.broker.cluster.broker_lease import BrokerLease
 from anabranch.broker.cluster.cluster_secret import ClusterSecret
 from anabranch.broker.cluster.directory import Directory
 from anabranch.broker.cluster.drain_events import DrainEvents, DrainMessenger
 from anabranch.broker.cluster.endpoint import Endpoint
-from anabranch.broker.cluster.environment import BrokerEnvironment
-from anabranch.broker.cluster.local_segments import LocalSegments
-from anabranch.broker.cluster.ownership import Ownership, OwnershipOptions
-from anabranch.broker.cluster.peers import Peers, Target
+from anabranch.broker.cluster.leading import LedStores
+from anabranch.broker.cluster.links import ClusterLinks
+from anabranch.broker.cluster.owners import TopicOwners
 from anabranch.broker.cluster.quota_guard import QuotaGuard
-from anabranch.broker.cluster.remote_calls import Port
-from anabranch.broker.cluster.routing import (
-    LEADER,
-    LEADER_TARGET,
-    SEGMENTS,
-    SEGMENTS_TARGET,
-    BrokerLeaders,
-    BrokerRouter,
-    PlaceRouter,
-)
-from anabranch.broker.cluster.unled_topics import UnledTopics
-from anabranch.broker.serving.context import LogContext, Spawn, SubscriptionLimits
+from anabranch.broker.cluster.routing import BrokerLeaders
+from anabranch.broker.engine.embedded import EngineParts
+from anabranch.broker.engine.local_segments import LocalSegments
+from anabranch.broker.environment import BrokerEnvironment
+from anabranch.broker.serving.context import LogContext, SubscriptionLimits
 from anabranch.broker.wire.connection import ServerConnection
-from anabranch.broker.wire.expiry import Expiry
-from anabranch.broker.wire.handlers import HANDLERS, HANDLERS_WITHOUT_LOGS
-from anabranch.broker.wire.handlers.lookup import owner_of
-from anabranch.broker.wire.handshake import Handshake
-from anabranch.broker.wire.liveness import CONTROL_FEATURES, FEATURES, ListeningMachine
 from anabranch.broker.wire.publish_room import PublishRoom
+from anabranch.broker.wire.reception import Reception
 from anabranch.broker.wire.revocation import Revocation
 from anabranch.broker.wire.services import Services
+from anabranch.clock import Clock
 from anabranch.config.broker import BrokerConfig
-from anabranch.controller.ports.segments import Segments
 from anabranch.controller.service import ControllerService
-from anabranch.controller.topic.controller import TopicController
-from anabranch.controller.topic.leadership import ControllerContext, ControllerSettings, has_right
-from anabranch.errors import AnabranchError, PersistenceError
+from anabranch.controller.topic.leadership import ControllerContext, ControllerSettings
+from anabranch.errors import PersistenceError
 from anabranch.metadata.broker_record import BrokerRecord
 from anabranch.metadata.topics import TopicStore
-from anabranch.model.names import TopicName
-from anabranch.protocol.connection import CONTROL_VERSION
-from anabranch.transport.door import Listener
-from anabranch.transport.fair_pump import FairPump, SharedLimits
+from anabranch.security.gate import Gate
+from anabranch.transport.fair_pump import SharedLimits
 from anabranch.transport.pump import Pump
 
 _logger = logging.getLogger(__name__)
-
-P = TypeVar("P")
-
-LEAVE_S = 5.0
-"""How long a stop waits for the disk, or for the topics of a store to be left."""
 
 
 class Broker:
@@ -84,213 +58,204 @@ class Broker:
         id: int = 0,  # noqa: A002
     ) -> None:
         """`id` is its number among all brokers."""
-        self.config, self.id = config, id
+        self.config, self.environment, self.endpoint, self.id = config, environment, endpoint, id
         self.failed = asyncio.Event()
         """Set when a store cannot be trusted any more: the process has to end, and another has to start."""
-        self.connections: dict[ServerConnection, None] = {}
         self.limits = SharedLimits(config, self._make_pump)
-        self.directory = Directory(environment.store)
-        self.records = TopicStore(environment.store)
-        self.authorizer = Authorizer(self.records.namespaces, config)
-        self._message_bytes_max = config.max_message_bytes
-        self.schemas = SchemaRegistry(self.records.schemas, config.schema_policy())
-        self.stores = Stores(environment.storage_of, self._store_failed)
-        self.clock, self.timings, self.gate = environment.clock, environment.timings, environment.gate
-        self._endpoint, self.url, self.http_url = endpoint, endpoint.url, endpoint.http_url
-        self._servers: Sequence[Listener] = ()
-        self._tasks, self.data_plane = TaskRegistry(), environment.data_plane
-        self._unwatch: Callable[[], None] = lambda: None
-        drains, context = DrainEvents(), self._log_context(environment)
-        self.logs = ServedLogs(self.stores, context, drains.report)
-        self.segments = LocalSegments(self.logs, drains)
-        self.secret = ClusterSecret(environment.secrets, environment.clock)
-        self._peers = Peers(self.secret, endpoint.peer_tls)
-        self._targets = {LEADER_TARGET: Target(LEADER, self._local_leader)}
-        self.quotas = self._make_quotas(context)
-        served, book = self.directory.served, self.quotas.book
-        self.classic = ClassicTopics(self.logs, self.records, self.clock, served, book)
-        self.controllers = self._make_controllers(environment)
-        drains.otherwise = DrainMessenger(self._tasks, self.controllers.controller).send
-        self.record = endpoint.record(id)
-        lease = BrokerLease(self.directory, environment.store, self.record)
-        self._ownership = self._make_ownership(lease, environment)
-        self._services = self._make_services(lease, environment)
+        self._tasks = TaskRegistry()
+        self.spawn = self._tasks.spawn
+        """Starts a task that ends with the broker."""
+        records, drains = TopicStore(environment.store), DrainEvents()
+        context = self._log_context(records)
+        stores = Stores(environment.storage_of, self._store_failed)
+        secret = ClusterSecret(environment.secrets, environment.clock)
+        self.links = ClusterLinks(environment.store, secret, endpoint, id, stores.is_open)
+        logs = ServedLogs(stores, context, drains.report)
+        self.catalog = self._make_catalog(records, logs, context)
+        guard = QuotaGuard(self.catalog.book, context.usage, records, stores)
+        self.quotas = guard.joined(id, self.links.directory, self.links.serve_each)
+        self.segments = LocalSegments(logs, drains)
+        """The segments in the stores of this broker."""
+        self.owners = TopicOwners(records, self.catalog.classic, self.links.directory)
+        self.engine = environment.engine(self._engine_parts())
+        fixed = self.engine.traits.fixed_workers
+        self.leading = LedStores(self._make_controllers(), self.catalog, self.links, fixed_workers=fixed)
+        drains.otherwise = DrainMessenger(self._tasks, self.leading.controllers.controller).send
+        connections: dict[ServerConnection, None] = {}
+        self.reception = Reception(self._make_services(connections), connections, endpoint)
 
-    def _make_quotas(self, context: LogContext) -> QuotaGuard:
-        book = QuotaBook(self.config, self.records, context.throttles, self.clock.wall_ms)
-        guard = QuotaGuard(book, context.usage, self.records, self.stores)
-        return guard.joined(self.id, self.directory, self.serve_each)
+    def _log_context(self, records: TopicStore) -> LogContext:
+        world, epochs = self.environment, records.producer_epochs
+        return LogContext(
+            clock=world.clock,
+            spawn=self._tasks.spawn,
+            later=self.limits.turns.later,
+            limits=SubscriptionLimits.from_config(self.config, ordered_delays=world.ordered_delays),
+            rate_window_s=self.config.load_report_interval_s,
+            epoch_of=epochs.current,
+            next_epoch=epochs.next,
+            dispatch_times=world.timings.dispatch,
+            failpoints=world.failpoints,
+        )
 
-    def _make_controllers(self, environment: BrokerEnvironment) -> ControllerService:
-        return ControllerService(
-            ControllerContext(
-                topics=self.records,
-                segments=self._routed_segments() if self.data_plane is None else self.data_plane.segments,
-                clock=environment.clock,
-                rng=environment.rng,
-                settings=ControllerSettings.from_config(self.config),
-                failpoints=environment.failpoints,
-                stores=self.directory.served,
-                is_sound=self.logs.is_sound if self.data_plane is None else lambda place: True,
-                admit_subscription=self.quotas.admit_subscription,
-                check_right=has_right if self.data_plane is None else self.data_plane.check_right,
+    def _make_catalog(self, records: TopicStore, logs: ServedLogs, context: LogContext) -> Catalog:
+        config, clock = self.config, self.environment.clock
+        book = QuotaBook(config, records, context.throttles, clock.wall_ms)
+        return Catalog(
+            config=config,
+            clock=clock,
+            records=records,
+            stores=logs.stores,
+            logs=logs,
+            classic=ClassicTopics(logs, records, clock, self.links.directory.served, book),
+            schemas=SchemaRegistry(records.schemas, config.schema_policy()),
+            authorizer=Authorizer(records.namespaces, config),
+            book=book,
+            policy_rounds=PolicyRounds(
+                logs, book.policies, clock.wall_ms, self._tasks.spawn, config.policy_check_s
             ),
-            BrokerLeaders(self.id, self.directory, self._peers, self.stores.is_open),
         )
 
-    def _routed_segments(self) -> Segments:
-        # Drain events reach the broker that leads the topic without a call to the owner.
-        return self.serve(SEGMENTS_TARGET, SEGMENTS, self.segments, on_drained=self.segments.on_drained)
-
-    def _make_ownership(self, lease: BrokerLease, environment: BrokerEnvironment) -> Ownership:
-        options = OwnershipOptions(
-            opened=self.controllers.store_opened,
-            closing=self._leave_store,
-            workers=self.config.workers,
-            patience_s=self.config.lease_s if self.data_plane is None else 0.0,
-            unexpected=self.data_plane is not None,
+    def _engine_parts(self) -> EngineParts:
+        return EngineParts(
+            records=self.catalog.records,
+            logs=self.catalog.logs,
+            segments=self.segments,
+            classic=self.catalog.classic,
+            owners=self.owners,
+            lease=self.links.lease,
+            serve=self.links.serve,
         )
-        return Ownership(lease, self.directory, environment.store, self.stores, options)
 
-    def _make_services(self, lease: BrokerLease, environment: BrokerEnvironment) -> Services:
+    def _make_controllers(self) -> ControllerService:
+        context = ControllerContext(
+            topics=self.catalog.records,
+            segments=self.engine.segments,
+            clock=self.environment.clock,
+            rng=self.environment.rng,
+            settings=ControllerSettings.from_config(self.config),
+            failpoints=self.environment.failpoints,
+            stores=self.links.directory.served,
+            is_sound=self.engine.is_sound,
+            admit_subscription=self.quotas.admit_subscription,
+            check_right=self.engine.check_right,
+        )
+        links = self.links
+        return ControllerService(context, BrokerLeaders(self.id, links.directory, links.peers, links.owns))
+
+    def _make_services(self, connections: dict[ServerConnection, None]) -> Services:
+        catalog, gate = self.catalog, self.environment.gate
         return Services(
             config=self.config,
-            clock=environment.clock,
+            clock=self.environment.clock,
             tasks=self._tasks,
-            records=self.records,
-            logs=self.logs,
-            classic=self.classic,
-            controllers=self.controllers,
-            schemas=self.schemas,
-            directory=self.directory,
-            lease=lease,
-            secret=self.secret,
-            gate=self.gate,
+            records=catalog.records,
+            logs=catalog.logs,
+            classic=catalog.classic,
+            controllers=self.leading.controllers,
+            schemas=catalog.schemas,
+            directory=self.links.directory,
+            owners=self.owners,
+            engine=self.engine,
+            lease=self.links.lease,
+            secret=self.links.secret,
+            gate=gate,
             limits=self.limits,
             quotas=self.quotas,
-            room=PublishRoom(self.config, self.connections),
-            authorizer=self.authorizer,
-            revocation=Revocation(self.authorizer, self.connections, self._tasks, self.gate.audit),
-            targets=self._targets,
-            data_plane=self.data_plane,
+            room=PublishRoom(self.config, connections),
+            authorizer=catalog.authorizer,
+            revocation=Revocation(catalog.authorizer, connections, self._tasks, gate.audit),
+            targets=self.links.targets,
         )
 
     async def start(self) -> None:
         """Join the living brokers, recover the own stores, finish interrupted changes, then listen."""
-        await self.records.namespaces.ensure_defaults(self.config.cluster)
-        await self.secret.load(self.records.store)
-        self.authorizer.start()
-        await self.quotas.book.start()
-        await self.schemas.start()
-        most = self.config.max_message_bytes
-        self._message_bytes_max = await largest_message_bytes(self.records.store, most)
-        await self.directory.start()
-        self._unwatch = self.directory.watch(self._brokers_changed)
-        await self._ownership.start()
-        self._servers = await self._endpoint.listen(self.limits.door)
-        self._tasks.spawn(IdleLogs(self.logs, self.config, self.controllers.look_soon).run())
-        self._tasks.spawn(self.quotas.run())
-        if not self.gate.is_open:
-            answer_s = self.config.authentication_refresh_check_s
-            self._tasks.spawn(Expiry(self.connections, self.clock, self.gate.audit, answer_s).run())
-        self._tasks.spawn(UnledTopics(self.logs, self.controllers).run())
-        policies, check_s = self.quotas.book.policies, self.config.policy_check_s
-        self._tasks.spawn(Trimming(self.stores, self.logs, self.clock, policies).run())
-        policies.changed = partial(follow_policies, self.logs, policies)
-        self.policy_rounds = PolicyRounds(self.logs, policies, self.clock.wall_ms, self.spawn, check_s)
-        self._tasks.spawn(self.policy_rounds.run())
-        self._tasks.spawn(UnusedLiveTopics(self.classic, self.logs, self.records).run())
+        await self.catalog.start()
+        await self.reception.prepare()
+        await self.links.start()
+        await self.leading.start()
+        await self.reception.listen()
+        for work in (
+            *self.catalog.upkeep(self.leading.controllers.look_soon),
+            self.quotas.run(),
+            *self.reception.upkeep(),
+            self.leading.find_leaders(),
+        ):
+            self._tasks.spawn(work)
 
     async def stop(self) -> None:
         """Answer accepted entries, hang up, close all stores. May be called at any stage of `start`."""
-        for server in self._servers:
-            server.close()
-        await self._answer_all()
-        for connection in list(self.connections):
-            connection.hang_up()
-        await self.controllers.stop()
+        await self.reception.close()
+        await self.leading.controllers.stop()
         await self._tasks.stop()
-        for connection in list(self.connections):
-            connection.lost()
-        await self._peers.close()
-        await self._ownership.stop()
-        self.authorizer.stop()
-        self._unwatch()
-        self.quotas.book.stop()
-        self.schemas.stop()
-        await self.directory.stop()
+        self.reception.drop()
+        # Calls end before the stores are given up: the next owner must not wait for an answer from here.
+        await self.links.peers.close()
+        await self.leading.stop()
+        self.catalog.stop()
+        await self.links.stop()
 
     def _store_failed(self, store: int, error: PersistenceError) -> None:
         _logger.critical("store %d failed and cannot be used any more: %s", store, error)
         self.failed.set()
 
-    def serve(self, target: str, port: Port[P], local: P, **members: Any) -> P:
-        """Let other brokers call `local`; returns the port whose calls reach the owner of their place."""
-        self.serve_each(target, port, local)
-        router = PlaceRouter(target, local, self.stores.is_open, self.directory, self._peers)
-        return port.proxy(router, **members)
+    def _make_pump(self) -> Pump:
+        return self.reception.make_pump()
 
-    def serve_each(self, target: str, port: Port[P], local: P) -> Callable[[BrokerRecord], P]:
-        """Let other brokers call `local`; returns a function that gives the port at another broker."""
-        self._targets[target] = Target.of(port, local)
-        return lambda broker: port.proxy(BrokerRouter(self._peers, self._peers.url_of(broker), target))
+    # Shorthands for what admin calls, reports and tests ask for most.
 
     @property
-    def spawn(self) -> Spawn:
-        """Starts a task that ends with the broker."""
-        return self._tasks.spawn
+    def clock(self) -> Clock:
+        return self.environment.clock
 
-    async def owner_of(self, name: TopicName) -> BrokerRecord | None:
-        """The broker that serves or leads a topic; None when any broker will do."""
-        return await owner_of(self._services, name)
+    @property
+    def gate(self) -> Gate:
+        return self.environment.gate
 
-    async def _local_leader(self, name: str) -> TopicController:
-        return await self.controllers.lead(TopicName.parse(name))
+    @property
+    def url(self) -> str:
+        return self.endpoint.url
 
-    def _brokers_changed(self) -> None:
-        self._peers.keep([self._peers.url_of(broker) for broker in self.directory.brokers.values()])
+    @property
+    def http_url(self) -> str:
+        return self.endpoint.http_url
 
-    async def _leave_store(self, store: int) -> None:
-        """Stop leading the topics of a store and disconnect the clients of its logs."""
-        try:
-            async with asyncio.timeout(LEAVE_S):
-                await self.controllers.store_closing(store)
-        except (AnabranchError, TimeoutError) as error:
-            _logger.warning("the topics of store %d were not left in order: %s", store, error)
-        finally:
-            self.logs.leave(store)
+    @property
+    def records(self) -> TopicStore:
+        return self.catalog.records
 
-    async def _answer_all(self) -> None:
-        """Accept no more entries and answer the accepted ones, so that no producer has to resend one."""
-        for connection in self.connections:
-            connection.stop_reading()
-        await self.logs.flush(LEAVE_S)
+    @property
+    def stores(self) -> Stores:
+        return self.catalog.stores
 
-    def _make_pump(self) -> Pump:
-        loop = asyncio.get_running_loop()
-        machine = ListeningMachine(
-            now=loop.time(),
-            keep_alive_s=self.config.keep_alive_s,
-            handshake_s=self.config.handshake_timeout_s,
-            max_message_bytes=self._message_bytes_max,
-            features=FEATURES if self.data_plane is None else CONTROL_FEATURES,
-        )
-        if self.data_plane is not None:
-            machine.version = CONTROL_VERSION
-        handlers = HANDLERS if self.data_plane is None else HANDLERS_WITHOUT_LOGS
-        connection = ServerConnection(self._services, handlers, self.connections)
-        return FairPump(machine, Handshake(connection), self.limits)
+    @property
+    def logs(self) -> ServedLogs:
+        return self.catalog.logs
 
-    def _log_context(self, environment: BrokerEnvironment) -> LogContext:
-        epochs = self.records.producer_epochs
-        return LogContext(
-            clock=environment.clock,
-            spawn=self._tasks.spawn,
-            later=self.limits.turns.later,
-            limits=SubscriptionLimits.from_config(self.config, ordered_delays=environment.ordered_delays),
-            rate_window_s=self.config.load_report_interval_s,
-            epoch_of=epochs.current,
-            next_epoch=epochs.next,
-            dispatch_times=environment.timings.dispatch,
-            failpoints=environment.failpoints,
-        )
+    @property
+    def classic(self) -> ClassicTopics:
+        return self.catalog.classic
+
+    @property
+    def schemas(self) -> SchemaRegistry:
+        return self.catalog.schemas
+
+    @property
+    def authorizer(self) -> Authorizer:
+        return self.catalog.authorizer
+
+    @property
+    def directory(self) -> Directory:
+        return self.links.directory
+
+    @property
+    def record(self) -> BrokerRecord:
+        return self.links.record
+
+    @property
+    def controllers(self) -> ControllerService:
+        return self.leading.controllers
+
+    @property
+    def connections(self) -> Mapping[ServerConnection, None]:
+        return self.reception.connections

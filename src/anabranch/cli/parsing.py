@@ -71,7 +71,6 @@ _COMMANDS: Final = {
     ),
     "sink": ("pipelines.sink:app", "list, clean and remove the logs of Spark's exactly-once sinks"),
     "completion": ("completion:completion", "print or install the completion of a shell"),
-    "bench": ("server.serve:bench", "measure this machine, compared with the official Pulsar client"),
 }
 """By name: the module and the object in it, and what `anabranch --help` says."""
 
@@ -91,8 +90,6 @@ def make_app(chosen: str | None = None) -> App:
     )
     for number, (name, (place, about)) in enumerate(_COMMANDS.items()):
         more: dict[str, Any] = {} if place.endswith(":app") else {"help_epilogue": ""}
-        if name == "bench":
-            more = {"help_epilogue": "", "help_flags": ()}
         if name != chosen:
             more["help"] = about
         app.command(f"anabranch.cli.{place}", name=name, sort_key=number, **more)

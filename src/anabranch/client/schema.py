@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 K = TypeVar("K")
 T = TypeVar("T")
+Value = TypeVar("Value")
+"""The type of values in static methods: pyright takes the class's own `T` for unknown there."""
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
@@ -129,7 +131,7 @@ class Schema(Codec[T]):
     def json() -> Schema[Any]: ...
     @overload
     @staticmethod
-    def json(kind: type[T]) -> Schema[T]: ...
+    def json(kind: type[Value]) -> Schema[Value]: ...
     @staticmethod
     def json(kind: Any = None) -> Schema[Any]:
         """Values of a dataclass, msgspec struct, typed dict or pydantic model, stored as JSON.
@@ -143,7 +145,7 @@ class Schema(Codec[T]):
         return JsonSchema(kind)
 
     @staticmethod
-    def avro(kind: type[T]) -> Schema[T]:
+    def avro(kind: type[Value]) -> Schema[Value]:
         """Values of a dataclass, msgspec struct, typed dict or pydantic model, stored as Avro.
 
         Values of other versions of the schema are read with the version that wrote them, and get this type's
@@ -154,7 +156,7 @@ class Schema(Codec[T]):
         return AvroSchema(kind)
 
     @staticmethod
-    def protobuf(kind: type[T]) -> Schema[T]:
+    def protobuf(kind: type[Value]) -> Schema[Value]:
         """Values of a message class that protoc made; registered as Pulsar's native protobuf schema."""
         from anabranch.client.typed_schemas import ProtobufSchema
 
@@ -162,8 +164,8 @@ class Schema(Codec[T]):
 
     @staticmethod
     def key_value(
-        key: Schema[K], value: Schema[T], *, separated: builtins.bool = False
-    ) -> Schema[tuple[K, T]]:
+        key: Schema[K], value: Schema[Value], *, separated: builtins.bool = False
+    ) -> Schema[tuple[K, Value]]:
         """Values are pairs, whose halves have schemas of their own.
 
         Both halves are stored in the value, or with `separated` the first is the key of the message, by which

@@ -19,20 +19,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from anabranch.aio import TaskRegistry, new_event_loop
-from anabranch.attending import Worker, attend, endpoint_of, stop_on_signals
 from anabranch.broker.broker import Broker
 from anabranch.broker.browsing.logs import serve_logs
 from anabranch.broker.cluster.endpoint import Endpoint
-from anabranch.broker.cluster.environment import BrokerEnvironment
+from anabranch.broker.environment import BrokerEnvironment
 from anabranch.clock import SystemClock
 from anabranch.config.broker import BrokerConfig
 from anabranch.control.cluster_admin import ClusterAdmin
-from anabranch.control.data_plane import PulsarDataPlane
 from anabranch.control.drain_polls import DrainPolls
 from anabranch.control.homes import HomeLock, claim_number
 from anabranch.control.lease import SessionLease, SessionStore
 from anabranch.control.leased_admin import LeasedAdmin
 from anabranch.control.pulsar_admin import PulsarAdmin
+from anabranch.control.pulsar_engine import PulsarEngine
 from anabranch.control.pulsar_segments import PulsarSegments
 from anabranch.control.quiet_periods import QuietPeriods
 from anabranch.control.stored_secret import StoredPeerSecret, installation_id
@@ -41,12 +40,13 @@ from anabranch.control.topic_marks import NewTopics
 from anabranch.credentials.authentication import Authentication
 from anabranch.errors import InvalidServiceUrlError, MetadataError
 from anabranch.failpoints import NoFailpoints
-from anabranch.listening import Listeners, bind
 from anabranch.metadata.store import MetadataStore
 from anabranch.metadata.topics import TopicStore
-from anabranch.node import set_up_logging
 from anabranch.security.configured import make_audit, make_gate
 from anabranch.security.tls import BrokerTls
+from anabranch.server.attending import Worker, attend, endpoint_of, stop_on_signals
+from anabranch.server.listening import Listeners, bind
+from anabranch.server.node import set_up_logging
 
 _logger = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ class ControlParts:
         self._installation = made.installation
         self.quiet = QuietPeriods()
         segments = PulsarSegments(self._admin, DrainPolls(tasks), made=made, quiet=self.quiet)
-        self.data_plane = PulsarDataPlane(self._admin, segments, tasks, admin_url, lease.check)
+        self.engine = PulsarEngine(self._admin, segments, tasks, admin_url, lease.check)
 
     def sweeper(self, topics: TopicStore, owns: Callable[[int], bool]) -> Sweeper:
         return Sweeper(self._admin, topics, owns, self._installation)
@@ -174,7 +174,7 @@ def _make_broker(
         NoFailpoints(),
         entered.secret,
         gate=make_gate(config, clock, make_audit(config, clock, entered.number)),
-        data_plane=parts.data_plane,
+        engine=lambda made: parts.engine,
     )
     return Broker(config, environment, endpoint, id=entered.number)
 

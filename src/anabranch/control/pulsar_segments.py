@@ -9,7 +9,7 @@ may have lost its session. Pulsar keeps no roster: an exclusive subscription has
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from anabranch.control.cluster_admin import ClusterAdmin, PulsarStats, PulsarSubscription
@@ -137,8 +137,7 @@ class PulsarSegments:
                 await self._admin.seek_to_time(topic, subscription, timestamp_ms)
 
     async def seek_to(self, place: Place, subscription: str, aim: Aim, term: int) -> None:
-        if aim.ack_set:
-            raise NotAllowedError("Apache Pulsar moves a subscription to the first message of a batch only")
+        check_aim(aim.ack_set)
         topic = pulsar_topic(place.name)
         if await self._has(topic, subscription):
             async with self._quiet.call(topic):
@@ -196,6 +195,12 @@ class PulsarSegments:
 
     def on_drained(self, topic: TopicName, drained: Callable[[Drained], None]) -> Callable[[], None]:
         return self._polls.listen(topic, drained)
+
+
+def check_aim(ack_set: Sequence[int]) -> None:
+    """Raise NotAllowedError for a position inside a batch, which `ack_set` names."""
+    if ack_set:
+        raise NotAllowedError("Apache Pulsar moves a subscription to the first message of a batch only")
 
 
 def _load_of(stats: PulsarStats) -> SegmentLoad:

@@ -1,1 +1,1 @@
-"""The simulation of whole clusters and its judges, the pytest plugin, and real processes for tests."""
+"""For tests of applications: a broker in the process of the test, and a pytest plugin that starts it."""

@@ -16,15 +16,15 @@ from typing import Any, Self, TypeVar
 from anabranch.aio import new_event_loop
 from anabranch.broker.broker import Broker
 from anabranch.broker.cluster.endpoint import Endpoint
-from anabranch.broker.cluster.environment import BrokerEnvironment
+from anabranch.broker.environment import BrokerEnvironment
 from anabranch.clock import SystemClock
 from anabranch.config.files import load_config
 from anabranch.errors import InvalidConfigurationError
 from anabranch.failpoints import NoFailpoints
-from anabranch.listening import listen
 from anabranch.metadata.memory import MemoryStore, MemoryTree
 from anabranch.model.names import TopicName
-from anabranch.testing.sim_secrets import SimSecrets
+from anabranch.server.listening import listen
+from anabranch.testing.seeded_secrets import SeededSecrets
 from anabranch.testing.slow_keys import HoldingStorage, SlowKey, SlowKeys
 from anabranch.transport.accepting import Acceptor
 from anabranch.transport.door import Door
@@ -59,7 +59,7 @@ class LocalBroker:
         self._tree = MemoryTree()
         self._slow_keys = SlowKeys()
         self._storages: dict[int, HoldingStorage] = {}
-        self._secrets = SimSecrets(random.Random())
+        self._secrets = SeededSecrets(random.Random())
         self._loop = new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="anabranch broker", daemon=True)
         self._life: _Life | None = None

@@ -12,7 +12,7 @@ from anabranch.errors import InvalidNameError, LimitExceededError
 from anabranch.model.limits import ENTITY_BYTES_MAX, LOCAL_BYTES_MAX, NAME_BYTES_MAX, PROPERTIES_MAX
 from anabranch.model.names import TopicName, validate_client_name
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.testing.simloop import SimLoop
+from simulation.world.loop import SimLoop
 from tests.harness.admin import CLASSIC, ORDERS, Admin
 from tests.harness.cluster import Brokers
 from tests.harness.wire import SCALABLE_TOPIC, WireClient, look_up

@@ -10,7 +10,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from anabranch.admin.endpoints import Endpoint
+from anabranch.admin.endpoints import AdminEndpoint
 from anabranch.admin.models.body import Body, plain
 from anabranch.admin.models.examples import EXAMPLES
 from anabranch.admin.routes import table
@@ -97,7 +97,7 @@ def test_the_type_of_a_policy_takes_its_values_and_no_others(policy: str, good: 
 
 
 @pytest.mark.parametrize("endpoint", DESCRIBED, ids=lambda endpoint: f"{endpoint.method} {endpoint.path}")
-def test_answers_have_types(endpoint: Endpoint) -> None:
+def test_answers_have_types(endpoint: AdminEndpoint) -> None:
     assert endpoint.answer is not Any, "annotate what the handler returns"
     assert endpoint.body is not Any, "name the type of the body"
 

@@ -96,7 +96,7 @@ def test_other_words_of_serve_are_left_to_the_parser(words: str) -> None:
 def test_help_shows_every_command_and_examples(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
-    for word in ("serve", "topic", "produce", "consume", "config", "bench", "examples"):
+    for word in ("serve", "topic", "produce", "consume", "config", "examples"):
         assert word in text
 
 
@@ -110,7 +110,7 @@ def chains(app: App) -> list[tuple[str, ...]]:
 
 
 def test_every_command_has_help_that_describes_its_parameters(capsys: pytest.CaptureFixture[str]) -> None:
-    every = [chain for chain in chains(make_app()) if chain != ("bench",)]
+    every = chains(make_app())
     assert len(every) > 60
     for chain in every:
         assert main([*chain, "--help"]) == 0, chain
@@ -156,7 +156,7 @@ def options_of(chain: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> se
     return {word for line in lines for word in re.findall(r"--[a-z][-a-z]*", line)}
 
 
-NO_ANSWER = {("serve",), ("control",), ("completion",), ("bench",)}
+NO_ANSWER = {("serve",), ("control",), ("completion",)}
 """Commands that run until they are stopped, or write the script of a shell."""
 
 

@@ -18,10 +18,10 @@ from anabranch.errors import AnabranchError, RemoteProtocolError
 from anabranch.protocol.commands import NO_ID, Send
 from anabranch.protocol.hot_frames import encode_receipt
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.testing.faults import SimClock
-from anabranch.testing.lies import UNREADABLE
-from anabranch.testing.network import SimNetwork
-from anabranch.testing.simloop import SimLoop
+from simulation.world.faults import SimClock
+from simulation.world.lies import UNREADABLE
+from simulation.world.loop import SimLoop
+from simulation.world.network import SimNetwork
 from tests.harness.hostile import (
     HOST,
     PORT,

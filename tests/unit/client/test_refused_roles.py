@@ -13,9 +13,9 @@ from anabranch import AsyncClient, AuthenticationToken, Checkpoint
 from anabranch.errors import AuthenticationError, AuthorizationError
 from anabranch.protocol.commands import Send
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.testing.faults import SimClock
-from anabranch.testing.network import SimNetwork
-from anabranch.testing.simloop import SimLoop
+from simulation.world.faults import SimClock
+from simulation.world.loop import SimLoop
+from simulation.world.network import SimNetwork
 from tests.harness.hostile import HONEST, URL, Answer
 from tests.harness.refusing import RefusingBroker, numbered, refusal
 from tests.harness.segments import NAME

@@ -39,7 +39,7 @@ from anabranch.errors import (
 )
 from anabranch.protocol.commands import Send
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.testing.simprocess import SimProcess
+from simulation.world.process import SimProcess
 from tests.harness.cluster import TOPIC, Brokers
 from tests.harness.public import waiting_methods
 

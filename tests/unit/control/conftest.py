@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from anabranch.testing.simloop import SimLoop
+from simulation.world.loop import SimLoop
 from tests.harness.control_plane import ControlProcesses
 
 

@@ -13,7 +13,7 @@ from anabranch.model.drains import ALL
 from anabranch.model.names import Place, TopicName
 from anabranch.protocol.connection import ClientMachine
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.testing.sim_pulsar import URL, SimPulsar, SimTopic
+from simulation.cluster.pulsar import URL, SimPulsar, SimTopic
 from tests.harness.admin import Admin
 from tests.harness.control_plane import ControlProcesses
 from tests.harness.segments import NAME

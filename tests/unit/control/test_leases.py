@@ -28,7 +28,7 @@ from anabranch.errors import (
 from anabranch.metadata.memory import MemoryStore
 from anabranch.model.names import Place, TopicName
 from anabranch.model.pulsar_names import pulsar_topic
-from anabranch.testing.sim_pulsar import SimPulsar, SimTopic
+from simulation.cluster.pulsar import SimPulsar, SimTopic
 from tests.harness.admin import ORDERS, Admin
 from tests.harness.control_plane import ControlProcesses
 
@@ -58,7 +58,7 @@ class Process:
 
     @property
     def segments(self) -> Segments:
-        return self.parts.data_plane.segments
+        return self.parts.engine.segments
 
 
 CHANGES: list[Callable[[Segments], Awaitable[object]]] = [
@@ -98,7 +98,7 @@ async def test_subscriptions_of_classic_topics_are_left_alone_without_a_session(
     process.pulsar.found[classic.name] = SimTopic()
     process.lost.set()
     with pytest.raises(ServiceNotReadyError):
-        await process.parts.data_plane.create_subscription(classic, "sub", "earliest")
+        await process.parts.engine.classic.create_subscription(classic, "sub", "earliest")
     assert process.pulsar.found[classic.name].cursors == {}
 
 
@@ -124,7 +124,7 @@ async def test_a_process_without_a_living_session_confirms_nothing_from_memory(
     leader = await control[0].controllers.lead(name)
     await leader.ensure_subscription("sub", "QUEUE", "earliest")
     ending = Process()
-    control.check_right = ending.parts.data_plane.check_right
+    control.check_right = ending.parts.engine.check_right
     await leader.ensure_subscription("sub", "QUEUE", "earliest")
     ending.store.left_s = 0.0
     with pytest.raises(ServiceNotReadyError, match="has not confirmed the session"):
@@ -139,7 +139,7 @@ async def test_a_process_without_a_living_session_raises_no_term(control: Contro
     await control.restart(0)
     before = (await control[0].records.load(name)).term
     ending = Process()
-    control.check_right = ending.parts.data_plane.check_right
+    control.check_right = ending.parts.engine.check_right
     ending.lost.set()
     with pytest.raises(ServiceNotReadyError, match="was lost"):
         await control[0].controllers.lead(name)
@@ -153,7 +153,7 @@ async def test_a_call_does_not_hold_up_a_process_that_has_lost_its_session(contr
     await control[0].controllers.create_topic(PLACE.name.topic, 2)
     await control.restart(0)
     ending = Process()
-    control.check_right = ending.parts.data_plane.check_right
+    control.check_right = ending.parts.engine.check_right
     ending.lost.set()
     control.loop.call_later(1.0, control[0].failed.set)
     began_s = control.loop.time()
@@ -185,7 +185,7 @@ async def test_a_segment_retains_acknowledged_messages_for_the_configured_time(
     pulsar, made = SimPulsar(), NewTopics("this", minutes_of(retention_s))
     lease = SessionLease(EndingStore(), asyncio.Event())
     parts = ControlParts(pulsar, lease, TaskRegistry(), made)
-    await parts.data_plane.segments.create(PLACE, {}, TERM)
+    await parts.engine.segments.create(PLACE, {}, TERM)
     assert pulsar.found[TOPIC].retention_minutes == minutes
 
 

@@ -13,8 +13,8 @@ from anabranch.control.cluster_admin import PulsarOwner
 from anabranch.errors import InvalidConfigurationError
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.testing.sim_pulsar import SimPulsar
-from anabranch.testing.simloop import SimLoop
+from simulation.cluster.pulsar import SimPulsar
+from simulation.world.loop import SimLoop
 from tests.harness.cluster import PORT, TOPIC, Brokers, host_of
 from tests.harness.control_plane import ControlProcesses
 

@@ -8,7 +8,7 @@ from anabranch.control.sweeping import Sweeper
 from anabranch.control.topic_marks import marks_of
 from anabranch.model.names import TopicName
 from anabranch.model.pulsar_names import pulsar_topic
-from anabranch.testing.sim_pulsar import SimTopic
+from simulation.cluster.pulsar import SimTopic
 from tests.harness.control_plane import ControlProcesses
 from tests.harness.segments import NAME
 

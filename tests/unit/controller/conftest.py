@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from anabranch.testing.plugin import marker_options
-from anabranch.testing.simloop import SimLoop
+from simulation.plugin import marker_options
+from simulation.world.loop import SimLoop
 from tests.harness.control import MANUAL, ControlPlane
 
 

@@ -11,11 +11,11 @@ from anabranch.errors import StorageFullError
 from anabranch.ledger.file_storage import FileStorage
 from anabranch.ledger.space import Levels, is_full
 from anabranch.ledger.storage import SegmentLog
-from anabranch.testing.faults import SimClock
-from anabranch.testing.platter import Platter
-from anabranch.testing.simdisk import SimDisk
-from anabranch.testing.simloop import SimLoop
-from anabranch.testing.simprocess import SimProcess
+from simulation.world.disk import SimDisk
+from simulation.world.faults import SimClock
+from simulation.world.loop import SimLoop
+from simulation.world.platter import Platter
+from simulation.world.process import SimProcess
 from tests.fakes.disk import DictDisk
 from tests.harness.storage import NAME, OTHER, Outcomes, contents, make, opened, put
 

@@ -11,12 +11,12 @@ from anabranch.broker.catalog.stores import Stores
 from anabranch.clock import Clock
 from anabranch.errors import AlreadyClosedError, PersistenceError
 from anabranch.ledger.file_storage import FileStorage
-from anabranch.testing.faults import SimClock
-from anabranch.testing.platter import Platter
-from anabranch.testing.simdisk import SimDisk
-from anabranch.testing.simloop import SimLoop
-from anabranch.testing.simprocess import SimProcess
 from anabranch.timings import Timings
+from simulation.world.disk import SimDisk
+from simulation.world.faults import SimClock
+from simulation.world.loop import SimLoop
+from simulation.world.platter import Platter
+from simulation.world.process import SimProcess
 from tests.fakes.disk import DictDisk
 from tests.harness.storage import NAME, OTHER, FixedClock, Outcomes, contents, crashed, make, opened, put
 

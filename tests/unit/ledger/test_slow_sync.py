@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from anabranch.ledger.file_storage import FileStorage
-from anabranch.testing.faults import SimClock
-from anabranch.testing.platter import Platter
-from anabranch.testing.simdisk import SimDisk
-from anabranch.testing.simloop import SimLoop
-from anabranch.testing.simprocess import SimProcess
+from simulation.world.disk import SimDisk
+from simulation.world.faults import SimClock
+from simulation.world.loop import SimLoop
+from simulation.world.platter import Platter
+from simulation.world.process import SimProcess
 from tests.harness.storage import NAME, Outcomes, contents, put
 
 

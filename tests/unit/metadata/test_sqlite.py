@@ -20,7 +20,7 @@ from anabranch.errors import MetadataError
 from anabranch.metadata import sqlite, sqlite_file, sqlite_rows, sqlite_thread
 from anabranch.metadata.sqlite import SqliteStore
 from anabranch.metadata.sqlite_check import prepare
-from anabranch.node import POLL_S
+from anabranch.server.node import POLL_S
 
 pytestmark = pytest.mark.real_time
 

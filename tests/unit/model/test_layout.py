@@ -9,7 +9,7 @@ from anabranch.errors import LayoutError, SegmentNotFoundError
 from anabranch.model.hashing import MAX_BUCKETS, equal_bucket_splits
 from anabranch.model.layout import Layout, Segment, SegmentState
 from anabranch.model.ranges import FULL, HashRange
-from anabranch.testing.judges.layout_checks import check, check_step
+from simulation.judges.layout_checks import check, check_step
 
 
 def ring(layout: Layout) -> list[tuple[int, str]]:

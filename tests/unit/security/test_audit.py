@@ -18,8 +18,8 @@ from anabranch.security import audit, audit_file
 from anabranch.security.audit import AuditEvent, AuditLines, BufferedAudit
 from anabranch.security.audit_file import AuditFile
 from anabranch.security.configured import make_audit
-from anabranch.testing.faults import EPOCH_MS, SimClock
-from anabranch.testing.simloop import SimLoop
+from simulation.world.faults import EPOCH_MS, SimClock
+from simulation.world.loop import SimLoop
 
 EVENT = AuditEvent("CONNECT", "refused", Caller(method="token"), "10.0.0.1:5", reason="the token expired")
 

@@ -14,7 +14,7 @@ from anabranch.config.fields import OFF
 from anabranch.security.peer_secret_file import SECRET_FILE, PeerSecretFile
 from anabranch.security.weak_files import weak_files
 from anabranch.security.weak_settings import weak_settings
-from anabranch.testing.certificates import Authority
+from simulation.harness.certificates import Authority
 
 CERTIFICATES: dict[str, Any] = {"tls_certificate_file": "c.pem", "tls_key_file": "k.pem"}
 GOOD: dict[str, Any] = {

@@ -20,8 +20,8 @@ from anabranch.clock import SystemClock
 from anabranch.config.tls import TlsConfig
 from anabranch.errors import InvalidConfigurationError
 from anabranch.security.tls import BrokerTls, openssl_name, peer_context, server_context, warnings_about
-from anabranch.testing.certificates import Authority, Pair
 from anabranch.transport.tls import ClientTls
+from simulation.harness.certificates import Authority, Pair
 from tests.harness.handshakes import Handshaken, shake_hands
 
 NOW = datetime.now(UTC)

@@ -2,15 +2,24 @@ from __future__ import annotations
 
 from textwrap import dedent
 
-from tools.check_size import Place, complaints, dump, limit_of, load, measure, renewed
+from tools.check_size import complaints, dump, exceeding, limit_of, load, measure, renewed
+from tools.ruler.source import Module, Place
 
 LONG = Place("src/a.py", "Shop.sell", "lines")
 WIDE = Place("src/a.py", "Shop.sell", "parameters")
-MODULE = Place("src/a.py", "", "lines")
+MODULE = Place("src/a.py", "", "code")
 
 
 def sizes(source: str) -> dict[tuple[str, str], int]:
-    return {(place.name, place.measure): size for place, size in measure("src/a.py", dedent(source))}
+    return {
+        (place.name, place.measure): size for place, size in measure([Module("src/a.py", dedent(source))])
+    }
+
+
+def places(**sources: str) -> dict[str, int]:
+    """Every place above its limit in a package of several modules."""
+    modules = [Module(f"src/anabranch/{name}.py", dedent(source)) for name, source in sources.items()]
+    return {str(place): size for place, size in exceeding(measure(modules)).items()}
 
 
 def test_functions_are_measured_by_their_qualified_name() -> None:
@@ -23,7 +32,7 @@ def test_functions_are_measured_by_their_qualified_name() -> None:
                 return bill(price)
         """
     )
-    assert found["", "lines"] == 5
+    assert found["", "code"] == 5
     assert found["Shop.sell", "lines"] == 4
     assert found["Shop.sell", "parameters"] == 2
     assert found["Shop.sell.bill", "parameters"] == 1
@@ -58,7 +67,107 @@ def test_branches_of_an_inner_function_count_there() -> None:
 
 
 def test_tests_have_limits_of_their_own() -> None:
-    assert limit_of(Place("tests/a.py", "", "lines")) > limit_of(MODULE)
+    assert limit_of(Place("tests/a.py", "f", "lines")) > limit_of(LONG)
+
+
+def test_only_lines_of_code_count_in_a_module() -> None:
+    found = sizes(
+        '''\
+        """What the module does."""
+
+        import os
+
+        # Why it is done so.
+        LIMIT = (
+            1
+        )
+        """What the limit means."""
+
+
+        def f():
+            """What it returns."""
+            return LIMIT
+        '''
+    )
+    assert found["", "code"] == 5
+
+
+TOWER = """\
+    from typing import Protocol
+    class Port(Protocol):
+        def call(self): ...
+    class Ground(Port, dict):
+        def one(self): pass
+        def two(self): pass
+    class Middle(Ground):
+        def two(self): pass
+"""
+
+
+def test_an_object_counts_with_everything_it_inherits() -> None:
+    found = sizes(TOWER)
+    assert (found["Ground", "object-methods"], found["Ground", "object-depth"]) == (2, 1)
+    assert (found["Middle", "object-methods"], found["Middle", "object-depth"]) == (3, 2)
+    assert found["Middle", "object-lines"] == 5
+    assert ("Port", "object-methods") not in found
+
+
+def test_bases_are_found_in_other_modules() -> None:
+    top = """\
+        from anabranch.tower import Middle as Base
+        class Top(Base[int]):
+            pass
+    """
+    assert places(tower=TOWER, top=top) == {"src/anabranch/top.py Top object-depth": 3}
+
+
+def test_exceptions_may_inherit_as_deep_as_they_like() -> None:
+    errors = """\
+        class Root(Exception): ...
+        class Family(Root): ...
+        class Kind(Family): ...
+    """
+    assert places(errors=errors) == {}
+
+
+def test_an_access_to_a_private_name_of_another_object_is_counted() -> None:
+    assert places(a="def f(x):\n    return x._line, x.y._run\n") == {"src/anabranch/a.py private": 2}
+
+
+def test_an_object_may_use_private_names_of_its_own_class() -> None:
+    source = """\
+        import os, queue
+        class Bag:
+            def __eq__(self, other: object) -> bool:
+                return isinstance(other, Bag) and self._items == other._items
+            def plus(self, other: Bag) -> Bag:
+                made = Bag()
+                made._items = self._items + other._items
+                super()._note()
+                os._exit(1)
+                return made
+            @classmethod
+            def make(cls) -> Bag:
+                return cls._known
+        def f(row):
+            return row._replace(a=1).__dict__
+    """
+    assert places(a=source) == {}
+
+
+def test_modules_that_import_each_other_are_a_cycle_however_late_they_do() -> None:
+    found = places(
+        a="from anabranch import b",
+        b="def f():\n    from anabranch.c import x\n",
+        c="if TYPE_CHECKING:\n    import anabranch.a\n",
+        d="import anabranch.a",
+    )
+    assert found == {"src/anabranch/a.py cycle": 3}
+
+
+def test_a_folder_counts_its_modules_but_not_its_init() -> None:
+    names = ["__init__", "__main__", *(f"m{number}" for number in range(16))]
+    assert places(**dict.fromkeys(names, "")) == {"src/anabranch/ modules": 16}
 
 
 def test_a_place_as_large_as_its_exception_is_accepted() -> None:

@@ -13,7 +13,7 @@ from tools.check_tests import findings, repeated_classes
         ("assert store._thread is None", "private attribute _thread"),
         ("stores[0]._thread = None", "private attribute _thread"),
         ("patch.setattr(Layout, '_succeed', succeed)", "patched private attribute _succeed"),
-        ("from anabranch.supervisor import _Worker", "private name _Worker"),
+        ("from anabranch.server.supervisor import _Worker", "private name _Worker"),
         ("from tests.unit.admin.test_admin import Admin", "import of the test module"),
         ("def test_it():\n    async def main(): ...", "coroutine `main`"),
         ("import time\ntime.sleep(1)", "time.sleep in a unit test"),

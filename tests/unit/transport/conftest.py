@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.testing.network import SimNetwork
-from anabranch.testing.simloop import SimLoop
+from simulation.world.loop import SimLoop
+from simulation.world.network import SimNetwork
 
 
 @pytest.fixture(autouse=True)

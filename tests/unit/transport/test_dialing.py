@@ -15,9 +15,9 @@ from anabranch.errors import (
 from anabranch.protocol.commands import NO_ID, encode
 from anabranch.protocol.connection import ClientMachine
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.testing.simloop import SimLoop
 from anabranch.transport.dialing import dial
 from anabranch.transport.pump import Pump
+from simulation.world.loop import SimLoop
 from tests.unit.transport.recorder import PumpRecorder
 
 

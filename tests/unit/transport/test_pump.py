@@ -13,10 +13,10 @@ from anabranch.protocol.commands import Command, Send, SendReceipt, encode
 from anabranch.protocol.connection import ClientMachine, ServerMachine
 from anabranch.protocol.hot_frames import encode_receipt, encode_send
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.testing.simloop import SimLoop
-from anabranch.testing.simtransport import Mode
 from anabranch.transport.dialing import dial, listen
 from anabranch.transport.pump import LINGER_S, QUEUED_BYTES_MAX, UNSENT_BYTES_MAX, Pump
+from simulation.world.loop import SimLoop
+from simulation.world.transport import Mode
 from tests.unit.transport.recorder import PumpRecorder
 
 PING = encode(pb.CommandPing())

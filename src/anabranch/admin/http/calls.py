@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from anabranch import errors
-from anabranch.admin.endpoints import Endpoint
+from anabranch.admin.endpoints import AdminEndpoint
 from anabranch.admin.http.answers import MalformedBodyError, refusal, render
 from anabranch.broker.broker import Broker
 from anabranch.broker.browsing.logs import Logs
@@ -126,7 +126,7 @@ class Call:
         """The classic or live topic that the path names."""
         return self.topic(self.domain)
 
-    async def admit(self, endpoint: Endpoint) -> None:
+    async def admit(self, endpoint: AdminEndpoint) -> None:
         """Return if the caller has the right that the endpoint asks for, else raise MissingRightError."""
         if endpoint.path in METRICS_PATHS and not self.broker.config.authenticate_metrics:
             return
@@ -255,7 +255,7 @@ CallHandler = Callable[[Call], Awaitable[Any]]
 class CallRoute(Route):
     """The route of an endpoint."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: AdminEndpoint) -> None:
         async def serve(request: Request) -> Response:
             call = Call(request)
             try:

@@ -41,8 +41,7 @@ def create_app(broker: Broker) -> Any:
     app.state.logs = serve_logs(broker)
     app.state.scraper = Scraper(broker)
     app.state.policy_checks = PolicyChecks(broker)
-    plane = broker.data_plane
-    asked = authenticated(app if plane is None else redirected(app, plane.admin_url), broker, OPEN_PATHS)
+    asked = authenticated(redirected(app, broker.engine.traits.admin_url), broker, OPEN_PATHS)
 
     async def keep_escapes(scope: Any, receive: Any, send: Any) -> None:
         # A topic name may contain an escaped slash, so routes match the escaped path, and `Call.part` decodes
@@ -56,7 +55,9 @@ def create_app(broker: Broker) -> Any:
 
 
 def redirected(app: Any, admin_url: str) -> Any:
-    """The app, whose calls about topics of the cluster go to the cluster's own admin API."""
+    """Send calls about topics of the cluster to the cluster's own admin API, if it has one."""
+    if not admin_url:
+        return app
 
     async def redirect(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http" and scope["path"].startswith(ELSEWHERE):

@@ -51,7 +51,7 @@ class BrokerCollector(Collector):
         yield full
         yield damage
         yield from self._credits()
-        timings = self._broker.timings
+        timings = self._broker.environment.timings
         yield _histogram(
             "anabranch_publish_latency_seconds",
             "Time of an entry from SEND until its receipt; entries of one commit count with its oldest.",

@@ -80,7 +80,7 @@ class Scraper:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._local = LocalMetrics(broker)
-        self._others: Callable[[BrokerRecord], WorkerMetrics] = broker.serve_each(
+        self._others: Callable[[BrokerRecord], WorkerMetrics] = broker.links.serve_each(
             TARGET, METRICS, self._local
         )
         self._numbers = count()

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 from starlette.responses import Response
 
-from anabranch.admin.endpoints import Endpoint
+from anabranch.admin.endpoints import AdminEndpoint
 from anabranch.admin.http.calls import Call
 from anabranch.admin.routes.cluster import brokers, clusters, configuration, metrics
 from anabranch.admin.routes.namespaces import (
@@ -78,7 +78,7 @@ ENDPOINTS: Final = (
     *configuration.ENDPOINTS,
     *brokers.ENDPOINTS,
     *metrics.ENDPOINTS,
-    Endpoint("GET", "/openapi.json", AUTHENTICATED, describe_api, returns=dict[str, Any]),
+    AdminEndpoint("GET", "/openapi.json", AUTHENTICATED, describe_api, returns=dict[str, Any]),
     *policies.ENDPOINTS,
 )
 

@@ -303,4 +303,4 @@ LOGS: Final = Port(Logs)
 
 def serve_logs(broker: Broker) -> Logs:
     """Let other brokers call the logs of this broker; returns the port over all brokers."""
-    return broker.serve(TARGET, LOGS, Logs(broker))
+    return broker.links.serve(TARGET, LOGS, Logs(broker))

@@ -6,7 +6,7 @@ The verbs of the ports are not written out here, and this module must not know w
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
 from anabranch.broker.cluster.directory import Directory
 from anabranch.broker.cluster.peers import Peers, RemoteSession
@@ -24,6 +24,14 @@ LEADER_TARGET: Final = "controller"
 
 CHANGE_S: Final = 60.0
 """How long a leader may take for a change, which waits in a queue and calls other brokers."""
+
+P = TypeVar("P")
+
+
+class Serve(Protocol):
+    """Lets other brokers call an object; returns the port whose calls reach the owner of their place."""
+
+    def __call__(self, target: str, port: Port[P], local: P, **members: Any) -> P: ...
 
 
 class PlaceRouter:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.served_log import ServedLog
 from anabranch.broker.serving.subscription import Subscription
 from anabranch.controller.ports.leader import Membership, TopicLeader
 from anabranch.model.names import TopicName
-
-if TYPE_CHECKING:
-    from anabranch.broker.wire.connection import ServerConnection
 
 
 class Attached(NamedTuple):
@@ -49,22 +45,3 @@ class Registered(NamedTuple):
             # Without this call the name would stay taken.
             self.lost()
             raise
-
-
-def take_releases(connection: ServerConnection) -> list[Callable[[], object]]:
-    """Take all objects from a connection that is gone; returns the steps that release them."""
-    producers = (*connection.producers.values(), *connection.waiting.values())
-    logs, consumers, registrations = (
-        connection.producer_logs,
-        connection.consumers,
-        connection.registrations,
-    )
-    steps: list[Callable[[], object]] = [
-        *(partial(logs[one.id].producers.detach, one) for one in producers),
-        *(partial(log.detach, subscription, one) for log, subscription, one in consumers.values()),
-        *connection.pushes.close(),
-        *(registered.lost for registered in registrations.values()),
-    ]
-    for kept in (connection.producers, connection.waiting, logs, consumers, registrations):
-        kept.clear()
-    return steps

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from google.protobuf.message import Message
 
+from anabranch.broker.serving.context import ClientLink
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.wire_errors import code_for
 
-if TYPE_CHECKING:
-    from anabranch.broker.wire.connection import ServerConnection
 
-
-def refuse_plainly(connection: ServerConnection, command: Message, error: Exception) -> None:
+def refuse_plainly(connection: ClientLink, command: Message, error: Exception) -> None:
     """Answer a command that has a request id with ERROR; other commands get no answer."""
     request_id = getattr(command, "request_id", None)
     if request_id is not None:
@@ -29,7 +27,8 @@ def has_answer(command: Message) -> bool:
 
 _ANSWERED_BY = ("request_id", "session_id", "watch_id")
 
-Refusal = Callable[["ServerConnection", Any, Exception], None]
+Refusal = Callable[[Any, Any, Exception], None]
+"""Takes the connection, the command and the error."""
 
 
 def refuse_with(response: type[Message], /, *echoed: str, **fixed: Any) -> Refusal:
@@ -37,7 +36,7 @@ def refuse_with(response: type[Message], /, *echoed: str, **fixed: Any) -> Refus
     error_fields = "error_code" in response.DESCRIPTOR.fields_by_name
     code, text = ("error_code", "error_message") if error_fields else ("error", "message")
 
-    def refuse(connection: ServerConnection, command: Any, error: Exception) -> None:
+    def refuse(connection: ClientLink, command: Any, error: Exception) -> None:
         repeated = {name: getattr(command, name) for name in echoed or ("request_id",)}
         connection.send(response(**repeated, **fixed, **{code: code_for(error), text: str(error)}))
 
@@ -47,9 +46,12 @@ def refuse_with(response: type[Message], /, *echoed: str, **fixed: Any) -> Refus
 class CommandHandler(NamedTuple):
     """The functions for one type of command."""
 
-    act: Callable[[ServerConnection, Any], Coroutine[Any, Any, None] | Generator[None, None, None] | None]
-    """Answers at once and returns None, or returns a request that runs beside the later commands, or a
-    generator of slices (`turns`) that the later commands wait for."""
+    act: Callable[[Any, Any], Coroutine[Any, Any, None] | Generator[None, None, None] | None]
+    """Takes the connection and the command.
+
+    It answers at once and returns None, or returns a request that runs beside the later commands, or a
+    generator of slices (`turns`) that the later commands wait for.
+    """
     refuse: Refusal = refuse_plainly
     is_quick: bool = False
     """Whether the command takes microseconds, and clients send it very often."""

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from google.protobuf.message import Message
 
 from anabranch.broker.serving.producer import ServedProducer
 from anabranch.broker.serving.served_log import ServedLog
-from anabranch.broker.wire.attachments import Attached, Registered, take_releases
+from anabranch.broker.wire.attachments import Attached, Registered
 from anabranch.broker.wire.command_handler import CommandHandler, has_answer
-from anabranch.broker.wire.entrance import admit, note_refusal
+from anabranch.broker.wire.entrance import admit, refusal_of
 from anabranch.broker.wire.java_m1 import is_java_m1
 from anabranch.broker.wire.liveness import ListeningMachine, answers
 from anabranch.broker.wire.openings import Openings
@@ -147,7 +148,7 @@ class ServerConnection:
             return None
         try:
             check_limits(command)
-            asking = admit(self, command)
+            asking = admit(self.services.authorizer, self.caller, command, is_peer=self.is_peer)
             if asking is None:
                 return self._act(handler, command)
             self.services.tasks.spawn(self._act_once_admitted(handler, command, asking), inner=asking)
@@ -202,7 +203,7 @@ class ServerConnection:
             self._requests -= 1
             if self.ended:
                 # The handler may have attached a producer or consumer after all others were released.
-                run_in_turns(take_releases(self), self.services.tasks)
+                run_in_turns(self._take_releases(), self.services.tasks)
             elif changes != self.services.authorizer.grants.changes:
                 # The role may have lost the right to what the handler has opened.
                 self.services.revocation.check(self)
@@ -212,7 +213,7 @@ class ServerConnection:
             _logger.error("%s failed", type(command).__name__, exc_info=error)
             error = UnknownServerError(f"the broker failed on {type(command).__name__}; its log says why")
         if isinstance(error, AuthorizationError):
-            note_refusal(self, command, error)
+            self.services.gate.audit.write(refusal_of(command, self.caller, self.address, error))
         handler.refuse(self, command, error)
         if isinstance(error, LimitExceededError) and not has_answer(command):
             # Without an answer the client would never learn of it.
@@ -291,7 +292,21 @@ class ServerConnection:
                 self.services.limits.arrivals.leave(self.address)
             if self._pump is not None and isinstance(self._pump.machine, ListeningMachine):
                 self._pump.machine.stop_listening()
-            run_in_turns(take_releases(self), self.services.tasks)
+            run_in_turns(self._take_releases(), self.services.tasks)
+
+    def _take_releases(self) -> list[Callable[[], object]]:
+        """Take all objects from this connection, which is gone; returns the steps that release them."""
+        producers = (*self.producers.values(), *self.waiting.values())
+        logs, consumers, registrations = self.producer_logs, self.consumers, self.registrations
+        steps: list[Callable[[], object]] = [
+            *(partial(logs[one.id].producers.detach, one) for one in producers),
+            *(partial(log.detach, subscription, one) for log, subscription, one in consumers.values()),
+            *self.pushes.close(),
+            *(registered.lost for registered in registrations.values()),
+        ]
+        for kept in (self.producers, self.waiting, logs, consumers, registrations):
+            kept.clear()
+        return steps
 
 
 def _discard(buffers: object) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from google.protobuf.message import Message
 
+from anabranch.broker.catalog.authorizer import Authorizer
 from anabranch.errors import AuthorizationError
 from anabranch.protocol.pb import pulsar_pb2 as pb
+from anabranch.rights.callers import Caller
 from anabranch.rights.lines import OPEN, OWN, PEER
 from anabranch.rights.needs import MissingRightError
 from anabranch.rights.table import COMMANDS
@@ -17,11 +19,10 @@ from anabranch.security.audit import AuditEvent
 _WITH_ORIGINAL: Final = (pb.CommandLookupTopic, pb.CommandPartitionedTopicMetadata)
 """Commands that a proxy may send with the role of its client."""
 
-if TYPE_CHECKING:
-    from anabranch.broker.wire.connection import ServerConnection
 
-
-def admit(connection: ServerConnection, command: Message) -> Coroutine[Any, Any, None] | None:
+def admit(
+    authorizer: Authorizer, caller: Caller, command: Message, *, is_peer: bool
+) -> Coroutine[Any, Any, None] | None:
     """Return if the command may be handled, else raise AuthorizationError.
 
     Returns a coroutine that does the same if grants have to be read first; later commands of the connection
@@ -33,29 +34,23 @@ def admit(connection: ServerConnection, command: Message) -> Coroutine[Any, Any,
     if line is OWN or line is OPEN:
         return None
     if line is PEER:
-        if connection.is_peer:
+        if is_peer:
             return None
         raise AuthorizationError("only brokers of this cluster may call each other")
-    authorizer = connection.services.authorizer
     if not authorizer.enabled:
         return None
-    if isinstance(command, _WITH_ORIGINAL) and command.original_principal not in (
-        "",
-        connection.caller.principal,
-    ):
+    if isinstance(command, _WITH_ORIGINAL) and command.original_principal not in ("", caller.principal):
         # The role of a proxy's client is proven once, with the connection.
         raise AuthorizationError("the command names another role than its connection speaks for")
-    return authorizer.admit(connection.caller, line.needs(command))
+    return authorizer.admit(caller, line.needs(command))
 
 
-def note_refusal(connection: ServerConnection, command: Message, error: AuthorizationError) -> None:
-    """Write a refused command into the audit log."""
+def refusal_of(command: Message, caller: Caller, address: str, error: AuthorizationError) -> AuditEvent:
+    """A refused command, for the audit log."""
     resource, why = (
         (error.resource, error.reason) if isinstance(error, MissingRightError) else ("", str(error))
     )
-    action = type(command).__name__
-    event = AuditEvent(action, "refused", connection.caller, connection.address, resource, why)
-    connection.services.gate.audit.write(event)
+    return AuditEvent(type(command).__name__, "refused", caller, address, resource, why)
 
 
 def check_listed(commands: set[type[Message]]) -> None:

@@ -16,18 +16,16 @@ supported. The client differs from ours in six ways:
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from anabranch.broker.serving.consumer import ServedConsumer
+from anabranch.broker.serving.context import ClientLink
 from anabranch.broker.serving.subscription import Subscription
+from anabranch.broker.wire.attachments import Attached
 from anabranch.broker.wire.services import Services
 from anabranch.errors import AnabranchError
 from anabranch.protocol.commands import NO_ID
 from anabranch.protocol.pb import pulsar_pb2 as pb
-
-if TYPE_CHECKING:
-    from anabranch.broker.wire.attachments import Attached
-    from anabranch.broker.wire.connection import ServerConnection
 
 VERSION = "Pulsar-Java-v5.0.0-M1"
 
@@ -39,7 +37,14 @@ def is_java_m1(client_version: str) -> bool:
     return client_version.startswith(VERSION)
 
 
-def understands_ends(connection: ServerConnection) -> bool:
+class KnownPeer(Protocol):
+    """A connection that knows whose client it serves."""
+
+    @property
+    def peer_is_ours(self) -> bool: ...
+
+
+def understands_ends(connection: KnownPeer) -> bool:
     """Whether the client goes on after the end of its registration, or of a topic whose layout it watches."""
     return connection.peer_is_ours
 
@@ -64,7 +69,7 @@ def _only_finishes(subscription: Subscription, consumer: ServedConsumer) -> bool
     return subscription.reader_state(consumer, pb.CommandSubscribe.Exclusive) == "finishes"
 
 
-def attach_and_close(connection: ServerConnection, command: pb.CommandSubscribe) -> None:
+def attach_and_close(connection: ClientLink, command: pb.CommandSubscribe) -> None:
     """Accept and close a consumer whose segment went to another member; its client repeats SUBSCRIBE."""
     connection.send(pb.CommandSuccess(request_id=command.request_id))
     connection.send(pb.CommandCloseConsumer(consumer_id=command.consumer_id, request_id=NO_ID))

@@ -12,19 +12,6 @@ from anabranch.transport.pump import Pump
 PROBE_S = 5.0
 """How long a peer may take to answer, when another client wants the name it holds."""
 
-FEATURES = pb.FeatureFlags(
-    supports_scalable_topics=True,
-    supports_get_partitioned_metadata_without_auto_creation=True,
-    supports_topic_watchers=True,
-)
-"""Features of Pulsar that the broker offers in CONNECTED."""
-
-CONTROL_FEATURES = pb.FeatureFlags(
-    supports_scalable_topics=True,
-    supports_get_partitioned_metadata_without_auto_creation=True,
-)
-"""Those of a control process: the cluster does not tell it of new classic topics, so clients poll."""
-
 _PING = encode(pb.CommandPing())
 
 

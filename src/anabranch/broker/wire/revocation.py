@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
+from typing import Final, NamedTuple, Protocol
 
 from anabranch.aio import TaskRegistry, in_slices
 from anabranch.broker.catalog.authorizer import Authorizer
-from anabranch.broker.wire.open_objects import OpenObject, open_objects
-from anabranch.errors import AuthorizationError
+from anabranch.broker.serving.context import Spawn
+from anabranch.broker.serving.producer import ServedProducer
+from anabranch.broker.serving.served_log import ServedLog
+from anabranch.broker.wire.attachments import Attached, Registered
+from anabranch.broker.wire.pushes import OpenWatch, Pushes, PushKey
+from anabranch.errors import AnabranchError, AuthorizationError
+from anabranch.rights.callers import Caller
 from anabranch.rights.decide import RightsDecision
-from anabranch.rights.needs import Need
+from anabranch.rights.needs import Need, Right, on_topic
 from anabranch.security.audit import AuditEvent, AuditLog
-
-if TYPE_CHECKING:
-    from anabranch.broker.wire.connection import ServerConnection
 
 _logger = logging.getLogger(__name__)
 
@@ -34,13 +37,36 @@ ALL: Final = ""
 """Stands for every tenant and namespace."""
 
 
+class OpenConnection(Protocol):
+    """A connection, as far as its objects can be listed and taken away."""
+
+    producers: dict[int, ServedProducer]
+    waiting: dict[int, ServedProducer]
+    producer_logs: dict[int, ServedLog]
+    consumers: dict[int, Attached]
+    registrations: dict[int, Registered]
+    pushes: Pushes
+    caller: Caller
+    address: str
+    is_peer: bool
+
+
+class OpenObject(NamedTuple):
+    """A producer, consumer, registration or watch of a connection."""
+
+    need: Need
+    """The right without which it must not stay open."""
+    end: Callable[[AuthorizationError], None]
+    """Takes it away and notifies its client; does nothing if it is closed already."""
+
+
 class Revocation:
     """Judges the open objects of all connections again when grants change."""
 
     def __init__(
         self,
         authorizer: Authorizer,
-        connections: Collection[ServerConnection],
+        connections: Collection[OpenConnection],
         tasks: TaskRegistry,
         audit: AuditLog,
     ) -> None:
@@ -50,12 +76,12 @@ class Revocation:
         self._audit = audit
         self._names: set[str] = set()
         """Tenants, and namespaces as `tenant/namespace`, whose grants changed."""
-        self._late: dict[ServerConnection, None] = {}
+        self._late: dict[OpenConnection, None] = {}
         """Connections to judge as a whole."""
         self._running = False
         authorizer.grants.watch(self._changed)
 
-    def check(self, connection: ServerConnection) -> None:
+    def check(self, connection: OpenConnection) -> None:
         """Judge all objects of one connection: its role changed, or grants did while it opened an object."""
         if self._authorizer.enabled:
             self._late[connection] = None
@@ -87,15 +113,21 @@ class Revocation:
         finally:
             self._running = False
 
-    async def _judge(self, connections: Iterable[ServerConnection], names: Collection[str]) -> None:
-        async for connection, one in in_slices(_objects(connections), CHECKED_AT_ONCE):
+    async def _judge(self, connections: Iterable[OpenConnection], names: Collection[str]) -> None:
+        async for connection, one in in_slices(self._objects(connections), CHECKED_AT_ONCE):
             if not concerns(names, one.need):
                 continue
             decision = await self._authorizer.decide(connection.caller, one.need)
             if not decision.allowed:
                 self._end(connection, one, decision)
 
-    def _end(self, connection: ServerConnection, one: OpenObject, decision: RightsDecision) -> None:
+    def _objects(self, connections: Iterable[OpenConnection]) -> Iterator[tuple[OpenConnection, OpenObject]]:
+        for connection in connections:
+            if not connection.is_peer:
+                for one in open_objects(connection, self._tasks.spawn):
+                    yield connection, one
+
+    def _end(self, connection: OpenConnection, one: OpenObject, decision: RightsDecision) -> None:
         caller, address, need = connection.caller, connection.address, one.need
         self._audit.write(AuditEvent(REVOKE, "refused", caller, address, need.resource, decision.reason))
         try:
@@ -105,15 +137,63 @@ class Revocation:
             _logger.exception("%s of %s could not be ended", need.resource, address)
 
 
-def _objects(
-    connections: Iterable[ServerConnection],
-) -> Iterable[tuple[ServerConnection, OpenObject]]:
-    for connection in connections:
-        if not connection.is_peer:
-            for one in open_objects(connection):
-                yield connection, one
-
-
 def concerns(names: Collection[str], need: Need) -> bool:
     """Whether the change of these tenants and namespaces may concern a right."""
     return ALL in names or need.tenant in names or need.namespace_name in names
+
+
+def open_objects(connection: OpenConnection, spawn: Spawn) -> Iterator[OpenObject]:
+    """The objects that a connection has open at the first step; some may be closed before their turn."""
+    producers = (*connection.producers.values(), *connection.waiting.values())
+    consumers = list(connection.consumers.values())
+    registrations = list(connection.registrations.items())
+    watches = list(connection.pushes.watches.items())
+    for producer in producers:
+        log = connection.producer_logs.get(producer.id)
+        if log is not None:
+            need = on_topic(Right.PRODUCE, log.name)
+            yield OpenObject(need, partial(_end_producer, connection, producer))
+    for attached in consumers:
+        need = on_topic(Right.CONSUME, attached.segment.name, attached.subscription.name)
+        yield OpenObject(need, partial(_end_consumer, connection, attached))
+    for number, registered in registrations:
+        need = on_topic(Right.CONSUME, registered.topic, registered.registration.subscription)
+        yield OpenObject(need, partial(_end_registration, connection, number, registered, spawn))
+    for key, watch in watches:
+        yield OpenObject(watch.need, partial(_end_watch, connection, key, watch))
+
+
+def _end_producer(connection: OpenConnection, producer: ServedProducer, error: AuthorizationError) -> None:
+    """Store and answer the entries that were taken, and drop later ones; the client gets a CLOSE_PRODUCER."""
+    if producer in (connection.producers.get(producer.id), connection.waiting.get(producer.id)):
+        producer.cut_off()
+
+
+def _end_consumer(connection: OpenConnection, attached: Attached, error: AuthorizationError) -> None:
+    segment, subscription, consumer = attached
+    if connection.consumers.get(consumer.id) is attached:
+        segment.detach(subscription, consumer)
+        consumer.close()
+
+
+def _end_registration(
+    connection: OpenConnection, number: int, registered: Registered, spawn: Spawn, error: AuthorizationError
+) -> None:
+    """Give the member's segments to the others at once, and have its client register again, to be refused."""
+    if connection.registrations.get(number) is registered:
+        registered.end()
+        spawn(_leave(registered))
+
+
+async def _leave(registered: Registered) -> None:
+    try:
+        await registered.controller.leave(registered.registration)
+    except AnabranchError:
+        # Without a leader just now, the member is evicted after its grace period.
+        registered.lost()
+
+
+def _end_watch(connection: OpenConnection, key: PushKey, watch: OpenWatch, error: AuthorizationError) -> None:
+    if connection.pushes.watches.get(key) is watch:
+        connection.pushes.end_session(key)
+        watch.refuse(error)

@@ -14,10 +14,11 @@ from anabranch.broker.catalog.schemas import SchemaRegistry
 from anabranch.broker.catalog.served_logs import ServedLogs
 from anabranch.broker.cluster.broker_lease import BrokerLease
 from anabranch.broker.cluster.cluster_secret import ClusterSecret
-from anabranch.broker.cluster.data_plane import DataPlane
 from anabranch.broker.cluster.directory import Directory
+from anabranch.broker.cluster.owners import TopicOwners
 from anabranch.broker.cluster.peers import Targets
 from anabranch.broker.cluster.quota_guard import QuotaGuard
+from anabranch.broker.engine.port import Engine
 from anabranch.broker.wire.publish_room import PublishRoom
 from anabranch.broker.wire.revocation import Revocation
 from anabranch.clock import Clock
@@ -46,6 +47,8 @@ class Services:
     controllers: ControllerService
     schemas: SchemaRegistry
     directory: Directory
+    owners: TopicOwners
+    engine: Engine
     lease: BrokerLease
     secret: ClusterSecret
     gate: Gate
@@ -56,7 +59,6 @@ class Services:
     revocation: Revocation
     targets: Targets
     """The ports that other brokers may call at this broker."""
-    data_plane: DataPlane | None = None
     _name_numbers: Iterator[int] = field(default_factory=count)
 
     @property

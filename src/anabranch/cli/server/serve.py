@@ -1,10 +1,8 @@
-"""`anabranch serve`, `config` and `bench`: the options that the parser knows."""
+"""`anabranch serve` and `config`: the options that the parser knows."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Annotated, Final
 
 from cyclopts import Parameter
@@ -86,13 +84,3 @@ def print_config(*, as_json: AsJson = False) -> int:
     from anabranch.config.files import default_settings, default_text
 
     return tell(default_settings(), default_text().rstrip("\n"), as_json=as_json)
-
-
-def bench(*words: Annotated[str, Parameter(allow_leading_hyphen=True, metavar="WORD")]) -> int:
-    """Measure this machine, compared with the official Pulsar client."""
-    if find_spec("anabranch.bench") is None:
-        print("anabranch: the benchmarks are part of the source, not of the package", file=sys.stderr)
-        return 1
-    from anabranch.bench.main import main
-
-    return main(words)

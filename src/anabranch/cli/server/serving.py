@@ -82,9 +82,9 @@ def run_broker(options: ServeOptions) -> int:
     check_packages()
     config = load_settings(options)
     if config.workers > 1:
-        from anabranch.supervisor import run as supervise
+        from anabranch.server.supervisor import run as supervise
 
         return supervise(config)
-    from anabranch.node import run
+    from anabranch.server.node import run
 
     return run(config)

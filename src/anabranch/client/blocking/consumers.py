@@ -157,6 +157,10 @@ class CheckpointConsumer(Consumer[AsyncCheckpointConsumer[V], V]):
             kept = reader.checkpoint().to_bytes()
     """
 
+    def __init__(self, portal: Portal, twin: AsyncCheckpointConsumer[V]) -> None:
+        # Written out because pyright infers the type of the values from this signature only.
+        super().__init__(portal, twin)
+
     def checkpoint(self) -> Checkpoint:
         """The position after the last message handed out; reading from it continues with the next message."""
         with self._lock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.admin.endpoints import Endpoint
+from anabranch.admin.endpoints import AdminEndpoint
 from tests.harness.admin import Admin
 from tests.harness.cluster import Brokers
 from tests.harness.rights import RIGHTS, grant, headers_of
@@ -51,7 +51,7 @@ async def test_an_escaped_name_is_checked_as_it_is_used(admin: Admin, brokers: B
 
 def test_an_endpoint_cannot_be_declared_without_a_right() -> None:
     with pytest.raises(TypeError, match="'right'"):
-        Endpoint("GET", "/admin/v2/tenants", handler=list)  # type: ignore[call-arg]
+        AdminEndpoint("GET", "/admin/v2/tenants", handler=list)  # type: ignore[call-arg]
 
 
 @pytest.mark.brokers(authenticate_metrics=False)

@@ -314,7 +314,7 @@ async def test_a_scrape_that_is_dropped_during_its_last_part_ends(
 
 
 async def test_latencies_are_counted_per_entry_commit_and_delivery(admin: Admin) -> None:
-    timings = admin.broker.timings
+    timings = admin.broker.environment.timings
     await admin.ask("PUT", ORDERS)
     async with admin.brokers.client() as client:
         consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")

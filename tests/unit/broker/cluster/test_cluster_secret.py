@@ -20,10 +20,10 @@ from anabranch.metadata.memory import MemoryStore
 from anabranch.protocol.commands import encode
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.security.peer_secrets import PeerSecrets
-from anabranch.testing.faults import SimClock
-from anabranch.testing.sim_secrets import SimSecrets
-from anabranch.testing.simloop import SimLoop
+from anabranch.testing.seeded_secrets import SeededSecrets
 from anabranch.transport.dialing import dial
+from simulation.world.faults import SimClock
+from simulation.world.loop import SimLoop
 from tests.harness.admin import ORDERS, Admin
 from tests.harness.cluster import PORT, Brokers, host_of
 from tests.harness.wire import WireClient
@@ -44,7 +44,7 @@ class SecretEnd:
     """One broker of a cluster."""
 
     def __init__(self, loop: SimLoop, secrets: PeerSecrets, seed: int = 1) -> None:
-        self.source = SimSecrets(random.Random(seed))
+        self.source = SeededSecrets(random.Random(seed))
         self.source.secrets = secrets
         self.clock = SimClock(loop)
         self.secret = ClusterSecret(self.source, self.clock)
@@ -138,7 +138,7 @@ async def test_links_proven_with_an_ended_secret_are_closed(loop: SimLoop) -> No
     assert (old.closed, new.closed) == (1, 0)
 
 
-class BrokenSecrets(SimSecrets):
+class BrokenSecrets(SeededSecrets):
     """A source that cannot be read from some moment on."""
 
     broken = False
@@ -227,7 +227,7 @@ async def test_brokers_go_on_after_a_rotation(brokers: Brokers) -> None:
     assert links
     brokers.secrets.secrets = dataclasses.replace(brokers.secrets.secrets, current=NEW)
     for broker in brokers.living.values():
-        broker.secret.refresh()
+        broker.links.secret.refresh()
     await asyncio.sleep(0.1)
     assert all(link.ended for link in links)
     await split_at_each()
@@ -235,7 +235,7 @@ async def test_brokers_go_on_after_a_rotation(brokers: Brokers) -> None:
 
 @pytest.mark.brokers(count=2)
 async def test_an_impostor_at_the_address_of_a_broker_gets_no_call(brokers: Brokers) -> None:
-    impostor = SimSecrets(brokers.rng)
+    impostor = SeededSecrets(brokers.rng)
     mine = brokers.secrets
     brokers.secrets = impostor
     await brokers.stop(1)

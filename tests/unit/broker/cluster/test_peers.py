@@ -41,13 +41,13 @@ from anabranch.protocol.connection import ClientMachine
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.security.gate import Gate
 from anabranch.security.peer_secrets import PeerSecrets
-from anabranch.testing.faults import SimClock
-from anabranch.testing.network import SimNetwork
-from anabranch.testing.sim_secrets import SimSecrets
-from anabranch.testing.simloop import SimLoop
+from anabranch.testing.seeded_secrets import SeededSecrets
 from anabranch.transport.dialing import dial, listen
 from anabranch.transport.fair_pump import SharedLimits
 from anabranch.transport.pump import Pump
+from simulation.world.faults import SimClock
+from simulation.world.loop import SimLoop
+from simulation.world.network import SimNetwork
 from tests.harness.wire import WireClient
 
 URL = "pulsar://other:6650"
@@ -116,7 +116,7 @@ class LocalEcho:
 
 
 async def cluster_secret(value: bytes) -> ClusterSecret:
-    source = SimSecrets(random.Random(1))
+    source = SeededSecrets(random.Random(1))
     source.secrets = PeerSecrets(value)
     secret = ClusterSecret(source, SimClock(cast(SimLoop, asyncio.get_running_loop())))
     await secret.load(MemoryStore())

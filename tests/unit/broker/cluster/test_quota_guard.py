@@ -54,7 +54,7 @@ async def segments(brokers: Brokers, count: int = 2) -> list[tuple[WireClient, s
 
 
 async def owner_of(brokers: Brokers, topic: str = CLASSIC) -> int:
-    owner = await brokers[0].owner_of(TopicName.parse(topic))
+    owner = await brokers[0].owners.owner_of(TopicName.parse(topic))
     return 0 if owner is None else owner.id
 
 
@@ -179,7 +179,7 @@ async def test_registered_consumers_count_and_need_no_place_for_their_segments(b
         registered = await register_consumer(client, name)
         assert not registered.HasField("error"), registered
         for at, assigned in enumerate(registered.assignment.segments):
-            owner = await brokers[0].owner_of(TopicName.parse(assigned.segment_topic))
+            owner = await brokers[0].owners.owner_of(TopicName.parse(assigned.segment_topic))
             assert owner is not None
             reader = await brokers.connect(owner.id)
             answer = await reader.subscribe(

@@ -20,7 +20,7 @@ from anabranch.model.names import TopicName
 from anabranch.protocol.batches import MessageBatch
 from anabranch.protocol.compression import Compression
 from anabranch.protocol.entries import decode_columns
-from anabranch.testing.simloop import SimLoop
+from simulation.world.loop import SimLoop
 from tests.harness.spilling import NAME, SpillingStore
 
 STEPS = [

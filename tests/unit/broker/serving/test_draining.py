@@ -16,7 +16,7 @@ from anabranch.ledger.memory import MemoryLog, MemoryStorage
 from anabranch.ledger.storage import Entry
 from anabranch.model.drains import ALL, Ranges
 from anabranch.model.ranges import HashRange
-from anabranch.testing.plugin import marker_options
+from simulation.plugin import marker_options
 from tests.harness.wire import batch, single
 
 HALVES = (0x8000,)

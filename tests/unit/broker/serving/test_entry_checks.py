@@ -15,7 +15,7 @@ from anabranch.protocol.compression import Compression
 from anabranch.protocol.frames import build_entry
 from anabranch.protocol.gaps import GAP_PRODUCER, gap_mark, is_gap
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.testing.lies import HASHES, HIDDEN, KEY, VISIBLE, Lie
+from simulation.world.lies import HASHES, HIDDEN, KEY, VISIBLE, Lie
 from tests.harness.wire import single
 
 SPLITS = (0x4000, 0x8000)

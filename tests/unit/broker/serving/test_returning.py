@@ -13,8 +13,8 @@ from anabranch.ledger.memory import MemoryLog
 from anabranch.ledger.storage import Entry
 from anabranch.protocol.commands import Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.testing.simloop import SimLoop
-from anabranch.testing.simprocess import SimProcess
+from simulation.world.loop import SimLoop
+from simulation.world.process import SimProcess
 from tests.harness.cluster import Brokers
 from tests.harness.wire import WireClient, settle, value_of
 

@@ -16,7 +16,7 @@ from anabranch.errors import StorageFullError
 from anabranch.ledger.file_log import FileLog
 from anabranch.ledger.storage import AppendDone
 from anabranch.model.side_logs import is_side_log
-from anabranch.testing.simloop import SimLoop
+from simulation.world.loop import SimLoop
 from tests.harness.spilling import STEPS, SpillingStore, sides, with_hot_key
 
 

@@ -14,7 +14,7 @@ from anabranch.protocol.commands import CommandCutter, encode
 from anabranch.protocol.connection import ClientMachine
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.rights.callers import Caller
-from anabranch.testing.faults import EPOCH_MS
+from simulation.world.faults import EPOCH_MS
 from tests.harness.cluster import Brokers
 from tests.harness.security import SECURE, token_for
 from tests.harness.wire import TOPIC, WireClient

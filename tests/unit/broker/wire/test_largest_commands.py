@@ -17,8 +17,8 @@ from anabranch.protocol.commands import Delivery
 from anabranch.protocol.frames import build_entry
 from anabranch.protocol.limits import ACK_WORDS_MAX, COMMAND_BYTES_MAX, HASH_RANGES_MAX, IDS_MAX, LIMITS
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.testing.simloop import SimLoop
-from anabranch.testing.simprocess import SimProcess
+from simulation.world.loop import SimLoop
+from simulation.world.process import SimProcess
 from tests.harness.cluster import Brokers
 from tests.harness.largest import command_with
 from tests.harness.steps import longest_step

@@ -6,7 +6,7 @@ import pytest
 
 from anabranch.broker.serving.subscription import Subscription
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.testing.simloop import SimLoop
+from simulation.world.loop import SimLoop
 from tests.harness.cluster import Brokers
 from tests.harness.steps import longest_step
 from tests.harness.wire import TOPIC, WireClient, settle

@@ -13,9 +13,9 @@ from anabranch.protocol.commands import NO_ID, SendReceipt
 from anabranch.protocol.frames import build_entry
 from anabranch.protocol.hot_frames import encode_send
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.testing.lies import VISIBLE, frame_of
-from anabranch.testing.simloop import SimLoop
-from anabranch.testing.simtransport import Mode
+from simulation.world.lies import VISIBLE, frame_of
+from simulation.world.loop import SimLoop
+from simulation.world.transport import Mode
 from tests.fakes.storage import SlowStorage
 from tests.harness.cluster import Brokers
 from tests.harness.segments import WHOLE

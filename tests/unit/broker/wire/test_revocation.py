@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from anabranch.broker.wire.open_objects import open_objects
-from anabranch.broker.wire.revocation import concerns
+from anabranch.broker.wire.revocation import concerns, open_objects
 from anabranch.errors import AuthorizationError, MetadataError
 from anabranch.metadata import records
 from anabranch.model.names import TopicName
@@ -297,7 +296,7 @@ async def test_an_object_in_the_place_of_a_judged_one_stays(brokers: Brokers) ->
     await app.producer(CLASSIC)
     await app.subscribe(CLASSIC)
     (connection,) = brokers[0].connections
-    judged = list(open_objects(connection))
+    judged = list(open_objects(connection, brokers[0].spawn))
     await app.request(pb.CommandCloseProducer(producer_id=1, request_id=0))
     await app.request(pb.CommandCloseConsumer(consumer_id=1, request_id=0))
     await app.producer(CLASSIC)

@@ -10,8 +10,8 @@ import pytest
 from anabranch.broker.wire.handlers.lookup import topics_hash
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.testing.simloop import SimLoop
-from anabranch.testing.simtransport import Mode
+from simulation.world.loop import SimLoop
+from simulation.world.transport import Mode
 from tests.harness.cluster import Brokers
 from tests.harness.wire import TOPIC, error_of, settle
 

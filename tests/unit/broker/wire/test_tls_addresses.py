@@ -7,9 +7,9 @@ from typing import cast
 import pytest
 
 from anabranch.broker.cluster.cluster_secret import ClusterSecret
-from anabranch.broker.cluster.directory import Directory
 from anabranch.broker.cluster.endpoint import PeerTls
 from anabranch.broker.cluster.peers import Peers
+from anabranch.broker.engine.port import Engine, LogAddress, LogLocation
 from anabranch.broker.wire.handlers.layout_watch import dag_of
 from anabranch.client.net.layout_watch import layout_from_wire
 from anabranch.metadata.broker_record import BrokerRecord
@@ -39,19 +39,19 @@ tls_ports = pytest.mark.brokers(
 )
 
 
-class OneOwner:
-    """A directory in which one broker owns the only store."""
+class OneServer:
+    """An engine whose logs are all at one broker."""
 
     def __init__(self, broker: BrokerRecord) -> None:
-        self.stores = {0: broker}
+        self._address = LogAddress(broker.url, broker.url_tls)
 
-    def owner_of(self, store: int) -> BrokerRecord:
-        return self.stores[store]
+    def locate(self, topic: TopicName, segment: Segment) -> LogLocation:
+        return LogLocation(self._address)
 
 
 def dag(broker: BrokerRecord, *, tls: bool) -> pb.ScalableTopicDAG:
     layout = Layout(1, 1, {0: Segment(0, HashRange(0, 0xFFFF))})
-    return dag_of(layout, 0, cast(Directory, OneOwner(broker)), tls=tls)
+    return dag_of(layout, NAME, cast(Engine, OneServer(broker)), broker, tls=tls)
 
 
 @tls_ports

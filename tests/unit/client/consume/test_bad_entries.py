@@ -13,7 +13,7 @@ import pytest
 from anabranch import AsyncClient, Checkpoint, DeadLetter
 from anabranch.errors import BadEntryError, InvalidConfigurationError
 from anabranch.protocol.frames import build_entry
-from anabranch.testing.lies import COUNTS, HIDDEN, UNREADABLE, Lie
+from simulation.world.lies import COUNTS, HIDDEN, UNREADABLE, Lie
 from tests.harness.cluster import TOPIC, Brokers
 from tests.harness.lies import store
 

@@ -13,7 +13,7 @@ from anabranch import AsyncCheckpointConsumer, AsyncClient, Checkpoint, Message
 from anabranch.client.consume.segments.group_member import HANDOVER_S, GroupMember
 from anabranch.controller.topic.controller import TopicController
 from anabranch.errors import AlreadyClosedError, ConsumerBusyError, InvalidConfigurationError
-from anabranch.testing.client_insides import sources_of
+from simulation.harness.client_insides import sources_of
 from tests.harness.cluster import TOPIC, Brokers
 
 EARLIEST = Checkpoint.earliest()

@@ -10,8 +10,8 @@ import pytest
 from anabranch import AsyncClient, Checkpoint
 from anabranch.errors import ConsumerBusyError
 from anabranch.model.names import TopicName
-from anabranch.testing.client_insides import pool_of, tasks_of
-from anabranch.testing.simtransport import Mode
+from simulation.harness.client_insides import pool_of, tasks_of
+from simulation.world.transport import Mode
 from tests.harness.cluster import TOPIC, Brokers, drain
 
 KINDS = ["stream", "checkpoint"]

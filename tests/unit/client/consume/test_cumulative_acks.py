@@ -10,7 +10,7 @@ from anabranch import MessageId
 from anabranch.errors import (
     ConsumerBusyError,
 )
-from anabranch.testing.client_insides import sources_of
+from simulation.harness.client_insides import sources_of
 from tests.harness.cluster import TOPIC, Brokers, Orders, drain
 
 

@@ -10,7 +10,7 @@ import pytest
 from anabranch import AsyncClient, Checkpoint
 from anabranch.errors import SubscriptionNotFoundError
 from anabranch.model.names import TopicName
-from anabranch.testing.client_insides import pool_of, sources_of
+from simulation.harness.client_insides import pool_of, sources_of
 from tests.harness.cluster import TOPIC, Brokers
 
 NAME = TopicName.parse(TOPIC)

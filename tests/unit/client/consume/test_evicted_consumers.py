@@ -10,7 +10,7 @@ import pytest
 from anabranch.broker.serving.subscription import Subscription
 from anabranch.errors import ConsumerBusyError, PersistenceError, TopicNotFoundError
 from anabranch.model.names import TopicName
-from anabranch.testing.client_insides import sources_of
+from simulation.harness.client_insides import sources_of
 from tests.harness.cluster import TOPIC, Brokers, Orders, drain
 
 FIRST = TopicName.parse("segment://public/default/orders/0000-ffff-0")

@@ -9,7 +9,7 @@ import pytest
 from anabranch import AsyncQueueConsumer, Backoff, Batching, DeadLetter, Message, MessageId
 from anabranch.errors import AlreadyClosedError, ConsumerBusyError
 from anabranch.model.names import TopicName
-from anabranch.testing.client_insides import sources_of
+from simulation.harness.client_insides import sources_of
 from tests.harness.cluster import TOPIC, Brokers
 
 

@@ -9,7 +9,7 @@ import pytest
 from anabranch import AsyncCheckpointConsumer, AsyncStreamConsumer, Checkpoint
 from anabranch.client.consume.inbox.inbox import QUEUE_SIZE
 from anabranch.client.decide.permits import GROWN_BYTES_MAX
-from anabranch.testing.client_insides import sources_of
+from simulation.harness.client_insides import sources_of
 from tests.harness.cluster import TOPIC, Brokers
 
 Consumer = AsyncStreamConsumer[bytes] | AsyncCheckpointConsumer[bytes]

@@ -11,7 +11,7 @@ import pytest
 from anabranch import AsyncClient, AsyncStreamConsumer, Batching, Message
 from anabranch.errors import ConsumerBusyError
 from anabranch.model.names import TopicName
-from anabranch.testing.simtransport import Mode
+from simulation.world.transport import Mode
 from tests.harness.cluster import TOPIC, Brokers, drain
 
 KEYS = [f"key-{n}" for n in range(30)]

@@ -14,7 +14,7 @@ from anabranch.errors import (
     ReceiveTimeoutError,
     TopicNotFoundError,
 )
-from anabranch.testing.client_insides import sources_of
+from simulation.harness.client_insides import sources_of
 from tests.harness.cluster import TOPIC, Brokers, Orders, drain
 
 

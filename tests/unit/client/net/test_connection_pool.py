@@ -17,7 +17,7 @@ from anabranch.errors import (
     OperationTimeoutError,
 )
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.testing.simprocess import SimProcess
+from simulation.world.process import SimProcess
 from tests.harness.cluster import HOST, PORT, TOPIC, Brokers
 
 

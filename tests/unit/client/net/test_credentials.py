@@ -11,9 +11,9 @@ import pytest
 from anabranch import AsyncClient, Authentication, AuthenticationBasic, AuthenticationToken
 from anabranch.errors import AuthenticationError, CredentialsUnavailableError
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.testing.faults import SimClock
-from anabranch.testing.network import SimNetwork
-from anabranch.testing.simloop import SimLoop
+from simulation.world.faults import SimClock
+from simulation.world.loop import SimLoop
+from simulation.world.network import SimNetwork
 from tests.harness.hostile import URL, connected
 from tests.harness.refusing import RefusingBroker, challenge, numbered
 from tests.harness.segments import NAME

@@ -12,10 +12,10 @@ import pytest
 from anabranch import AsyncClient, AuthenticationTLS
 from anabranch.errors import ConnectError, InvalidConfigurationError, RemoteProtocolError
 from anabranch.protocol.connection import ClientMachine, ServerMachine
-from anabranch.testing.certificates import Authority, Pair
 from anabranch.transport.tls import TLS_SCHEME, ClientTls
 from anabranch.transport.tls_arguments import tls_of
 from anabranch.transport.tls_errors import TlsError, closed_early, explain
+from simulation.harness.certificates import Authority, Pair
 from tests.harness.handshakes import shake_hands
 
 URL = "pulsar+ssl://broker"

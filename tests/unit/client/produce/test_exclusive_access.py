@@ -8,7 +8,7 @@ import pytest
 
 from anabranch.client.options import AccessMode
 from anabranch.errors import ProducerFencedError
-from anabranch.testing.simprocess import SimProcess
+from simulation.world.process import SimProcess
 from tests.harness.cluster import TOPIC, Brokers, stored_messages
 
 MODES: list[AccessMode] = ["exclusive", "wait_for_exclusive", "exclusive_with_fencing"]

@@ -23,7 +23,7 @@ from anabranch.errors import (
 )
 from anabranch.model.names import TopicName
 from anabranch.protocol.hot_frames import encode_send
-from anabranch.testing.simloop import SimLoop
+from simulation.world.loop import SimLoop
 from tests.harness.cluster import TOPIC, Brokers, enqueue_numbers, stored_messages
 
 

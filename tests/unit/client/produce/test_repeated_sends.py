@@ -17,7 +17,7 @@ from anabranch.model.hashing import key_hash
 from anabranch.model.names import Place, TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import SETTLE
-from anabranch.testing.simtransport import Mode
+from simulation.world.transport import Mode
 from tests.harness.cluster import TOPIC, Brokers, stored_messages
 
 FIRST = "segment://public/default/orders/0000-ffff-0"

@@ -15,7 +15,7 @@ from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.model.observed import LoadHistory
 from anabranch.model.scale_steps import Action, Merge, Rebucket, Split
-from anabranch.testing.judges.layout_checks import check
+from simulation.judges.layout_checks import check
 
 TOPIC = TopicName.parse("topic://public/default/orders")
 ORIGIN = Origin(term=3, now_ms=50, reason="by hand")

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from anabranch.errors import BadEntryError
-from anabranch.testing.lies import COUNTS, HIDDEN, UNREADABLE, Lie
+from simulation.world.lies import COUNTS, HIDDEN, UNREADABLE, Lie
 from tests.spark.files import FileTopic
 from tests.unit.spark.readers import batch_of, drain, numbers, read, stream_of
 

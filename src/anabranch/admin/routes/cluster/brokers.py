@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
-from anabranch.admin.endpoints import Endpoint
+from anabranch.admin.endpoints import AdminEndpoint
 from anabranch.admin.http.calls import Call
 from anabranch.admin.models.brokers import BrokerInfo, InternalConfiguration, LeaderBroker, LookupAnswer
 from anabranch.admin.models.topics import TopicStats
@@ -82,7 +82,7 @@ async def lookup(call: Call) -> LookupAnswer:
     check_listener(call.query("listenerName") or call.header("X-Pulsar-ListenerName"))
     if (name.domain == "persistent" or name.is_live) and not await call.broker.classic.is_usable(name):
         raise TopicNotFoundError(f"{name} does not exist")
-    broker = await call.broker.owner_of(name) or call.broker.record
+    broker = await call.broker.owners.owner_of(name) or call.broker.record
     return LookupAnswer(
         broker_url=broker.url or None,
         broker_url_tls=broker.url_tls or None,
@@ -110,7 +110,7 @@ class LocalPolicies:
         self._broker = broker
 
     async def check(self) -> None:
-        await self._broker.policy_rounds.round()
+        await self._broker.catalog.policy_rounds.round()
 
 
 POLICIES: Final = Port(WorkerPolicies)  # type: ignore[type-abstract]
@@ -121,7 +121,7 @@ class PolicyChecks:
 
     def __init__(self, broker: Broker) -> None:
         self._broker, self._local = broker, LocalPolicies(broker)
-        self._others: Callable[[BrokerRecord], WorkerPolicies] = broker.serve_each(
+        self._others: Callable[[BrokerRecord], WorkerPolicies] = broker.links.serve_each(
             TARGET, POLICIES, self._local
         )
 
@@ -163,25 +163,25 @@ STATS = "/admin/v2/broker-stats"
 BROKERS = "/admin/v2/brokers"
 
 ENDPOINTS = [
-    Endpoint("GET", STATS + "/topics", SUPERUSER, topics),
-    Endpoint("GET", STATS + "/{figures}", SUPERUSER, refuse),
-    Endpoint("GET", BROKERS + "/backlog-quota-check", SUPERUSER, check_backlog_quotas),
-    Endpoint("GET", BROKERS, SUPERUSER, brokers),
+    AdminEndpoint("GET", STATS + "/topics", SUPERUSER, topics),
+    AdminEndpoint("GET", STATS + "/{figures}", SUPERUSER, refuse),
+    AdminEndpoint("GET", BROKERS + "/backlog-quota-check", SUPERUSER, check_backlog_quotas),
+    AdminEndpoint("GET", BROKERS, SUPERUSER, brokers),
     # Load balancers ask for these without credentials.
-    Endpoint("GET", BROKERS + "/health", OPEN, health),
-    Endpoint("GET", BROKERS + "/ready", OPEN, health),
-    Endpoint("GET", BROKERS + "/version", AUTHENTICATED, version, client="version"),
-    Endpoint("GET", BROKERS + "/leaderBroker", SUPERUSER, leader),
-    Endpoint("GET", BROKERS + "/workers", SUPERUSER, workers, client="brokers"),
-    Endpoint(
+    AdminEndpoint("GET", BROKERS + "/health", OPEN, health),
+    AdminEndpoint("GET", BROKERS + "/ready", OPEN, health),
+    AdminEndpoint("GET", BROKERS + "/version", AUTHENTICATED, version, client="version"),
+    AdminEndpoint("GET", BROKERS + "/leaderBroker", SUPERUSER, leader),
+    AdminEndpoint("GET", BROKERS + "/workers", SUPERUSER, workers, client="brokers"),
+    AdminEndpoint(
         "GET",
         BROKERS + "/internal-configuration",
         SUPERUSER,
         internal_configuration,
         client="internal_configuration",
     ),
-    Endpoint("GET", BROKERS + "/{cluster}", SUPERUSER, brokers),
-    Endpoint(
+    AdminEndpoint("GET", BROKERS + "/{cluster}", SUPERUSER, brokers),
+    AdminEndpoint(
         "GET",
         "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}",
         LOOKED_UP,
@@ -189,5 +189,5 @@ ENDPOINTS = [
         query={"listenerName": str},
         client="lookup",
     ),
-    Endpoint("GET", "/status.html", OPEN, status),
+    AdminEndpoint("GET", "/status.html", OPEN, status),
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anabranch.admin.endpoints import Endpoint
+from anabranch.admin.endpoints import AdminEndpoint
 from anabranch.admin.http.answers import PreconditionFailedError
 from anabranch.admin.http.calls import Call
 from anabranch.admin.models.brokers import ClusterData
@@ -61,9 +61,9 @@ CLUSTERS = "/admin/v2/clusters"
 CLUSTER = CLUSTERS + "/{cluster}"
 
 ENDPOINTS = [
-    Endpoint("GET", CLUSTERS, AUTHENTICATED, list_clusters, client="clusters"),
-    Endpoint("GET", CLUSTER, SUPERUSER, get_cluster, client="cluster"),
-    Endpoint("PUT", CLUSTER, SUPERUSER, create_cluster, body=ClusterData),
-    Endpoint("POST", CLUSTER, SUPERUSER, update_cluster, body=ClusterData),
-    Endpoint("DELETE", CLUSTER, SUPERUSER, delete_cluster),
+    AdminEndpoint("GET", CLUSTERS, AUTHENTICATED, list_clusters, client="clusters"),
+    AdminEndpoint("GET", CLUSTER, SUPERUSER, get_cluster, client="cluster"),
+    AdminEndpoint("PUT", CLUSTER, SUPERUSER, create_cluster, body=ClusterData),
+    AdminEndpoint("POST", CLUSTER, SUPERUSER, update_cluster, body=ClusterData),
+    AdminEndpoint("DELETE", CLUSTER, SUPERUSER, delete_cluster),
 ]

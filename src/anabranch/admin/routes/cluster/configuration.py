@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
-from anabranch.admin.endpoints import Endpoint
+from anabranch.admin.endpoints import AdminEndpoint
 from anabranch.admin.http.answers import PreconditionFailedError
 from anabranch.admin.http.calls import Call
 from anabranch.config.broker import BrokerConfig
@@ -85,9 +85,9 @@ def _dynamic(call: Call) -> str:
 CONFIGURATION = "/admin/v2/brokers/configuration"
 
 ENDPOINTS = [
-    Endpoint("GET", CONFIGURATION, SUPERUSER, list_dynamic),
-    Endpoint("GET", CONFIGURATION + "/values", SUPERUSER, dynamic_values),
-    Endpoint("GET", CONFIGURATION + "/runtime", SUPERUSER, runtime),
-    Endpoint("POST", CONFIGURATION + "/{name}/{value}", SUPERUSER, change),
-    Endpoint("DELETE", CONFIGURATION + "/{name}", SUPERUSER, reset),
+    AdminEndpoint("GET", CONFIGURATION, SUPERUSER, list_dynamic),
+    AdminEndpoint("GET", CONFIGURATION + "/values", SUPERUSER, dynamic_values),
+    AdminEndpoint("GET", CONFIGURATION + "/runtime", SUPERUSER, runtime),
+    AdminEndpoint("POST", CONFIGURATION + "/{name}/{value}", SUPERUSER, change),
+    AdminEndpoint("DELETE", CONFIGURATION + "/{name}", SUPERUSER, reset),
 ]

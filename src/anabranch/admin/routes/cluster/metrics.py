@@ -8,7 +8,7 @@ from prometheus_client import exposition
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from anabranch.admin.endpoints import Endpoint
+from anabranch.admin.endpoints import AdminEndpoint
 from anabranch.admin.http.calls import Call
 from anabranch.rights.lines import SUPERUSER
 
@@ -34,4 +34,6 @@ async def metrics(call: Call) -> Response:
     return PiecewiseText(call.scraper.scrape(accept), exposition.choose_encoder(accept)[1])
 
 
-ENDPOINTS = [Endpoint("GET", path, SUPERUSER, metrics, returns=str) for path in ("/metrics", "/metrics/")]
+ENDPOINTS = [
+    AdminEndpoint("GET", path, SUPERUSER, metrics, returns=str) for path in ("/metrics", "/metrics/")
+]

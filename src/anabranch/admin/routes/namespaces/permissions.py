@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from anabranch.admin.endpoints import Endpoint
+from anabranch.admin.endpoints import AdminEndpoint
 from anabranch.admin.http.calls import Call
 from anabranch.admin.models.namespaces import AuthPolicies
 from anabranch.admin.models.tenants import TopicPermissions
@@ -258,7 +258,7 @@ ALL_NAMESPACES = "/admin/v2/namespaces"
 
 ENDPOINTS = [
     # The bodies of these two name the topics, and the handlers check that the caller is an admin of each.
-    Endpoint(
+    AdminEndpoint(
         "POST",
         ALL_NAMESPACES + "/grantPermissionsOnTopics",
         AUTHENTICATED,
@@ -266,7 +266,7 @@ ENDPOINTS = [
         body=list[TopicPermissions],
         client="grant_on_topics",
     ),
-    Endpoint(
+    AdminEndpoint(
         "POST",
         ALL_NAMESPACES + "/revokePermissionsOnTopics",
         AUTHENTICATED,
@@ -274,9 +274,9 @@ ENDPOINTS = [
         body=list[TopicPermissions],
         client="revoke_on_topics",
     ),
-    Endpoint("GET", NAMESPACE, ADMIN, show_namespace, client="permissions"),
-    Endpoint("GET", NAMESPACE + "/subscription", ADMIN, show_subscriptions, client="subscription_roles"),
-    Endpoint(
+    AdminEndpoint("GET", NAMESPACE, ADMIN, show_namespace, client="permissions"),
+    AdminEndpoint("GET", NAMESPACE + "/subscription", ADMIN, show_subscriptions, client="subscription_roles"),
+    AdminEndpoint(
         "POST",
         NAMESPACE + "/subscription/{subscription}",
         ADMIN,
@@ -284,13 +284,17 @@ ENDPOINTS = [
         body=list[str],
         client="reserve_subscription",
     ),
-    Endpoint("POST", NAMESPACE + "/{role}", ADMIN, grant_on_namespace, body=list[str], client="grant"),
-    Endpoint("DELETE", NAMESPACE + "/{role}", ADMIN, revoke_on_namespace, client="revoke"),
-    Endpoint("DELETE", NAMESPACE + "/{subscription}/{role}", ADMIN, revoke_on_subscription),
-    Endpoint("GET", CLASSIC, CLASSIC_ADMIN, show_classic, client="permissions"),
-    Endpoint("POST", CLASSIC + "/{role}", CLASSIC_ADMIN, grant_on_classic, body=list[str], client="grant"),
-    Endpoint("DELETE", CLASSIC + "/{role}", CLASSIC_ADMIN, revoke_on_classic, client="revoke"),
-    Endpoint("GET", SCALABLE, SCALABLE_ADMIN, show_scalable, client="permissions"),
-    Endpoint("POST", SCALABLE + "/{role}", SCALABLE_ADMIN, grant_on_scalable, body=list[str], client="grant"),
-    Endpoint("DELETE", SCALABLE + "/{role}", SCALABLE_ADMIN, revoke_on_scalable, client="revoke"),
+    AdminEndpoint("POST", NAMESPACE + "/{role}", ADMIN, grant_on_namespace, body=list[str], client="grant"),
+    AdminEndpoint("DELETE", NAMESPACE + "/{role}", ADMIN, revoke_on_namespace, client="revoke"),
+    AdminEndpoint("DELETE", NAMESPACE + "/{subscription}/{role}", ADMIN, revoke_on_subscription),
+    AdminEndpoint("GET", CLASSIC, CLASSIC_ADMIN, show_classic, client="permissions"),
+    AdminEndpoint(
+        "POST", CLASSIC + "/{role}", CLASSIC_ADMIN, grant_on_classic, body=list[str], client="grant"
+    ),
+    AdminEndpoint("DELETE", CLASSIC + "/{role}", CLASSIC_ADMIN, revoke_on_classic, client="revoke"),
+    AdminEndpoint("GET", SCALABLE, SCALABLE_ADMIN, show_scalable, client="permissions"),
+    AdminEndpoint(
+        "POST", SCALABLE + "/{role}", SCALABLE_ADMIN, grant_on_scalable, body=list[str], client="grant"
+    ),
+    AdminEndpoint("DELETE", SCALABLE + "/{role}", SCALABLE_ADMIN, revoke_on_scalable, client="revoke"),
 ]

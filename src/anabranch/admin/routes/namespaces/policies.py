@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from anabranch.admin.endpoints import Endpoint
+from anabranch.admin.endpoints import AdminEndpoint
 from anabranch.admin.http.answers import as_json
 from anabranch.admin.http.calls import Call
 from anabranch.admin.routes.namespaces.permissions import topic_exists
@@ -235,20 +235,23 @@ _PARAMETERS = {**_QUOTA_TYPE, "messageTTL": int}
 
 ENDPOINTS = [
     *(
-        Endpoint("GET", path, right, place.get, query={"applied": bool}, client="policy")
+        AdminEndpoint("GET", path, right, place.get, query={"applied": bool}, client="policy")
         for path, right, place in _PLACES
     ),
     *(
-        Endpoint("POST", path, right, place.set, body=Any, query=_PARAMETERS, client="set_policy")
-        for path, right, place in _PLACES
-    ),
-    *(Endpoint("PUT", path, right, place.set, body=Any, query=_PARAMETERS) for path, right, place in _PLACES),
-    *(
-        Endpoint("DELETE", path, right, place.remove, query=_QUOTA_TYPE, client="remove_policy")
+        AdminEndpoint("POST", path, right, place.set, body=Any, query=_PARAMETERS, client="set_policy")
         for path, right, place in _PLACES
     ),
     *(
-        Endpoint(method, SUBSCRIPTION_RATE, CLASSIC_ADMIN, refuse_rate)
+        AdminEndpoint("PUT", path, right, place.set, body=Any, query=_PARAMETERS)
+        for path, right, place in _PLACES
+    ),
+    *(
+        AdminEndpoint("DELETE", path, right, place.remove, query=_QUOTA_TYPE, client="remove_policy")
+        for path, right, place in _PLACES
+    ),
+    *(
+        AdminEndpoint(method, SUBSCRIPTION_RATE, CLASSIC_ADMIN, refuse_rate)
         for method in ("GET", "POST", "DELETE")
     ),
 ]

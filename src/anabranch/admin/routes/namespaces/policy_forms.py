@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, Literal
 
-from anabranch.admin.endpoints import Endpoint
+from anabranch.admin.endpoints import AdminEndpoint
 from anabranch.admin.models.namespaces import (
     AutoSubscriptionCreation,
     AutoTopicCreation,
@@ -48,7 +48,7 @@ def type_of(policy: str) -> Any:
     return TYPES.get(policy, int)
 
 
-def described(endpoints: Iterable[Endpoint]) -> Iterator[Endpoint]:
+def described(endpoints: Iterable[AdminEndpoint]) -> Iterator[AdminEndpoint]:
     """The endpoints, with one for each policy in the place of one for all of them."""
     for endpoint in endpoints:
         if endpoint.path.endswith(POLICY_PART):
@@ -57,7 +57,7 @@ def described(endpoints: Iterable[Endpoint]) -> Iterator[Endpoint]:
             yield endpoint
 
 
-def _of_each_policy(endpoint: Endpoint) -> Iterator[Endpoint]:
+def _of_each_policy(endpoint: AdminEndpoint) -> Iterator[AdminEndpoint]:
     at_namespaces = "{topic}" not in endpoint.path
     for policy, line in POLICIES.items():
         shown = policy if at_namespaces else line.topic_name
@@ -73,7 +73,7 @@ def _of_each_policy(endpoint: Endpoint) -> Iterator[Endpoint]:
         yield _typed(endpoint, "subscriptionAuthMode", MODES)
 
 
-def _of_quotas(endpoint: Endpoint) -> Iterator[Endpoint]:
+def _of_quotas(endpoint: AdminEndpoint) -> Iterator[AdminEndpoint]:
     """The quotas of all types are shown at one path, and each is set and removed at another."""
     if endpoint.method == "GET":
         yield _typed(endpoint, QUOTAS, dict[Literal[QUOTA_TYPES], BacklogQuotaBody])  # type: ignore[valid-type]
@@ -81,7 +81,7 @@ def _of_quotas(endpoint: Endpoint) -> Iterator[Endpoint]:
         yield _typed(endpoint, "backlogQuota", BacklogQuotaBody)
 
 
-def _typed(endpoint: Endpoint, name: str, kind: Any) -> Endpoint:
+def _typed(endpoint: AdminEndpoint, name: str, kind: Any) -> AdminEndpoint:
     made = replace(endpoint, path=endpoint.path.replace(POLICY_PART, name))
     if endpoint.method == "GET":
         return replace(made, returns=kind | None)

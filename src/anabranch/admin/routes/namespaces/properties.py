@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from anabranch.admin.endpoints import Endpoint
+from anabranch.admin.endpoints import AdminEndpoint
 from anabranch.admin.http.answers import MalformedBodyError, as_json
 from anabranch.admin.http.calls import Call
 from anabranch.errors import InvalidConfigurationError, NotFoundError, TopicNotFoundError
@@ -110,11 +110,11 @@ CLASSIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}/properties"
 NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
 
 ENDPOINTS = [
-    Endpoint("GET", CLASSIC, CLASSIC_LOOK, show_topic, client="classic_properties"),
-    Endpoint("PUT", CLASSIC, CLASSIC_ADMIN, set_topic, body=Properties, client="set_classic_properties"),
-    Endpoint("DELETE", CLASSIC, CLASSIC_ADMIN, remove_of_topic, query={"key": str}),
-    Endpoint("GET", NAMESPACE + "/properties", ADMIN, show_namespace, client="namespace_properties"),
-    Endpoint(
+    AdminEndpoint("GET", CLASSIC, CLASSIC_LOOK, show_topic, client="classic_properties"),
+    AdminEndpoint("PUT", CLASSIC, CLASSIC_ADMIN, set_topic, body=Properties, client="set_classic_properties"),
+    AdminEndpoint("DELETE", CLASSIC, CLASSIC_ADMIN, remove_of_topic, query={"key": str}),
+    AdminEndpoint("GET", NAMESPACE + "/properties", ADMIN, show_namespace, client="namespace_properties"),
+    AdminEndpoint(
         "PUT",
         NAMESPACE + "/properties",
         ADMIN,
@@ -122,8 +122,8 @@ ENDPOINTS = [
         body=Properties,
         client="set_namespace_properties",
     ),
-    Endpoint("DELETE", NAMESPACE + "/properties", ADMIN, clear_namespace),
-    Endpoint("GET", NAMESPACE + "/property/{key}", ADMIN, show_one, returns=str),
-    Endpoint("PUT", NAMESPACE + "/property/{key}/{value}", ADMIN, set_one),
-    Endpoint("DELETE", NAMESPACE + "/property/{key}", ADMIN, remove_one, returns=str),
+    AdminEndpoint("DELETE", NAMESPACE + "/properties", ADMIN, clear_namespace),
+    AdminEndpoint("GET", NAMESPACE + "/property/{key}", ADMIN, show_one, returns=str),
+    AdminEndpoint("PUT", NAMESPACE + "/property/{key}/{value}", ADMIN, set_one),
+    AdminEndpoint("DELETE", NAMESPACE + "/property/{key}", ADMIN, remove_one, returns=str),
 ]

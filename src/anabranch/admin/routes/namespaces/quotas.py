@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from anabranch.admin.endpoints import Endpoint
+from anabranch.admin.endpoints import AdminEndpoint
 from anabranch.admin.http.answers import MalformedBodyError
 from anabranch.admin.http.calls import Call
 from anabranch.admin.models.tenants import TenantLimits, TenantUsage
@@ -61,10 +61,10 @@ async def _store_tenant_quotas(call: Call, quotas: dict[str, Any]) -> None:
 
 
 ENDPOINTS = [
-    Endpoint("GET", TENANT_QUOTAS, TENANT, get_tenant_quotas, client="tenant_quotas"),
-    Endpoint("GET", TENANT_USAGE, TENANT, get_tenant_usage, client="usage"),
-    Endpoint(
+    AdminEndpoint("GET", TENANT_QUOTAS, TENANT, get_tenant_quotas, client="tenant_quotas"),
+    AdminEndpoint("GET", TENANT_USAGE, TENANT, get_tenant_usage, client="usage"),
+    AdminEndpoint(
         "POST", TENANT_QUOTAS, SUPERUSER, set_tenant_quotas, body=TenantLimits, client="set_tenant_quotas"
     ),
-    Endpoint("DELETE", TENANT_QUOTAS, SUPERUSER, remove_tenant_quotas),
+    AdminEndpoint("DELETE", TENANT_QUOTAS, SUPERUSER, remove_tenant_quotas),
 ]

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from anabranch.admin.endpoints import Endpoint
+from anabranch.admin.endpoints import AdminEndpoint
 from anabranch.admin.http.answers import as_json
 from anabranch.admin.http.calls import Call
 from anabranch.admin.routes.namespaces.schemas import schema_topic
@@ -119,10 +119,16 @@ def _type_of(path: str) -> Any:
 
 ENDPOINTS = [
     *(
-        Endpoint("GET", path, right, policy.get, query={"applied": bool}, returns=_type_of(path) | None)
+        AdminEndpoint("GET", path, right, policy.get, query={"applied": bool}, returns=_type_of(path) | None)
         for path, right, policy in _POLICIES
     ),
-    *(Endpoint("PUT", path, right, policy.set, body=_type_of(path)) for path, right, policy in _POLICIES),
-    *(Endpoint("POST", path, right, policy.set, body=_type_of(path)) for path, right, policy in _POLICIES),
-    *(Endpoint("DELETE", path, right, policy.remove) for path, right, policy in _POLICIES),
+    *(
+        AdminEndpoint("PUT", path, right, policy.set, body=_type_of(path))
+        for path, right, policy in _POLICIES
+    ),
+    *(
+        AdminEndpoint("POST", path, right, policy.set, body=_type_of(path))
+        for path, right, policy in _POLICIES
+    ),
+    *(AdminEndpoint("DELETE", path, right, policy.remove) for path, right, policy in _POLICIES),
 ]

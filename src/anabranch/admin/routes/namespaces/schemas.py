@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anabranch.admin.endpoints import Endpoint
+from anabranch.admin.endpoints import AdminEndpoint
 from anabranch.admin.http.answers import MalformedBodyError
 from anabranch.admin.http.calls import NUMBER_MAX, Call
 from anabranch.admin.models.schemas import (
@@ -131,15 +131,17 @@ async def _posted(call: Call) -> pb.Schema:
 SCHEMAS = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
 
 ENDPOINTS = [
-    Endpoint("GET", SCHEMAS + "/schema", NAMED_LOOK, get_newest, client="schema"),
-    Endpoint("GET", SCHEMAS + "/schema/{version}", NAMED_LOOK, get_version, client="schema_version"),
-    Endpoint("GET", SCHEMAS + "/schemas", NAMED_LOOK, get_all, client="schemas"),
-    Endpoint("POST", SCHEMAS + "/schema", NAMED_ADMIN, add, body=PostedSchema, client="add_schema"),
-    Endpoint(
+    AdminEndpoint("GET", SCHEMAS + "/schema", NAMED_LOOK, get_newest, client="schema"),
+    AdminEndpoint("GET", SCHEMAS + "/schema/{version}", NAMED_LOOK, get_version, client="schema_version"),
+    AdminEndpoint("GET", SCHEMAS + "/schemas", NAMED_LOOK, get_all, client="schemas"),
+    AdminEndpoint("POST", SCHEMAS + "/schema", NAMED_ADMIN, add, body=PostedSchema, client="add_schema"),
+    AdminEndpoint(
         "DELETE", SCHEMAS + "/schema", NAMED_ADMIN, delete, query={"force": bool}, client="delete_schema"
     ),
-    Endpoint(
+    AdminEndpoint(
         "POST", SCHEMAS + "/compatibility", NAMED_ADMIN, compare, body=PostedSchema, client="check_schema"
     ),
-    Endpoint("POST", SCHEMAS + "/version", NAMED_LOOK, find_version, body=PostedSchema, client="find_schema"),
+    AdminEndpoint(
+        "POST", SCHEMAS + "/version", NAMED_LOOK, find_version, body=PostedSchema, client="find_schema"
+    ),
 ]

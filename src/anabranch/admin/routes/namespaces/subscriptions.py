@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
-from anabranch.admin.endpoints import Endpoint
+from anabranch.admin.endpoints import AdminEndpoint
 from anabranch.admin.http.answers import PreconditionFailedError
 from anabranch.admin.http.calls import Call
 from anabranch.admin.routes.scalable.subscriptions import check_unused
@@ -98,10 +98,10 @@ def _in_use(subscription: str, topic: TopicName) -> PreconditionFailedError:
 
 # The routes of bundles match any name in the place of a bundle, so they come last.
 ENDPOINTS = [
-    Endpoint("POST", NAMESPACE + "/unsubscribe/{subscription}", ADMIN, unsubscribe),
-    Endpoint("POST", NAMESPACE + "/clearBacklog", ADMIN, clear_backlog),
-    Endpoint("POST", NAMESPACE + "/clearBacklog/{subscription}", ADMIN, clear_backlog),
-    Endpoint("POST", NAMESPACE + "/{bundle}/clearBacklog", ADMIN, clear_backlog),
-    Endpoint("POST", NAMESPACE + "/{bundle}/clearBacklog/{subscription}", ADMIN, clear_backlog),
-    Endpoint("POST", NAMESPACE + "/{bundle}/unsubscribe/{subscription}", ADMIN, unsubscribe),
+    AdminEndpoint("POST", NAMESPACE + "/unsubscribe/{subscription}", ADMIN, unsubscribe),
+    AdminEndpoint("POST", NAMESPACE + "/clearBacklog", ADMIN, clear_backlog),
+    AdminEndpoint("POST", NAMESPACE + "/clearBacklog/{subscription}", ADMIN, clear_backlog),
+    AdminEndpoint("POST", NAMESPACE + "/{bundle}/clearBacklog", ADMIN, clear_backlog),
+    AdminEndpoint("POST", NAMESPACE + "/{bundle}/clearBacklog/{subscription}", ADMIN, clear_backlog),
+    AdminEndpoint("POST", NAMESPACE + "/{bundle}/unsubscribe/{subscription}", ADMIN, unsubscribe),
 ]

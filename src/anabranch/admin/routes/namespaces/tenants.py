@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from anabranch.admin.endpoints import Endpoint
+from anabranch.admin.endpoints import AdminEndpoint
 from anabranch.admin.http.calls import Call
 from anabranch.admin.models.namespaces import NamespacePolicies
 from anabranch.admin.models.tenants import TenantInfo
@@ -151,14 +151,22 @@ NAMESPACES = "/admin/v2/namespaces/{tenant}"
 NAMESPACE = NAMESPACES + "/{namespace}"
 
 ENDPOINTS = [
-    Endpoint("GET", TENANTS, SUPERUSER, list_tenants, client="tenants"),
-    Endpoint("GET", TENANTS + "/{tenant}", TENANT, get_tenant, client="tenant"),
-    Endpoint("PUT", TENANTS + "/{tenant}", SUPERUSER, create_tenant, body=TenantInfo, client="create_tenant"),
-    Endpoint("POST", TENANTS + "/{tenant}", SUPERUSER, update_tenant, body=TenantInfo, client="set_tenant"),
-    Endpoint("DELETE", TENANTS + "/{tenant}", SUPERUSER, delete_tenant, client="delete_tenant"),
-    Endpoint("GET", NAMESPACES, TENANT, list_namespaces, client="namespaces"),
-    Endpoint("PUT", NAMESPACE, ADMIN, create_namespace, body=NamespacePolicies, client="create_namespace"),
-    Endpoint("GET", NAMESPACE, ADMIN, get_namespace, client="namespace_policies"),
-    Endpoint("DELETE", NAMESPACE, ADMIN, delete_namespace, query={"force": bool}, client="delete_namespace"),
-    Endpoint("GET", NAMESPACE + "/topics", NAMES, list_topics, query={"mode": str}),
+    AdminEndpoint("GET", TENANTS, SUPERUSER, list_tenants, client="tenants"),
+    AdminEndpoint("GET", TENANTS + "/{tenant}", TENANT, get_tenant, client="tenant"),
+    AdminEndpoint(
+        "PUT", TENANTS + "/{tenant}", SUPERUSER, create_tenant, body=TenantInfo, client="create_tenant"
+    ),
+    AdminEndpoint(
+        "POST", TENANTS + "/{tenant}", SUPERUSER, update_tenant, body=TenantInfo, client="set_tenant"
+    ),
+    AdminEndpoint("DELETE", TENANTS + "/{tenant}", SUPERUSER, delete_tenant, client="delete_tenant"),
+    AdminEndpoint("GET", NAMESPACES, TENANT, list_namespaces, client="namespaces"),
+    AdminEndpoint(
+        "PUT", NAMESPACE, ADMIN, create_namespace, body=NamespacePolicies, client="create_namespace"
+    ),
+    AdminEndpoint("GET", NAMESPACE, ADMIN, get_namespace, client="namespace_policies"),
+    AdminEndpoint(
+        "DELETE", NAMESPACE, ADMIN, delete_namespace, query={"force": bool}, client="delete_namespace"
+    ),
+    AdminEndpoint("GET", NAMESPACE + "/topics", NAMES, list_topics, query={"mode": str}),
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from anabranch.admin.endpoints import Endpoint
+from anabranch.admin.endpoints import AdminEndpoint
 from anabranch.admin.http.calls import Call
 from anabranch.admin.models.scalable import AutoScaleOverride
 from anabranch.metadata import records
@@ -55,8 +55,8 @@ TOPIC_POLICY = "/admin/v2/scalable/{tenant}/{namespace}/{topic}/autoScalePolicy"
 NAMESPACE_POLICY = "/admin/v2/namespaces/{tenant}/{namespace}/scalableTopicAutoScalePolicy"
 
 ENDPOINTS = [
-    Endpoint("GET", TOPIC_POLICY, SCALABLE_ADMIN, get_policy, client="auto_scale_policy"),
-    Endpoint(
+    AdminEndpoint("GET", TOPIC_POLICY, SCALABLE_ADMIN, get_policy, client="auto_scale_policy"),
+    AdminEndpoint(
         "POST",
         TOPIC_POLICY,
         SCALABLE_ADMIN,
@@ -64,8 +64,8 @@ ENDPOINTS = [
         body=AutoScaleOverride,
         client="set_auto_scale_policy",
     ),
-    Endpoint("DELETE", TOPIC_POLICY, SCALABLE_ADMIN, delete_policy, client="remove_auto_scale_policy"),
-    Endpoint("GET", NAMESPACE_POLICY, ADMIN, get_namespace_policy),
-    Endpoint("POST", NAMESPACE_POLICY, ADMIN, set_namespace_policy, body=AutoScaleOverride),
-    Endpoint("DELETE", NAMESPACE_POLICY, ADMIN, delete_namespace_policy),
+    AdminEndpoint("DELETE", TOPIC_POLICY, SCALABLE_ADMIN, delete_policy, client="remove_auto_scale_policy"),
+    AdminEndpoint("GET", NAMESPACE_POLICY, ADMIN, get_namespace_policy),
+    AdminEndpoint("POST", NAMESPACE_POLICY, ADMIN, set_namespace_policy, body=AutoScaleOverride),
+    AdminEndpoint("DELETE", NAMESPACE_POLICY, ADMIN, delete_namespace_policy),
 ]

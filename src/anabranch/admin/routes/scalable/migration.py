@@ -1,35 +1,47 @@
 """The migration of a classic topic: its logs become the first, sealed segments of a scalable topic.
 
-The logs are those of this cluster of brokers or, behind a data plane, topics of Apache Pulsar.
+The engine knows the logs: those that these brokers serve, or topics of Apache Pulsar.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Protocol
 
 from anabranch.admin.http.calls import Call
 from anabranch.admin.routes.topics.topics import classic_places
-from anabranch.broker.catalog.classic_topics import log_names
-from anabranch.broker.cluster.data_plane import DataPlane
 from anabranch.broker.dispatch.compaction import COMPACTION
+from anabranch.broker.engine.port import ClassicLogs
 from anabranch.controller.lifecycle import Migration
 from anabranch.errors import ConflictError, TopicExistsError, TopicNotFoundError
 from anabranch.metadata.records import SubscriptionKind
-from anabranch.model.names import Place
+from anabranch.model.names import Place, TopicName
 
 
-class ClassicLogs(Protocol):
-    """The logs of a classic topic, as far as a migration needs them."""
+class ServedClassicLogs:
+    """The logs of classic topics that these brokers serve, as a migration needs them."""
 
-    async def old_clients(self, place: Place) -> Sequence[str]:
-        """The names of connected clients that would not follow the log to a scalable topic."""
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self.old_clients = call.logs.old_clients
+        self.kinds = call.logs.kinds
+        self.create_subscription = call.logs.create_subscription
+        self.mark_migrated = call.broker.classic.mark_migrated
 
-    async def kinds(self, place: Place) -> Mapping[str, str]:
-        """The kind of each durable subscription: STREAM or QUEUE."""
+    async def places(self, name: TopicName) -> Sequence[Place]:
+        return await classic_places(self._call)
 
-    async def create_subscription(self, place: Place, subscription: str, start: object) -> None: ...
+    async def check_migratable(self, place: Place) -> None:
+        """Create the log if it was never used, and refuse a compacted one.
+
+        The segment of a compacted log would lack the messages that only compacted readers see.
+        """
+        await self._call.logs.make(place)
+        if await self._call.logs.is_compacted(place):
+            raise ConflictError(
+                f"{place.name} is compacted, and scalable topics are not. "
+                f"Delete its compactionThreshold and its subscription {COMPACTION} first"
+            )
 
 
 async def migrate(call: Call) -> None:
@@ -40,16 +52,7 @@ async def migrate(call: Call) -> None:
 
 
 def _logs(call: Call) -> ClassicLogs:
-    return call.logs if call.broker.data_plane is None else call.broker.data_plane
-
-
-async def _check_whole(call: Call, place: Place) -> None:
-    """Refuse a compacted log: its segment would lack the messages that only compacted readers see."""
-    if await call.logs.is_compacted(place):
-        raise ConflictError(
-            f"{place.name} is compacted, and scalable topics are not. "
-            f"Delete its compactionThreshold and its subscription {COMPACTION} first"
-        )
+    return call.broker.engine.classic_logs(ServedClassicLogs(call))
 
 
 async def _record(call: Call) -> Sequence[Place]:
@@ -57,30 +60,21 @@ async def _record(call: Call) -> Sequence[Place]:
     name, classic = call.topic("topic"), call.topic("persistent")
     if await call.topics.find(name) is not None:
         raise TopicExistsError(f"{name} is a scalable topic already")
-    plane = call.broker.data_plane
-    places = await classic_places(call) if plane is None else await _places_at(call, plane)
+    logs = _logs(call)
+    places = await logs.places(classic)
     for place in places:
-        if plane is None:
-            await call.logs.make(place)
-            await _check_whole(call, place)
-        old = await _logs(call).old_clients(place)
+        await logs.check_migratable(place)
+        old = await logs.old_clients(place)
         if old and not call.flag("force"):
             raise ConflictError(
                 f"{place.name} has clients that cannot follow it: {', '.join(old)}; close them, or use force"
             )
     kinds = await _subscribed_everywhere(call, places)
     record = await call.topics.find_classic(classic)
-    if plane is None:
-        await call.broker.classic.mark_migrated(classic)
+    await logs.mark_migrated(classic)
     migration = Migration(places, kinds, {} if record is None else record.properties)
     await call.broker.controllers.record_migration(name, migration)
     return places
-
-
-async def _places_at(call: Call, plane: DataPlane) -> list[Place]:
-    """The topics of the data plane that a classic topic consists of; they are in no store of ours."""
-    name = call.topic("persistent")
-    return [Place(part, 0) for part in log_names(name, await plane.partitions(name))]
 
 
 async def _adopt_latecomers(call: Call, places: Sequence[Place]) -> None:
@@ -96,11 +90,12 @@ async def _adopt_latecomers(call: Call, places: Sequence[Place]) -> None:
 async def _subscribed_everywhere(call: Call, places: Sequence[Place]) -> dict[str, SubscriptionKind]:
     """The subscriptions of all classic logs with their kinds; each is created where it is missing."""
     kinds: dict[str, SubscriptionKind] = {}
-    found = {place: await _logs(call).kinds(place) for place in places}
+    logs = _logs(call)
+    found = {place: await logs.kinds(place) for place in places}
     for named in found.values():
         for subscription, kind in named.items():
             kinds[subscription] = "QUEUE" if "QUEUE" in (kind, kinds.get(subscription)) else "STREAM"
     for place, named in found.items():
         for subscription in sorted(kinds.keys() - named.keys()):
-            await _logs(call).create_subscription(place, subscription, "latest")
+            await logs.create_subscription(place, subscription, "latest")
     return kinds

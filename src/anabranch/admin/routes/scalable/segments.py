@@ -6,7 +6,7 @@ is done. A request about a subscription applies to all segments of the topic, wh
 
 from __future__ import annotations
 
-from anabranch.admin.endpoints import Endpoint
+from anabranch.admin.endpoints import AdminEndpoint
 from anabranch.admin.http.calls import Call
 from anabranch.admin.models.topics import TopicStats
 from anabranch.admin.routes.scalable.subscriptions import remove_subscription
@@ -123,15 +123,15 @@ SEGMENT = "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}"
 SUBSCRIPTION = SEGMENT + "/subscription/{subscription}"
 
 ENDPOINTS = [
-    Endpoint("PUT", SEGMENT, SUPERUSER, create, body=list[str]),
-    Endpoint("POST", SEGMENT + "/terminate", SUPERUSER, terminate),
-    Endpoint("DELETE", SEGMENT, SUPERUSER, delete, query={"force": bool}),
-    Endpoint("PUT", SUBSCRIPTION, SUPERUSER, create_subscription),
-    Endpoint("DELETE", SUBSCRIPTION, SUPERUSER, delete_subscription),
-    Endpoint("GET", SUBSCRIPTION + "/backlog", SUPERUSER, backlog),
-    Endpoint("POST", SUBSCRIPTION + "/seek", SUPERUSER, seek, query={"timestamp": int}),
-    Endpoint("POST", SUBSCRIPTION + "/skip-all", SUPERUSER, skip_all),
-    Endpoint(
+    AdminEndpoint("PUT", SEGMENT, SUPERUSER, create, body=list[str]),
+    AdminEndpoint("POST", SEGMENT + "/terminate", SUPERUSER, terminate),
+    AdminEndpoint("DELETE", SEGMENT, SUPERUSER, delete, query={"force": bool}),
+    AdminEndpoint("PUT", SUBSCRIPTION, SUPERUSER, create_subscription),
+    AdminEndpoint("DELETE", SUBSCRIPTION, SUPERUSER, delete_subscription),
+    AdminEndpoint("GET", SUBSCRIPTION + "/backlog", SUPERUSER, backlog),
+    AdminEndpoint("POST", SUBSCRIPTION + "/seek", SUPERUSER, seek, query={"timestamp": int}),
+    AdminEndpoint("POST", SUBSCRIPTION + "/skip-all", SUPERUSER, skip_all),
+    AdminEndpoint(
         "GET",
         "/admin/v2/scalable/{tenant}/{namespace}/{topic}/segments/{segment}/stats",
         SCALABLE_LOOK,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import get_args
 
-from anabranch.admin.endpoints import Endpoint
+from anabranch.admin.endpoints import AdminEndpoint
 from anabranch.admin.http.calls import Call
 from anabranch.aio import together
 from anabranch.controller.decide.operation import segment_name
@@ -94,7 +94,7 @@ async def skip_all(call: Call) -> None:
 SUBSCRIPTION = "/admin/v2/scalable/{tenant}/{namespace}/{topic}/subscriptions/{subscription}"
 
 ENDPOINTS = [
-    Endpoint(
+    AdminEndpoint(
         "PUT",
         SUBSCRIPTION,
         SCALABLE_SUBSCRIPTION,
@@ -102,7 +102,7 @@ ENDPOINTS = [
         query={"type": str},
         client="create_subscription",
     ),
-    Endpoint(
+    AdminEndpoint(
         "DELETE",
         SUBSCRIPTION,
         SCALABLE_SUBSCRIPTION,
@@ -110,8 +110,8 @@ ENDPOINTS = [
         query={"force": bool},
         client="delete_subscription",
     ),
-    Endpoint(
+    AdminEndpoint(
         "POST", SUBSCRIPTION + "/seek", SCALABLE_SUBSCRIPTION, seek, query={"timestamp": int}, client="seek"
     ),
-    Endpoint("POST", SUBSCRIPTION + "/skip-all", SCALABLE_SUBSCRIPTION, skip_all, client="skip_all"),
+    AdminEndpoint("POST", SUBSCRIPTION + "/skip-all", SCALABLE_SUBSCRIPTION, skip_all, client="skip_all"),
 ]

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from anabranch.admin.endpoints import Endpoint
+from anabranch.admin.endpoints import AdminEndpoint
 from anabranch.admin.http.calls import Call, whole
 from anabranch.admin.models.scalable import Explanation, ScalableMetadata, ScalableStats
 from anabranch.admin.routes.namespaces.permissions import forget_topic
@@ -16,7 +16,7 @@ from anabranch.admin.routes.scalable.migration import migrate
 from anabranch.admin.routes.scalable.subscriptions import check_unused
 from anabranch.admin.routes.topics.lanes import hot_spots, lane_figures
 from anabranch.controller.decide.operation import LayoutVersion, segment_name
-from anabranch.errors import ConflictError, InvalidConfigurationError, NotAllowedError, TopicNotFoundError
+from anabranch.errors import ConflictError, InvalidConfigurationError, TopicNotFoundError
 from anabranch.metadata import records
 from anabranch.metadata.layouts import layout_of
 from anabranch.model.hashing import equal_bucket_splits
@@ -103,11 +103,7 @@ async def merge(call: Call) -> None:
 
 
 async def rebucket(call: Call) -> None:
-    if call.broker.data_plane is not None:
-        raise NotAllowedError(
-            "Apache Pulsar does not share a segment by buckets, and other buckets would only replace the "
-            "segment; split it instead"
-        )
+    call.broker.engine.check_rebucket()
     count, boundaries = call.number("bucketCount"), call.numbers("boundaries")
     if (count is None) == (boundaries is None):
         raise InvalidConfigurationError("give either bucketCount or boundaries")
@@ -219,8 +215,8 @@ TOPIC = NAMESPACE + "/{topic}"
 FORCE = {"force": bool}
 
 ENDPOINTS = [
-    Endpoint("GET", NAMESPACE, NAMES, list_topics, query={"property": list[str]}, client="list_topics"),
-    Endpoint(
+    AdminEndpoint("GET", NAMESPACE, NAMES, list_topics, query={"property": list[str]}, client="list_topics"),
+    AdminEndpoint(
         "PUT",
         TOPIC,
         SCALABLE_ADMIN,
@@ -229,12 +225,12 @@ ENDPOINTS = [
         query={"numInitialSegments": int},
         client="create_topic",
     ),
-    Endpoint("GET", TOPIC, SCALABLE_LOOK, get_metadata, client="topic_metadata"),
-    Endpoint("DELETE", TOPIC, SCALABLE_ADMIN, delete, query=FORCE, client="delete_topic"),
-    Endpoint("GET", TOPIC + "/stats", SCALABLE_LOOK, stats, client="topic_stats"),
-    Endpoint("GET", TOPIC + "/why", SCALABLE_LOOK, why, client="why"),
-    Endpoint("POST", TOPIC + "/migrate", SCALABLE_PRODUCE, migrate, query=FORCE, client="migrate"),
-    Endpoint(
+    AdminEndpoint("GET", TOPIC, SCALABLE_LOOK, get_metadata, client="topic_metadata"),
+    AdminEndpoint("DELETE", TOPIC, SCALABLE_ADMIN, delete, query=FORCE, client="delete_topic"),
+    AdminEndpoint("GET", TOPIC + "/stats", SCALABLE_LOOK, stats, client="topic_stats"),
+    AdminEndpoint("GET", TOPIC + "/why", SCALABLE_LOOK, why, client="why"),
+    AdminEndpoint("POST", TOPIC + "/migrate", SCALABLE_PRODUCE, migrate, query=FORCE, client="migrate"),
+    AdminEndpoint(
         "POST",
         TOPIC + "/split/{segment}",
         SUPERUSER,
@@ -242,8 +238,8 @@ ENDPOINTS = [
         query={"points": str, "parts": int, "byTraffic": bool},
         client="split",
     ),
-    Endpoint("POST", TOPIC + "/merge/{segments:path}", SUPERUSER, merge, client="merge"),
-    Endpoint(
+    AdminEndpoint("POST", TOPIC + "/merge/{segments:path}", SUPERUSER, merge, client="merge"),
+    AdminEndpoint(
         "POST",
         TOPIC + "/rebucket/{segment}",
         SUPERUSER,
@@ -251,8 +247,8 @@ ENDPOINTS = [
         query={"bucketCount": int, "boundaries": str, "byTraffic": bool},
         client="rebucket",
     ),
-    Endpoint("GET", TOPIC + "/properties", SCALABLE_LOOK, get_properties),
-    Endpoint(
+    AdminEndpoint("GET", TOPIC + "/properties", SCALABLE_LOOK, get_properties),
+    AdminEndpoint(
         "PUT",
         TOPIC + "/properties",
         SCALABLE_ADMIN,
@@ -260,7 +256,7 @@ ENDPOINTS = [
         body=dict[str, str],
         client="set_properties",
     ),
-    Endpoint(
+    AdminEndpoint(
         "DELETE",
         TOPIC + "/properties",
         SCALABLE_ADMIN,

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from anabranch.admin.endpoints import Endpoint
+from anabranch.admin.endpoints import AdminEndpoint
 from anabranch.admin.http.calls import Call, whole
 from anabranch.admin.models.lanes import LaneInfo, LaneMessage, SkippedEntries
 from anabranch.admin.routes.scalable.subscriptions import existing_subscription
@@ -195,12 +195,14 @@ ENDPOINTS = [
         (SCALABLE, SCALABLE_SUBSCRIPTION, LaneCalls(segment_parts)),
     )
     for one in (
-        Endpoint("GET", base, right, calls.list_lanes, client="lanes"),
-        Endpoint("GET", base + "/{lane}", right, calls.show, client="lane"),
-        Endpoint(
+        AdminEndpoint("GET", base, right, calls.list_lanes, client="lanes"),
+        AdminEndpoint("GET", base + "/{lane}", right, calls.show, client="lane"),
+        AdminEndpoint(
             "GET", base + "/{lane}/messages", right, calls.peek, query={"count": int}, client="peek_lane"
         ),
-        Endpoint("POST", base + "/{lane}/release", right, calls.release, client="release_lane"),
-        Endpoint("POST", base + "/{lane}/skip", right, calls.skip, query={"count": int}, client="skip_lane"),
+        AdminEndpoint("POST", base + "/{lane}/release", right, calls.release, client="release_lane"),
+        AdminEndpoint(
+            "POST", base + "/{lane}/skip", right, calls.skip, query={"count": int}, client="skip_lane"
+        ),
     )
 ]

@@ -5,7 +5,7 @@ Calls about positions, backlogs and stored messages do not exist here: a live to
 
 from __future__ import annotations
 
-from anabranch.admin.endpoints import Endpoint
+from anabranch.admin.endpoints import AdminEndpoint
 from anabranch.admin.http.calls import Call
 from anabranch.admin.models.topics import PartitionedMetadata
 from anabranch.admin.routes.namespaces import permissions
@@ -27,38 +27,38 @@ SUBSCRIPTION = TOPIC + "/subscription/{subscription}"
 PERMISSIONS = TOPIC + "/permissions"
 
 ENDPOINTS = [
-    Endpoint("GET", NAMESPACE, NAMES, topics.list_topics),
-    Endpoint("GET", NAMESPACE + "/partitioned", NAMES, topics.list_partitioned),
-    Endpoint("GET", NAMESPACE + "/{bundle}", NAMES, list_in_bundle),
-    Endpoint("PUT", TOPIC, LIVE_ADMIN, topics.create, body=dict[str, str]),
-    Endpoint("DELETE", TOPIC, LIVE_ADMIN, topics.delete, query=FORCE),
-    Endpoint(
+    AdminEndpoint("GET", NAMESPACE, NAMES, topics.list_topics),
+    AdminEndpoint("GET", NAMESPACE + "/partitioned", NAMES, topics.list_partitioned),
+    AdminEndpoint("GET", NAMESPACE + "/{bundle}", NAMES, list_in_bundle),
+    AdminEndpoint("PUT", TOPIC, LIVE_ADMIN, topics.create, body=dict[str, str]),
+    AdminEndpoint("DELETE", TOPIC, LIVE_ADMIN, topics.delete, query=FORCE),
+    AdminEndpoint(
         "PUT", TOPIC + "/partitions", LIVE_ADMIN, topics.create_partitioned, body=int | PartitionedMetadata
     ),
-    Endpoint("POST", TOPIC + "/partitions", LIVE_ADMIN, topics.grow_partitions, body=int),
-    Endpoint(
+    AdminEndpoint("POST", TOPIC + "/partitions", LIVE_ADMIN, topics.grow_partitions, body=int),
+    AdminEndpoint(
         "GET", TOPIC + "/partitions", LIVE_LOOK, topics.get_partitions, query={"checkAllowAutoCreation": bool}
     ),
-    Endpoint("DELETE", TOPIC + "/partitions", LIVE_ADMIN, topics.delete_partitioned, query=FORCE),
-    Endpoint("GET", TOPIC + "/stats", LIVE_LOOK, topic_reports.topic_stats, query=WANTED),
-    Endpoint(
+    AdminEndpoint("DELETE", TOPIC + "/partitions", LIVE_ADMIN, topics.delete_partitioned, query=FORCE),
+    AdminEndpoint("GET", TOPIC + "/stats", LIVE_LOOK, topic_reports.topic_stats, query=WANTED),
+    AdminEndpoint(
         "GET",
         TOPIC + "/partitioned-stats",
         LIVE_LOOK,
         topic_reports.partitioned_stats,
         query={**WANTED, "perPartition": bool},
     ),
-    Endpoint("GET", TOPIC + "/internalStats", LIVE_LOOK, topic_reports.internal_stats),
-    Endpoint(
+    AdminEndpoint("GET", TOPIC + "/internalStats", LIVE_LOOK, topic_reports.internal_stats),
+    AdminEndpoint(
         "GET", TOPIC + "/partitioned-internalStats", LIVE_LOOK, topic_reports.partitioned_internal_stats
     ),
-    Endpoint("PUT", TOPIC + "/unload", LIVE_ADMIN, upkeep.unload),
-    Endpoint("GET", TOPIC + "/subscriptions", LIVE_READ, topics.list_subscriptions),
-    Endpoint(
+    AdminEndpoint("PUT", TOPIC + "/unload", LIVE_ADMIN, upkeep.unload),
+    AdminEndpoint("GET", TOPIC + "/subscriptions", LIVE_READ, topics.list_subscriptions),
+    AdminEndpoint(
         "PUT", SUBSCRIPTION, LIVE_SUBSCRIPTION, topics.create_subscription, body=Start, query=REPLICATED
     ),
-    Endpoint("DELETE", SUBSCRIPTION, LIVE_SUBSCRIPTION, topics.delete_subscription, query=FORCE),
-    Endpoint("GET", PERMISSIONS, LIVE_ADMIN, permissions.show_classic),
-    Endpoint("POST", PERMISSIONS + "/{role}", LIVE_ADMIN, permissions.grant_on_classic, body=list[str]),
-    Endpoint("DELETE", PERMISSIONS + "/{role}", LIVE_ADMIN, permissions.revoke_on_classic),
+    AdminEndpoint("DELETE", SUBSCRIPTION, LIVE_SUBSCRIPTION, topics.delete_subscription, query=FORCE),
+    AdminEndpoint("GET", PERMISSIONS, LIVE_ADMIN, permissions.show_classic),
+    AdminEndpoint("POST", PERMISSIONS + "/{role}", LIVE_ADMIN, permissions.grant_on_classic, body=list[str]),
+    AdminEndpoint("DELETE", PERMISSIONS + "/{role}", LIVE_ADMIN, permissions.revoke_on_classic),
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from anabranch.admin.endpoints import Endpoint
+from anabranch.admin.endpoints import AdminEndpoint
 from anabranch.admin.http.calls import Call
 from anabranch.admin.models.topics import MessageIdBody
 from anabranch.admin.routes.topics.topics import SUBSCRIPTION, TOPIC, classic_places, subscribed_places
@@ -60,7 +60,7 @@ def _answer(call: Call, found: EntryBody) -> Response:
 
 
 ENDPOINTS = [
-    Endpoint(
+    AdminEndpoint(
         "GET",
         TOPIC + "/ledger/{ledger}/entry/{entry}",
         CLASSIC_READ,
@@ -68,10 +68,10 @@ ENDPOINTS = [
         returns=bytes,
         client="message",
     ),
-    Endpoint(
+    AdminEndpoint(
         "GET", SUBSCRIPTION + "/position/{position}", CLASSIC_SUBSCRIPTION, peek, returns=bytes, client="peek"
     ),
-    Endpoint(
+    AdminEndpoint(
         "GET",
         TOPIC + "/examinemessage",
         CLASSIC_READ,
@@ -79,5 +79,7 @@ ENDPOINTS = [
         returns=bytes,
         query={"initialPosition": str, "messagePosition": int},
     ),
-    Endpoint("GET", TOPIC + "/messageid/{timestamp}", CLASSIC_READ, message_id_at, client="message_id_at"),
+    AdminEndpoint(
+        "GET", TOPIC + "/messageid/{timestamp}", CLASSIC_READ, message_id_at, client="message_id_at"
+    ),
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anabranch.admin.endpoints import Endpoint
+from anabranch.admin.endpoints import AdminEndpoint
 from anabranch.admin.http.calls import Call
 from anabranch.admin.models.topics import BacklogAnalysis, CursorPosition
 from anabranch.admin.routes.topics.topics import (
@@ -81,12 +81,12 @@ async def _only_place(call: Call) -> tuple[Place, str]:
 
 
 ENDPOINTS = [
-    Endpoint("GET", SUBSCRIPTION + "/properties", CLASSIC_SUBSCRIPTION, show_properties),
-    Endpoint("PUT", SUBSCRIPTION + "/properties", CLASSIC_SUBSCRIPTION, set_properties, body=Properties),
-    Endpoint("POST", SUBSCRIPTION + "/expireMessages/{seconds}", CLASSIC_SUBSCRIPTION, expire),
-    Endpoint("POST", SUBSCRIPTION + "/expireMessages", CLASSIC_SUBSCRIPTION, expire_up_to, body=Start),
-    Endpoint("POST", TOPIC + "/all_subscription/expireMessages/{seconds}", CLASSIC_ADMIN, expire_all),
-    Endpoint(
+    AdminEndpoint("GET", SUBSCRIPTION + "/properties", CLASSIC_SUBSCRIPTION, show_properties),
+    AdminEndpoint("PUT", SUBSCRIPTION + "/properties", CLASSIC_SUBSCRIPTION, set_properties, body=Properties),
+    AdminEndpoint("POST", SUBSCRIPTION + "/expireMessages/{seconds}", CLASSIC_SUBSCRIPTION, expire),
+    AdminEndpoint("POST", SUBSCRIPTION + "/expireMessages", CLASSIC_SUBSCRIPTION, expire_up_to, body=Start),
+    AdminEndpoint("POST", TOPIC + "/all_subscription/expireMessages/{seconds}", CLASSIC_ADMIN, expire_all),
+    AdminEndpoint(
         "POST", SUBSCRIPTION + "/analyzeBacklog", CLASSIC_SUBSCRIPTION, analyze_backlog, body=CursorPosition
     ),
 ]

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from anabranch.admin.endpoints import Endpoint
+from anabranch.admin.endpoints import AdminEndpoint
 from anabranch.admin.http.calls import Call
 from anabranch.admin.models.topics import (
     CompactionStats,
@@ -166,12 +166,12 @@ WANTED = {
 """Parameters of Pulsar's stats. Backlogs are always precise here, and always have a size."""
 
 ENDPOINTS = [
-    Endpoint("GET", TOPIC + "/lastMessageId", CLASSIC_READ, last_message_id, client="last_message_id"),
-    Endpoint(
+    AdminEndpoint("GET", TOPIC + "/lastMessageId", CLASSIC_READ, last_message_id, client="last_message_id"),
+    AdminEndpoint(
         "PUT", TOPIC + "/backlogSize", CLASSIC_READ, backlog_size, body=MessageIdBody, client="backlog_size"
     ),
-    Endpoint("GET", TOPIC + "/stats", CLASSIC_LOOK, topic_stats, query=WANTED, client="classic_stats"),
-    Endpoint(
+    AdminEndpoint("GET", TOPIC + "/stats", CLASSIC_LOOK, topic_stats, query=WANTED, client="classic_stats"),
+    AdminEndpoint(
         "GET",
         TOPIC + "/partitioned-stats",
         CLASSIC_LOOK,
@@ -179,6 +179,6 @@ ENDPOINTS = [
         query={**WANTED, "perPartition": bool},
         client="partitioned_stats",
     ),
-    Endpoint("GET", TOPIC + "/internalStats", CLASSIC_LOOK, internal_stats, client="internal_stats"),
-    Endpoint("GET", TOPIC + "/partitioned-internalStats", CLASSIC_LOOK, partitioned_internal_stats),
+    AdminEndpoint("GET", TOPIC + "/internalStats", CLASSIC_LOOK, internal_stats, client="internal_stats"),
+    AdminEndpoint("GET", TOPIC + "/partitioned-internalStats", CLASSIC_LOOK, partitioned_internal_stats),
 ]

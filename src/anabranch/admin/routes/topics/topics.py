@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from anabranch.admin.endpoints import Endpoint
+from anabranch.admin.endpoints import AdminEndpoint
 from anabranch.admin.http.answers import PreconditionFailedError
 from anabranch.admin.http.calls import NUMBER_MAX, Call
 from anabranch.admin.models.topics import (
@@ -294,11 +294,11 @@ Start = CursorPosition | Literal["earliest", "latest"]
 """The message at which a subscription begins or continues."""
 
 ENDPOINTS = [
-    Endpoint("GET", NAMESPACE, NAMES, list_topics, client="classic_topics"),
-    Endpoint("GET", NAMESPACE + "/partitioned", NAMES, list_partitioned),
-    Endpoint("PUT", TOPIC, CLASSIC_ADMIN, create, body=dict[str, str], client="create_classic_topic"),
-    Endpoint("DELETE", TOPIC, CLASSIC_ADMIN, delete, query=FORCE, client="delete_classic_topic"),
-    Endpoint(
+    AdminEndpoint("GET", NAMESPACE, NAMES, list_topics, client="classic_topics"),
+    AdminEndpoint("GET", NAMESPACE + "/partitioned", NAMES, list_partitioned),
+    AdminEndpoint("PUT", TOPIC, CLASSIC_ADMIN, create, body=dict[str, str], client="create_classic_topic"),
+    AdminEndpoint("DELETE", TOPIC, CLASSIC_ADMIN, delete, query=FORCE, client="delete_classic_topic"),
+    AdminEndpoint(
         "PUT",
         TOPIC + "/partitions",
         CLASSIC_ADMIN,
@@ -306,10 +306,10 @@ ENDPOINTS = [
         body=int | PartitionedMetadata,
         client="create_partitioned_topic",
     ),
-    Endpoint(
+    AdminEndpoint(
         "POST", TOPIC + "/partitions", CLASSIC_ADMIN, grow_partitions, body=int, client="grow_partitions"
     ),
-    Endpoint(
+    AdminEndpoint(
         "GET",
         TOPIC + "/partitions",
         CLASSIC_LOOK,
@@ -317,7 +317,7 @@ ENDPOINTS = [
         query={"checkAllowAutoCreation": bool},
         client="partitions",
     ),
-    Endpoint(
+    AdminEndpoint(
         "DELETE",
         TOPIC + "/partitions",
         CLASSIC_ADMIN,
@@ -325,10 +325,10 @@ ENDPOINTS = [
         query=FORCE,
         client="delete_partitioned_topic",
     ),
-    Endpoint("POST", TOPIC + "/terminate", CLASSIC_ADMIN, terminate, client="terminate"),
-    Endpoint("POST", TOPIC + "/terminate/partitions", CLASSIC_ADMIN, terminate_partitions),
-    Endpoint("GET", TOPIC + "/subscriptions", CLASSIC_READ, list_subscriptions, client="subscriptions"),
-    Endpoint(
+    AdminEndpoint("POST", TOPIC + "/terminate", CLASSIC_ADMIN, terminate, client="terminate"),
+    AdminEndpoint("POST", TOPIC + "/terminate/partitions", CLASSIC_ADMIN, terminate_partitions),
+    AdminEndpoint("GET", TOPIC + "/subscriptions", CLASSIC_READ, list_subscriptions, client="subscriptions"),
+    AdminEndpoint(
         "PUT",
         SUBSCRIPTION,
         CLASSIC_SUBSCRIPTION,
@@ -337,7 +337,7 @@ ENDPOINTS = [
         query=REPLICATED,
         client="create_classic_subscription",
     ),
-    Endpoint(
+    AdminEndpoint(
         "DELETE",
         SUBSCRIPTION,
         CLASSIC_SUBSCRIPTION,
@@ -345,10 +345,10 @@ ENDPOINTS = [
         query=FORCE,
         client="delete_subscription",
     ),
-    Endpoint("POST", SUBSCRIPTION + "/skip_all", CLASSIC_SUBSCRIPTION, skip_all, client="skip_all"),
-    Endpoint("POST", SUBSCRIPTION + "/skip/{count}", CLASSIC_SUBSCRIPTION, skip),
-    Endpoint("POST", SUBSCRIPTION + "/resetcursor", CLASSIC_SUBSCRIPTION, reset_to_id, body=Start),
-    Endpoint(
+    AdminEndpoint("POST", SUBSCRIPTION + "/skip_all", CLASSIC_SUBSCRIPTION, skip_all, client="skip_all"),
+    AdminEndpoint("POST", SUBSCRIPTION + "/skip/{count}", CLASSIC_SUBSCRIPTION, skip),
+    AdminEndpoint("POST", SUBSCRIPTION + "/resetcursor", CLASSIC_SUBSCRIPTION, reset_to_id, body=Start),
+    AdminEndpoint(
         "POST",
         SUBSCRIPTION + "/resetcursor/{timestamp}",
         CLASSIC_SUBSCRIPTION,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anabranch.admin.endpoints import Endpoint
+from anabranch.admin.endpoints import AdminEndpoint
 from anabranch.admin.http.calls import Call
 from anabranch.admin.models.namespaces import Bundles
 from anabranch.admin.models.topics import CompactionStatus
@@ -91,13 +91,13 @@ async def bundles(call: Call) -> Bundles:
 
 
 ENDPOINTS = [
-    Endpoint("PUT", NAMESPACE + "/unload", ADMIN, unload_namespace),
-    Endpoint("PUT", NAMESPACE + "/{bundle}/unload", ADMIN, unload_bundle),
-    Endpoint("GET", NAMESPACE + "/bundles", ADMIN, bundles),
-    Endpoint("PUT", TOPIC + "/compaction", CLASSIC_ADMIN, compact),
-    Endpoint("GET", TOPIC + "/compaction", CLASSIC_ADMIN, compaction_status),
-    Endpoint("POST", TOPIC + "/trim", CLASSIC_ADMIN, trim),
-    Endpoint("DELETE", TOPIC + "/truncate", CLASSIC_ADMIN, truncate),
-    Endpoint("PUT", TOPIC + "/unload", CLASSIC_ADMIN, unload),
-    Endpoint("PUT", SCALABLE + "/unload", SCALABLE_ADMIN, unload_scalable),
+    AdminEndpoint("PUT", NAMESPACE + "/unload", ADMIN, unload_namespace),
+    AdminEndpoint("PUT", NAMESPACE + "/{bundle}/unload", ADMIN, unload_bundle),
+    AdminEndpoint("GET", NAMESPACE + "/bundles", ADMIN, bundles),
+    AdminEndpoint("PUT", TOPIC + "/compaction", CLASSIC_ADMIN, compact),
+    AdminEndpoint("GET", TOPIC + "/compaction", CLASSIC_ADMIN, compaction_status),
+    AdminEndpoint("POST", TOPIC + "/trim", CLASSIC_ADMIN, trim),
+    AdminEndpoint("DELETE", TOPIC + "/truncate", CLASSIC_ADMIN, truncate),
+    AdminEndpoint("PUT", TOPIC + "/unload", CLASSIC_ADMIN, unload),
+    AdminEndpoint("PUT", SCALABLE + "/unload", SCALABLE_ADMIN, unload_scalable),
 ]

@@ -7,9 +7,13 @@ command, so no handler replies to its own errors.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from google.protobuf.message import Message
 
+from anabranch.broker.engine.port import EngineTraits
 from anabranch.broker.wire.command_handler import CommandHandler
+from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.entrance import check_listed
 from anabranch.broker.wire.handlers import (
     consume,
@@ -23,8 +27,8 @@ from anabranch.broker.wire.handlers import (
     session,
     subscribe,
     topic_list_watch,
-    without_logs,
 )
+from anabranch.errors import NotAllowedError
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
 _MODULES = (
@@ -44,6 +48,15 @@ _MODULES = (
 HANDLERS: dict[type[Message], CommandHandler] = {
     command: handler for module in _MODULES for command, handler in module.HANDLERS.items()
 }
-HANDLERS_WITHOUT_LOGS: dict[type[Message], CommandHandler] = {**HANDLERS, **without_logs.HANDLERS}
-"""For a broker whose segments are topics of another cluster."""
 check_listed({*HANDLERS, pb.CommandConnect, pb.CommandSend, pb.CommandPing, pb.CommandPong})
+
+
+def handlers_for(traits: EngineTraits) -> Mapping[type[Message], CommandHandler]:
+    """The handlers of a broker with this engine."""
+    return {**HANDLERS, **{command: CommandHandler(_refuse) for command in traits.refused}}
+
+
+def _refuse(connection: ServerConnection, command: Message) -> None:
+    raise NotAllowedError(
+        "this process leads topics and holds no messages; look the topic up, and connect to Apache Pulsar"
+    )

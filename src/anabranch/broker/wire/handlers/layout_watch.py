@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
-from anabranch.broker.cluster.data_plane import DataPlane
-from anabranch.broker.cluster.directory import Directory
+from anabranch.broker.engine.port import Engine, LogLocation
 from anabranch.broker.wire.command_handler import CommandHandler, refuse_with
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.handlers.attach import check_encryption
 from anabranch.broker.wire.java_m1 import understands_ends
 from anabranch.broker.wire.services import Services
 from anabranch.errors import AnabranchError, NotAllowedError, TopicExistsError, TopicNotFoundError
+from anabranch.metadata.broker_record import BrokerRecord
 from anabranch.model.layout import Layout, Segment, SegmentState
 from anabranch.model.names import TopicName
 from anabranch.model.pruned import PrunedSegment
-from anabranch.model.ranges import HashRange, initial_ranges
-from anabranch.model.sink_names import SINK_SUBSCRIPTION, sink_of_log
+from anabranch.model.ranges import initial_ranges
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.wire_errors import code_for
 from anabranch.rights.needs import Need, Right, on_topic
@@ -54,9 +53,8 @@ class LayoutSession:
             self._undo = [
                 services.directory.watch(self._owners_changed),
                 services.controllers.watch_layout(self._name, self.changed),
+                services.engine.watch(self._owners_changed),
             ]
-            if services.data_plane is not None:
-                self._undo.append(services.data_plane.watch(self._owners_changed))
 
     def stop(self) -> None:
         self._stopped = True
@@ -83,9 +81,8 @@ class LayoutSession:
             return
         services = self._connection.services
         home = services.controllers.home(self._name)
-        dag = dag_of(layout, home, services.directory, tls=self._connection.is_tls)
-        if services.data_plane is not None:
-            name_topics(dag, self._name, services.data_plane)
+        leader = None if home is None else services.directory.owner_of(home)
+        dag = dag_of(layout, self._name, services.engine, leader, tls=self._connection.is_tls)
         if self._with_pruned:
             dag.pruned.extend(_pruned(segment) for segment in layout.pruned.values())
         if self._sent != dag:
@@ -128,36 +125,19 @@ async def look_up_layout(connection: ServerConnection, command: pb.CommandScalab
     connection.pushes.open_session(key, session)
     try:
         try:
-            await _ensure_log_exists(services, given, create=create)
+            if create:
+                await services.engine.ensure_sink_log(given, services.classic.may_create)
             await _ensure_exists(services, given, create=create)
         except TopicNotFoundError:
             if given.domain != "persistent":
                 raise
-            session.send(synthetic_dag(given, await _partitions(services, given, create=create)))
+            count = await services.engine.partitions_to_watch(given, create=create)
+            session.send(synthetic_dag(given, count))
     except Exception:
         connection.pushes.end_session(key)
         raise
     # A classic topic is watched too, because it may be migrated to a scalable one.
     session.watch()
-
-
-async def _partitions(services: Services, name: TopicName, *, create: bool) -> int:
-    """The number of partitions of a classic topic, here or at the data plane; 0 without any.
-
-    With `create` a missing topic gets the partitions that its namespace gives to new topics. Raises
-    NotFoundError if there is no namespace, or if it does not let clients create topics.
-    """
-    if services.data_plane is None:
-        topics = services.classic
-        count = await (topics.partitions_for_use(name) if create else topics.partitions(name))
-        if create and count is None:
-            await services.records.namespaces.load_namespace(name.namespace_name)
-            if not await topics.is_usable(name):
-                raise TopicNotFoundError(f"{name} does not exist")
-        return count or 0
-    with suppress(TopicNotFoundError):
-        return await services.data_plane.partitions(name)
-    return 0
 
 
 async def _ensure_exists(services: Services, name: TopicName, *, create: bool) -> None:
@@ -172,59 +152,29 @@ async def _ensure_exists(services: Services, name: TopicName, *, create: bool) -
         await services.controllers.create_topic(name)
 
 
-async def _ensure_log_exists(services: Services, name: TopicName, *, create: bool) -> None:
-    """Make the log of a sink at the data plane on first use; other classic topics are the cluster's own.
-
-    The cluster must create no topic by itself, because a client could then revive the topic of a segment.
-    """
-    plane = services.data_plane
-    if plane is None or not create or sink_of_log(str(name)) is None:
-        return
-    if await services.classic.may_create(name):
-        await plane.create_log(name, SINK_SUBSCRIPTION)
-
-
 def close_layout(connection: ServerConnection, command: pb.CommandScalableTopicClose) -> None:
     connection.pushes.end_session((_LAYOUT, command.session_id))
 
 
 def dag_of(
-    layout: Layout, home: int | None, directory: Directory, *, tls: bool = False
+    layout: Layout, name: TopicName, engine: Engine, leader: BrokerRecord | None, *, tls: bool = False
 ) -> pb.ScalableTopicDAG:
-    """Encode a layout, the brokers that serve its segments, and its leader: the owner of the store `home`.
+    """Encode the layout of a topic, where the engine holds its segments, and the address of its leader.
 
     A client that came by `tls` gets no plain address of the leader, because some clients would go there.
     """
-    owners = {store: owner for store in directory.stores if (owner := directory.owner_of(store))}
-    leader = None if home is None else owners.get(home)
-    segments = [layout.segments[id_] for id_ in sorted(layout.segments)]
-    return pb.ScalableTopicDAG(
+    dag = pb.ScalableTopicDAG(
         epoch=layout.epoch,
-        segments=[_segment(segment) for segment in segments],
-        segment_brokers=[
-            pb.SegmentBrokerAddress(
-                segment_id=segment.id, broker_url=owner.url, broker_url_tls=owner.url_tls or None
-            )
-            for segment in segments
-            if (owner := owners.get(segment.store))
-        ],
         controller_broker_url=None if leader is None or tls else leader.url or None,
         controller_broker_url_tls=None if leader is None else leader.url_tls or None,
     )
-
-
-def name_topics(dag: pb.ScalableTopicDAG, name: TopicName, plane: DataPlane) -> None:
-    """Name the topics that hold the segments, and the servers that are known to hold those topics."""
-    del dag.segment_brokers[:]
-    for info in dag.segments:
-        if not info.HasField("legacy_topic_name"):
-            segment = name.segment_name(HashRange(info.hash_start, info.hash_end), info.segment_id)
-            info.legacy_topic_name, info.keeps_range = str(plane.topic_of(segment)), True
-        found = plane.known_address(TopicName.parse(info.legacy_topic_name))
-        if found is not None and found.url:
-            dag.segment_brokers.add(
-                segment_id=info.segment_id, broker_url=found.url, broker_url_tls=found.url_tls or None
-            )
+    for id_ in sorted(layout.segments):
+        found = engine.locate(name, layout.segments[id_])
+        dag.segments.append(_segment(layout.segments[id_], found))
+        if found.address is not None:
+            url, url_tls = found.address
+            dag.segment_brokers.add(segment_id=id_, broker_url=url, broker_url_tls=url_tls or None)
+    return dag
 
 
 def synthetic_dag(name: TopicName, partitions: int) -> pb.ScalableTopicDAG:
@@ -234,10 +184,11 @@ def synthetic_dag(name: TopicName, partitions: int) -> pb.ScalableTopicDAG:
         Segment(index, part, legacy_topic=str(topic))
         for index, (topic, part) in enumerate(zip(topics, initial_ranges(len(topics)), strict=True))
     ]
-    return pb.ScalableTopicDAG(epoch=0, segments=[_segment(segment) for segment in segments])
+    infos = [_segment(segment, LogLocation(None, segment.legacy_topic)) for segment in segments]
+    return pb.ScalableTopicDAG(epoch=0, segments=infos)
 
 
-def _segment(segment: Segment) -> pb.SegmentInfoProto:
+def _segment(segment: Segment, found: LogLocation) -> pb.SegmentInfoProto:
     sealed = segment.state is SegmentState.SEALED
     return pb.SegmentInfoProto(
         segment_id=segment.id,
@@ -250,7 +201,8 @@ def _segment(segment: Segment) -> pb.SegmentInfoProto:
         sealed_at_epoch=segment.sealed_epoch if sealed else None,
         created_at_ms=segment.created_ms,
         sealed_at_ms=segment.sealed_ms if sealed else None,
-        legacy_topic_name=segment.legacy_topic,
+        legacy_topic_name=found.topic,
+        keeps_range=found.keeps_range or None,
         entry_bucket_splits=segment.bucket_splits,
     )
 

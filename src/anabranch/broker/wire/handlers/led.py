@@ -30,9 +30,8 @@ async def seek_as_asked(
     connection: ServerConnection, controller: TopicLeader, subscription: str, command: pb.CommandSeek
 ) -> None:
     """Have the leader move a subscription on all segments, or on the one that the command names."""
-    if command.message_id.ack_set and connection.services.data_plane is not None:
-        # Before the leader records the move, because it repeats a recorded one until it succeeds.
-        raise NotAllowedError("Apache Pulsar moves a subscription to the first message of a batch only")
+    # Before the leader records the move, because it repeats a recorded one until it succeeds.
+    connection.services.engine.check_seek(command.message_id.ack_set)
     by_segment, timed = command.HasField("segment_id"), command.HasField("message_publish_time")
     if by_segment and timed:
         await controller.seek_segment(subscription, command.segment_id, command.message_publish_time)

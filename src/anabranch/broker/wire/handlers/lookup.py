@@ -7,11 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from google_crc32c import value as crc32c
 
 from anabranch.broker.catalog.schemas import to_wire
+from anabranch.broker.engine.port import LogAddress
 from anabranch.broker.wire.command_handler import CommandHandler, refuse_with
 from anabranch.broker.wire.connection import ServerConnection
-from anabranch.broker.wire.services import Services
-from anabranch.errors import LimitExceededError, NotAllowedError, ServiceNotReadyError, TopicNotFoundError
-from anabranch.metadata.broker_record import BrokerRecord
+from anabranch.errors import LimitExceededError, NotAllowedError, TopicNotFoundError
 from anabranch.metadata.topics import ClassicDomain
 from anabranch.model.names import TopicName, parse_namespace
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -26,16 +25,21 @@ _NAME_EXTRA_BYTES = 4
 
 
 async def look_up(connection: ServerConnection, command: pb.CommandLookupTopic) -> None:
-    """Answer with the broker that serves a topic, or that would make or refuse one that does not exist."""
+    """Answer with the leader of a scalable topic, or with the server that holds any other topic."""
     check_listener(command.advertised_listener_name)
-    owner = await owner_of(connection.services, TopicName.parse(command.topic))
-    broker = owner or connection.services.lease.me
+    name = TopicName.parse(command.topic)
+    services = connection.services
+    if name.is_scalable:
+        broker = await services.owners.owner_of(name) or services.lease.me
+        found = LogAddress(broker.url, broker.url_tls)
+    else:
+        found = await services.engine.address(name)
     connection.send(
         pb.CommandLookupTopicResponse(
             request_id=command.request_id,
             response=pb.CommandLookupTopicResponse.Connect,
-            brokerServiceUrl=broker.url or None,
-            brokerServiceUrlTls=broker.url_tls or None,
+            brokerServiceUrl=found.url or None,
+            brokerServiceUrlTls=found.url_tls or None,
             authoritative=True,
             proxy_through_service_url=False,
         )
@@ -50,55 +54,25 @@ def check_listener(name: str) -> None:
         )
 
 
-async def owner_of(services: Services, name: TopicName) -> BrokerRecord | None:
-    """The broker that serves a log or leads a topic; None if any will do. ServiceNotReadyError if away."""
-    if name.domain == "persistent" or name.is_live:
-        store = await services.classic.store_of(name)
-    else:
-        record = await services.records.find(name.topic)
-        if record is None:
-            return None
-        if name.segment is None:
-            return services.directory.owner_of(record.store)
-        listed = record.segments.get(name.segment.id)
-        if listed is None:
-            return None
-        store = listed.store
-    owner = services.directory.owner_of(store)
-    if owner is None:
-        raise ServiceNotReadyError(f"{name} is in store {store}, which no broker serves now; retry soon")
-    return owner
-
-
 async def partitions(connection: ServerConnection, command: pb.CommandPartitionedTopicMetadata) -> None:
-    name = TopicName.parse(command.topic)
-    count: int | None = 0
-    if name.domain == "persistent" or name.is_live:
-        topics, creating = connection.services.classic, command.metadata_auto_creation_enabled
-        count = await (topics.partitions_for_use(name) if creating else topics.partitions(name))
-        if count is None and not (creating and await topics.may_create(name)):
-            raise TopicNotFoundError(f"{name} does not exist")
+    name, count = TopicName.parse(command.topic), 0
+    if not name.is_scalable:
+        create = command.metadata_auto_creation_enabled
+        count = await connection.services.engine.partitions(name, create=create)
     connection.send(
         pb.CommandPartitionedTopicMetadataResponse(
             request_id=command.request_id,
             response=pb.CommandPartitionedTopicMetadataResponse.Success,
-            partitions=count or 0,
+            partitions=count,
         )
     )
 
 
 async def topics_of_namespace(connection: ServerConnection, command: pb.CommandGetTopicsOfNamespace) -> None:
-    """Answer with all names, unfiltered; the client applies its pattern."""
+    """Answer with all names, unless the client knows them by their hash; the client applies its pattern."""
     namespace = "/".join(parse_namespace(command.namespace))
-    topics = connection.services.classic
-    names = [str(name) for domain in _DOMAINS[command.mode] for name in await topics.list(namespace, domain)]
-    send_names(connection, command, names)
-
-
-def send_names(
-    connection: ServerConnection, command: pb.CommandGetTopicsOfNamespace, names: list[str]
-) -> None:
-    """Answer a question for topics, without their names if the client knows them by their hash."""
+    found = await connection.services.engine.topics(namespace, _DOMAINS[command.mode])
+    names = [str(name) for name in found]
     digest = topics_hash(names)
     changed = not command.HasField("topics_hash") or command.topics_hash != digest
     most = connection.services.config.max_message_bytes

@@ -6,12 +6,10 @@ subscription on all segments, as it does for consumers that are attached to brok
 
 from __future__ import annotations
 
-from anabranch.aio import together
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.handlers.led import seek_as_asked
 from anabranch.controller.decide.operation import segment_name
 from anabranch.controller.ports.leader import TopicLeader
-from anabranch.errors import MetadataError
 from anabranch.metadata.layouts import layout_of
 from anabranch.metadata.records import InitialPosition
 from anabranch.model.names import Place, TopicName
@@ -39,10 +37,8 @@ async def serve_queue(
 
 async def _check_unused(connection: ServerConnection, name: TopicName, subscription: str) -> None:
     """Raise MetadataError if a consumer is attached to a segment; the leader knows members only."""
-    plane = connection.services.data_plane
     record = await connection.services.records.find(name)
-    if plane is None or record is None:
-        return
-    places = [Place(segment_name(name, one), one.store) for one in layout_of(record).segments.values()]
-    if any(await together(plane.segments.consumers(place, subscription) for place in places)):
-        raise MetadataError(f"subscription {subscription} has other consumers")
+    if record is not None:
+        segments = layout_of(record).segments.values()
+        places = [Place(segment_name(name, one), one.store) for one in segments]
+        await connection.services.engine.check_unused(places, subscription)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from anabranch.broker.cluster.data_plane import DataPlane
+from anabranch.broker.engine.port import Engine
 from anabranch.broker.wire.attachments import Registered
 from anabranch.broker.wire.command_handler import CommandHandler, refuse_with
 from anabranch.broker.wire.connection import ServerConnection
@@ -62,7 +62,7 @@ class AssignmentPush:
     def _send(self, assignment: Assignment) -> None:
         if self.active:
             update = pb.CommandScalableTopicAssignmentUpdate(consumer_id=self._consumer_id)
-            update.assignment.CopyFrom(to_wire(assignment, self._connection.services.data_plane))
+            update.assignment.CopyFrom(to_wire(assignment, self._connection.services.engine))
             self._connection.send(update)
 
 
@@ -115,18 +115,18 @@ async def _open_registration(
     connection.send(
         pb.CommandScalableTopicSubscribeResponse(
             request_id=command.request_id,
-            assignment=to_wire(registration.assignment, connection.services.data_plane),
+            assignment=to_wire(registration.assignment, connection.services.engine),
             incarnation=registration.incarnation if connection.peer_is_ours else None,
         )
     )
 
 
 def _request(connection: ServerConnection, command: pb.CommandScalableTopicSubscribe) -> RegistrationRequest:
+    traits = connection.services.engine.traits
     return RegistrationRequest(
         kind="CHECKPOINT" if command.consumer_type == pb.CHECKPOINT else "STREAM",
-        start=_start(command) or _start_at_pulsar(connection),
-        # Brokers of Apache Pulsar share no segment by buckets.
-        whole=connection.is_java_m1 or connection.services.data_plane is not None,
+        start=_start(command) or traits.default_start,
+        whole=connection.is_java_m1 or not traits.shares_segments,
         finished=_finished(command),
         partly_finished=_partly_finished(command),
         positions=_positions(command),
@@ -158,11 +158,6 @@ def _start(command: pb.CommandScalableTopicSubscribe) -> InitialPosition | None:
     if not command.HasField("initial_position"):
         return None
     return "earliest" if command.initial_position == pb.CommandSubscribe.Earliest else "latest"
-
-
-def _start_at_pulsar(connection: ServerConnection) -> InitialPosition | None:
-    """The start for clients that name none: brokers of Apache Pulsar do not pass on where they attach."""
-    return None if connection.services.data_plane is None else "earliest"
 
 
 def _finished(command: pb.CommandScalableTopicSubscribe) -> tuple[int, ...] | None:
@@ -198,8 +193,8 @@ async def leave(connection: ServerConnection, command: pb.CommandScalableTopicUn
     connection.send(pb.CommandSuccess(request_id=command.request_id))
 
 
-def to_wire(assignment: Assignment, plane: DataPlane | None = None) -> pb.ScalableConsumerAssignment:
-    """Encode an assignment, with the topics of the data plane that hold its segments."""
+def to_wire(assignment: Assignment, engine: Engine) -> pb.ScalableConsumerAssignment:
+    """Encode an assignment, with the names under which the engine holds its segments."""
     return pb.ScalableConsumerAssignment(
         layout_epoch=assignment.epoch,
         generation=assignment.generation,
@@ -214,16 +209,12 @@ def to_wire(assignment: Assignment, plane: DataPlane | None = None) -> pb.Scalab
                 segment_id=segment.segment_id,
                 hash_start=segment.range.start,
                 hash_end=segment.range.end,
-                segment_topic=_topic_of(segment.topic, plane),
+                segment_topic=engine.topic_of(segment.topic),
                 bucket_ranges=[pb.IntRange(start=part.start, end=part.end) for part in segment.bucket_ranges],
             )
             for segment in assignment.segments
         ],
     )
-
-
-def _topic_of(segment: str, plane: DataPlane | None) -> str:
-    return segment if plane is None else str(plane.topic_of(TopicName.parse(segment)))
 
 
 HANDLERS = {

@@ -13,7 +13,7 @@ from anabranch.errors import SubscriptionNotFoundError
 from anabranch.metadata.layouts import layout_of
 from anabranch.model.names import TopicName
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.testing.judges.layout_checks import check
+from simulation.judges.layout_checks import check
 from tests.harness.admin import Admin
 
 SCALABLE = "/admin/v2/scalable/public/default/orders"

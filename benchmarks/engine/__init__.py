@@ -1,0 +1,1 @@
+"""The control plane over a Pulsar cluster."""

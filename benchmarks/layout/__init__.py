@@ -1,0 +1,1 @@
+"""The cost of splits and merges for producers and consumers."""

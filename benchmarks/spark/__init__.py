@@ -1,0 +1,1 @@
+"""Spark jobs on real topics, beside those of the Kafka connector."""

@@ -1,0 +1,1 @@
+"""Clusters of real brokers and control processes in the simulated world."""

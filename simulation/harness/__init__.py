@@ -1,0 +1,1 @@
+"""Real processes, certificates and ports for process tests, interop, examples and benchmarks."""

@@ -1,0 +1,1 @@
+"""The simulated machine: event loop, processes, network, disks, clocks, and their faults."""

@@ -1,1 +1,0 @@
-"""Benchmarks; each figure is compared with a peer in the same run."""
