@@ -13,7 +13,7 @@ CLIENTS ?= 2000
 export PYTHONDONTWRITEBYTECODE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install format check test examples sim process flips lowest fuzz sanitize slow programs interop engine cluster peers bench demo proto changelog chromium clean
+.PHONY: help install format check test examples sim process promises flips lowest fuzz sanitize slow programs interop engine cluster peers bench demo proto changelog chromium clean
 
 help:  ## Show the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -45,7 +45,7 @@ check: $(STAMP)  ## Lint, types, import rules, determinism, sizes, prose, docume
 
 test: $(STAMP)  ## Unit, property, conformance, simulation and Spark tests, JOBS=n at a time
 	@echo "==> tests"
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile tests --ignore tests/process --ignore tests/interop --ignore tests/engine --ignore tests/examples
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile tests --ignore tests/process --ignore tests/promises --ignore tests/interop --ignore tests/engine --ignore tests/examples
 
 examples: $(STAMP)  ## The example of Declarative Pipelines, as its users run it; FAST=1: a dry run
 	$(BIN)/python -m pytest tests/examples $(if $(FAST),-k dry_run)
@@ -65,6 +65,9 @@ process: $(STAMP)  ## Real broker processes, killed at every step of every opera
 	$(if $(FAST),SPARK_ROUNDS=1) $(BIN)/python -m pytest -n 2 --dist loadfile \
 		-m 'not timed$(if $(FAST), and not long)' tests/process
 	$(BIN)/python -m pytest -m timed tests/process
+
+promises: $(STAMP)  ## One test for each promise of the README, against an installed wheel in a fresh environment
+	$(BIN)/python -m pytest -n 2 tests/promises
 
 flips: $(STAMP)  ## Flip random bits in stores and metadata, FLIPS=n of them, and judge what is left
 	FLIPS=$(FLIPS) $(BIN)/python -m pytest tests/unit/ledger/test_random_damage.py tests/unit/metadata/test_metadata_damage.py

@@ -14,7 +14,7 @@ import msgspec
 
 from anabranch.broker.broker import Broker
 from anabranch.broker.browsing.logs import Logs
-from anabranch.broker.serving.served_log import ServedLog
+from anabranch.broker.serving.log.served_log import ServedLog
 from anabranch.control.cluster_admin import (
     PulsarClient,
     PulsarInternals,

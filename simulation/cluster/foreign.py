@@ -15,7 +15,7 @@ from typing import Final
 from google.protobuf.message import Message
 
 from anabranch.broker.broker import Broker
-from anabranch.broker.serving.acknowledging import mark_delete
+from anabranch.broker.serving.subscription.acknowledging import mark_delete
 from anabranch.model.ids import Position
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import NO_ID, Command, encode

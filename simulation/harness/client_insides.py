@@ -6,21 +6,25 @@ from collections.abc import Mapping
 from typing import Any
 
 from anabranch.aio import TaskRegistry
-from anabranch.client.consume.inbox.inbox import Inbox
+from anabranch.client.consume.consumers.checkpoint_consumer import AsyncCheckpointConsumer
+from anabranch.client.consume.consumers.queue_consumer import AsyncQueueConsumer
+from anabranch.client.consume.consumers.stream_consumer import AsyncStreamConsumer
 from anabranch.client.consume.segments.segment_consumer import SegmentConsumer
 from anabranch.client.net.connection_pool import ConnectionPool
 
+AnyConsumer = AsyncCheckpointConsumer[Any] | AsyncQueueConsumer[Any] | AsyncStreamConsumer[Any]
 
-def sources_of(consumer: Inbox[Any]) -> Mapping[int, SegmentConsumer]:
+
+def sources_of(consumer: AnyConsumer) -> Mapping[int, SegmentConsumer]:
     """The consumers of the segments that a consumer reads now, by segment id."""
-    return consumer._sources
+    return consumer.parts.segments.sources
 
 
-def pool_of(consumer: Inbox[Any]) -> ConnectionPool:
+def pool_of(consumer: AnyConsumer) -> ConnectionPool:
     """The connections that a consumer shares with the other objects of its client."""
-    return consumer._pool
+    return consumer.parts.context.pool
 
 
-def tasks_of(consumer: Inbox[Any]) -> TaskRegistry:
+def tasks_of(consumer: AnyConsumer) -> TaskRegistry:
     """The tasks that a consumer has started."""
-    return consumer._tasks
+    return consumer.parts.context.tasks

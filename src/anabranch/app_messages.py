@@ -1,4 +1,4 @@
-"""Messages of a bench: as a consumer hands them out, made without a broker."""
+"""Makes messages for `App.bench` as a consumer would hand them out, without a broker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from anabranch.protocol.singles import build_single
 def message_without_broker(
     topic: str, schema: Codec[Any], prepared: Prepared, number: int, now_ms: int
 ) -> Message[Any]:
-    """A message that is an entry of its own, the one with this number, in a log of the bench."""
+    """Return a message in an entry of its own, with this number in the log of the bench."""
     data, key, extras, _ = prepared
     rare = extras or Extras()
     entry = build_single(
@@ -35,13 +35,16 @@ def message_without_broker(
 
 
 class _BenchSource:
-    """The segment and the consumer of a message of a bench."""
+    """Stands for the segment and the consumer of a bench message."""
 
     segment_id = 0
+    subscription: str | None = None
+    closed = False
 
     def __init__(self, topic: str, schema: Codec[Any]) -> None:
-        self.topic = self._given_topic = topic
-        self.schema, self.home = schema, self
+        self.topic = self.given_topic = topic
+        self.schema = schema
+        self.owner = self.handed_out_by = self
 
     def vector(self, number: int) -> tuple[tuple[int, MessageId], ...]:
         return ()

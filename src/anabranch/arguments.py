@@ -50,7 +50,7 @@ def check_function(name: str, value: object) -> None:
 
 
 def number_of(value: object) -> float:
-    """A number, or a duration in seconds; NaN for a value that is neither."""
+    """Return a number, or a duration in seconds; NaN for a value that is neither."""
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, (bool, str, bytes, bytearray)):
@@ -62,7 +62,7 @@ def number_of(value: object) -> float:
 
 
 def check_number(name: str, value: object, *, least: float) -> None:
-    """Check a number that is no duration; infinity is one too."""
+    """Validate a number that is not a duration. Infinity is allowed."""
     number = math.nan if isinstance(value, timedelta) else number_of(value)
     if not number >= least:
         raise refused(name, f"a number of at least {least:g}", value)

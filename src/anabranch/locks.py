@@ -26,7 +26,7 @@ WAIT_S = 5.0
 
 
 class Holder(NamedTuple):
-    """The content of a lock file; process 0 when it names none."""
+    """The content of a lock file; process 0 if it does not name one."""
 
     pid: int
     name: str

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from anabranch.arguments import refused
 from anabranch.client.interceptors import Interceptor, SentMessage
-from anabranch.client.message import Message
+from anabranch.client.message import Message, entry_of
 from anabranch.model.ids import MessageId
 from anabranch.schemas.optional import optional
 
@@ -146,7 +146,7 @@ def _place(topic: str, operation: str) -> dict[str, Any]:
 
 
 def _subscription(message: Message[Any]) -> dict[str, Any]:
-    name = getattr(message._entry.source.home, "subscription", None)
+    name = entry_of(message).source.owner.subscription
     return {} if name is None else {"messaging.destination.subscription.name": name}
 
 

@@ -147,7 +147,7 @@ async def test_a_paused_leader_is_replaced_and_begins_anew(controls: Controls) -
         load = EngineLoad(client, lambda: controls.other_than(leader).http_url, "paused", SEED)
         await load.run(2_000, 2_000, [pause_leader])
     assert load.changes > 0
-    begun = "this process begins anew, because its session was lost"
+    begun = "this process starts over, because its session was lost"
     while begun not in leader[0].log_text:  # noqa: ASYNC110 - a probe
         await asyncio.sleep(0.1)
     await asyncio.to_thread(leader[0].wait_ready)

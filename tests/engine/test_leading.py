@@ -186,7 +186,7 @@ async def test_a_signal_ends_a_process_that_has_lost_its_session(
             return server.running
 
         await until(running, lambda alive: not alive)
-        assert "begins anew" not in server.log_text
+        assert "starts over" not in server.log_text
     finally:
         server.stop()
         await store.close()

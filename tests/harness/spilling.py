@@ -9,10 +9,9 @@ from typing import Any
 from anabranch.broker.catalog.side_logs import delete_garbage
 from anabranch.broker.catalog.stores import Stores
 from anabranch.broker.catalog.trimming import trim
-from anabranch.broker.serving.backing import Backing
-from anabranch.broker.serving.context import LogContext, SubscriptionContext, SubscriptionLimits
-from anabranch.broker.serving.log_use import LogUse
-from anabranch.broker.serving.throttles import Throttles
+from anabranch.broker.serving.context import LogContext, LogUse, SubscriptionContext, SubscriptionLimits
+from anabranch.broker.serving.rates.throttles import Throttles
+from anabranch.broker.serving.subscription.backing import Backing
 from anabranch.ledger.file_storage import FileStorage
 from anabranch.ledger.limits import StorageLimits
 from anabranch.ledger.storage import Entry, SegmentLog

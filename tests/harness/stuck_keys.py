@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from anabranch.broker.serving.keyed_reading import KeyedReading
-from anabranch.broker.serving.subscription import Subscription
+from anabranch.broker.serving.subscription.subscription import Subscription
 from anabranch.model.hashing import sticky_hash
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import Delivery
@@ -75,9 +74,9 @@ async def stuck_key(brokers: Brokers, count: int = 5, topic: str = HELD) -> tupl
 
 def park(brokers: Brokers, note: str) -> None:
     """Park the stuck key, as its consumer does when a handler gives up."""
-    reading = subscription_of(brokers).reading
-    assert isinstance(reading, KeyedReading)
-    reading.park_slot(slot_of(STUCK), note)
+    lanes = subscription_of(brokers).reading.lanes
+    assert lanes is not None
+    lanes.park(slot_of(STUCK), note)
 
 
 async def parked_before_restart(brokers: Brokers, note: str) -> None:

@@ -19,8 +19,8 @@ from tests.interop.engines import (
     CONTROL_SCALABLE,
     ENGINES,
     SCALABLE,
-    Engine,
     PulsarServers,
+    RunningEngine,
     anabranch_engine,
     control_engine,
     pulsar_engine,
@@ -67,7 +67,7 @@ def small_scalable(
 @pytest.fixture(scope="session", params=ENGINES)
 def engine(
     request: pytest.FixtureRequest, pulsar_servers: PulsarServers, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Engine]:
+) -> Iterator[RunningEngine]:
     """Each engine of the client suite; its modules share it."""
     if request.param == "anabranch":
         with anabranch_engine(tmp_path_factory.mktemp("engine")) as started:

@@ -66,7 +66,7 @@ class EngineLimit(Flag):
 
 
 @dataclass(frozen=True)
-class Engine:
+class RunningEngine:
     """A running engine."""
 
     name: str
@@ -117,14 +117,14 @@ class Engine:
 
 
 @contextmanager
-def anabranch_engine(scratch: Path) -> Iterator[Engine]:
+def anabranch_engine(scratch: Path) -> Iterator[RunningEngine]:
     settings = {
         "consumer_grace_s": 1,
         "auto_scale_interval_s": 1,
         "scalableTopicAutoScaleEnabled": "false",
     }
     with BrokerProcess(scratch / "data", settings) as process:
-        yield Engine("anabranch", process.url, process.http_url)
+        yield RunningEngine("anabranch", process.url, process.http_url)
 
 
 class PulsarServers:
@@ -148,21 +148,21 @@ class PulsarServers:
         self._stack.close()
 
 
-def pulsar_engine(servers: PulsarServers) -> Engine:
+def pulsar_engine(servers: PulsarServers) -> RunningEngine:
     server = servers.started(SCALABLE)
     limits = EngineLimit.CREATION | EngineLimit.MOVING | EngineLimit.GENERATIONS | EngineLimit.EXPLAINING
-    return Engine(f"pulsar-{SCALABLE}", server.url, server.http_url, limits)
+    return RunningEngine(f"pulsar-{SCALABLE}", server.url, server.http_url, limits)
 
 
 @contextmanager
-def control_engine(scratch: Path, below: EngineAddresses) -> Iterator[Engine]:
+def control_engine(scratch: Path, below: EngineAddresses) -> Iterator[RunningEngine]:
     """A control process over a Pulsar that has no scalable topics."""
     server = ControlServer(scratch, 0, http_url=below.http_url, zookeeper_url=below.zookeeper_url)
     try:
         server.start()
         # A cluster has several addresses; each of its brokers answers.
         one_address = below.http_url.partition(",")[0]
-        yield Engine(CONTROL, server.url, server.http_url, EngineLimit.CLASSIC_CREATION, one_address)
+        yield RunningEngine(CONTROL, server.url, server.http_url, EngineLimit.CLASSIC_CREATION, one_address)
     finally:
         server.stop()
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from anabranch.cli.main import main
-from tests.interop.engines import Engine, EngineLimit
+from tests.interop.engines import EngineLimit, RunningEngine
 
 # The first run downloads some 250 MB for Pulsar.
 pytestmark = pytest.mark.timeout(900)
@@ -17,7 +17,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(engine: Engine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(engine: RunningEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs a command on the engine; exit code, standard output, standard error."""
     monkeypatch.setenv("ANABRANCH_URL", engine.service_url)
     monkeypatch.setenv("ANABRANCH_ADMIN_URL", engine.admin_url)
@@ -30,7 +30,7 @@ def run(engine: Engine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return run
 
 
-def test_a_topic_is_made_written_read_and_shown(engine: Engine, run: Run) -> None:
+def test_a_topic_is_made_written_read_and_shown(engine: RunningEngine, run: Run) -> None:
     topic = f"topic://public/default/{engine.new_name('shell')}"
     assert run("topic", "create", topic)[0] == 0
     sent = run("produce", topic, "--key", "k{n}", "--value", "v{n}", "--count", "5")
@@ -49,7 +49,9 @@ def test_a_topic_is_made_written_read_and_shown(engine: Engine, run: Run) -> Non
     assert sorted(shown["metadata"]["segments"]) == ["0", "1", "2"]
 
 
-def test_why_and_brokers_answer_or_say_that_the_broker_has_no_such_call(engine: Engine, run: Run) -> None:
+def test_why_and_brokers_answer_or_say_that_the_broker_has_no_such_call(
+    engine: RunningEngine, run: Run
+) -> None:
     topic = f"topic://public/default/{engine.new_name('asked')}"
     assert run("topic", "create", topic)[0] == 0
     for words in (("topic", "why", topic), ("brokers",)):

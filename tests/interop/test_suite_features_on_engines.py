@@ -26,7 +26,7 @@ from anabranch import (
     SentMessage,
 )
 from anabranch.protocol.entries import EncryptedEntryError
-from tests.interop.engines import Engine, EngineLimit
+from tests.interop.engines import EngineLimit, RunningEngine
 from tests.interop.features import make_keys
 from tests.interop.suite import KINDS, PATIENCE_S, SuiteReading, opened, send
 from tests.unit.schemas.messages import message_class
@@ -49,7 +49,7 @@ async def received(consumer: Any, count: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("scheme", ["topic", "persistent"])
-async def test_one_consumer_reads_several_topics(engine: Engine, scheme: str) -> None:
+async def test_one_consumer_reads_several_topics(engine: RunningEngine, scheme: str) -> None:
     new = engine.new_topic if scheme == "topic" else engine.new_classic_topic
     topics = [await new("several") for _ in range(3)]
     async with engine.client() as client, engine.admin() as admin:
@@ -68,7 +68,7 @@ async def test_one_consumer_reads_several_topics(engine: Engine, scheme: str) ->
         assert [sorted(numbers) for numbers in found.values()] == [list(range(20))] * 3
 
 
-async def test_a_pattern_finds_topics_that_come_later(engine: Engine) -> None:
+async def test_a_pattern_finds_topics_that_come_later(engine: RunningEngine) -> None:
     first = await engine.new_topic("patterned-first")
     async with engine.client() as client:
         consumer = await client.subscribe_topics(
@@ -81,7 +81,7 @@ async def test_a_pattern_finds_topics_that_come_later(engine: Engine) -> None:
             await consumer.acknowledge_cumulative(message)
 
 
-async def test_a_large_message_is_stored_in_chunks(engine: Engine) -> None:
+async def test_a_large_message_is_stored_in_chunks(engine: RunningEngine) -> None:
     topic = await engine.new_topic("large")
     async with engine.client() as client:
         producer = await client.create_producer(topic, chunking=True)
@@ -94,7 +94,9 @@ async def test_a_large_message_is_stored_in_chunks(engine: Engine) -> None:
             assert (await consumer.receive(timeout=PATIENCE_S)).data == b"small"
 
 
-async def test_only_a_consumer_with_the_key_reads_encrypted_messages(engine: Engine, tmp_path: Path) -> None:
+async def test_only_a_consumer_with_the_key_reads_encrypted_messages(
+    engine: RunningEngine, tmp_path: Path
+) -> None:
     topic, keys = await engine.new_topic("secret"), make_keys(tmp_path)
     async with engine.client() as client:
         encryption = Encrypt("app", PemFiles(keys.public))
@@ -130,7 +132,7 @@ class StepsSeen(Interceptor):
         self.seen.append("acknowledged")
 
 
-async def test_interceptors_see_each_step_of_a_message(engine: Engine) -> None:
+async def test_interceptors_see_each_step_of_a_message(engine: RunningEngine) -> None:
     topic, witness = await engine.new_topic("witnessed"), StepsSeen()
     async with engine.client() as client:
         await (await client.create_producer(topic, interceptors=[witness])).send(b"a", key="k")
@@ -139,7 +141,7 @@ async def test_interceptors_see_each_step_of_a_message(engine: Engine) -> None:
     assert witness.seen == ["stored", "received yes", "acknowledged"]
 
 
-async def test_a_paused_consumer_gets_nothing_until_it_resumes(engine: Engine) -> None:
+async def test_a_paused_consumer_gets_nothing_until_it_resumes(engine: RunningEngine) -> None:
     topic = await engine.new_topic("paused")
     async with engine.client() as client:
         producer = await client.create_producer(topic)
@@ -154,7 +156,7 @@ async def test_a_paused_consumer_gets_nothing_until_it_resumes(engine: Engine) -
         assert (await waiting).data == b"0"
 
 
-async def test_handlers_run_in_the_order_of_keys_and_again_after_a_failure(engine: Engine) -> None:
+async def test_handlers_run_in_the_order_of_keys_and_again_after_a_failure(engine: RunningEngine) -> None:
     topic = await engine.new_topic("handled", 2)
     stop, handled = asyncio.Event(), SuiteReading("stream", None)
     failed: list[bytes] = []
@@ -186,7 +188,7 @@ class Crate:
     weight: int = 1
 
 
-async def test_avro_values_have_types(engine: Engine) -> None:
+async def test_avro_values_have_types(engine: RunningEngine) -> None:
     topic, schema = await engine.new_topic("avro"), Schema.avro(Crate)
     async with engine.client() as client:
         await (await client.create_producer(topic, schema=schema)).send(Crate("tea", 2), key="k")
@@ -212,7 +214,7 @@ class PaintedCrate:
 PaintedCrate.__name__ = Crate.__name__
 
 
-async def test_avro_values_of_all_versions_and_their_letters_have_types(engine: Engine) -> None:
+async def test_avro_values_of_all_versions_and_their_letters_have_types(engine: RunningEngine) -> None:
     """The first version that a segment knows may be a later one of the topic."""
     topic = await engine.new_topic("avro-versions")
     letters = await engine.new_topic("avro-letters")
@@ -248,7 +250,7 @@ async def test_avro_values_of_all_versions_and_their_letters_have_types(engine: 
         assert sorted(found, key=str) == [*expected, {"name": "tea", "weight": 2}]
 
 
-async def test_protobuf_values_have_types(engine: Engine) -> None:
+async def test_protobuf_values_have_types(engine: RunningEngine) -> None:
     kind = message_class("shop.Crate", "name")
     topic, schema = await engine.new_topic("protobuf"), Schema.protobuf(kind)
     async with engine.client() as client:
@@ -257,7 +259,7 @@ async def test_protobuf_values_have_types(engine: Engine) -> None:
         assert (await consumer.receive(timeout=PATIENCE_S)).value == kind(name="tea")
 
 
-async def test_the_blocking_client_does_the_same(engine: Engine) -> None:
+async def test_the_blocking_client_does_the_same(engine: RunningEngine) -> None:
     topic = await engine.new_topic("blocking", 2)
 
     def use() -> None:
@@ -282,7 +284,7 @@ async def test_the_blocking_client_does_the_same(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("kind", ["stream", "queue"])
-async def test_the_subscription_of_a_classic_topic_moves(engine: Engine, kind: str) -> None:
+async def test_the_subscription_of_a_classic_topic_moves(engine: RunningEngine, kind: str) -> None:
     topic = await engine.new_classic_topic("sought")
     async with engine.client() as client, engine.admin() as admin:
         producer = await client.create_producer(topic)

@@ -10,7 +10,7 @@ import pytest
 
 from anabranch import AsyncClient, Backoff, Checkpoint, DeadLetter
 from anabranch.errors import DataLossError
-from tests.interop.engines import Engine, EngineLimit
+from tests.interop.engines import EngineLimit, RunningEngine
 from tests.interop.suite import PATIENCE_S, SuiteReading, opened, send
 
 # The first run downloads some 250 MB for Pulsar.
@@ -22,7 +22,7 @@ OPENERS = 10
 """So many open readers all the time that some of them are opening when the broker prunes."""
 
 
-async def test_a_message_comes_from_the_retry_topic_and_then_is_a_dead_letter(engine: Engine) -> None:
+async def test_a_message_comes_from_the_retry_topic_and_then_is_a_dead_letter(engine: RunningEngine) -> None:
     topic, retries, letters = [await engine.new_topic(word) for word in ("retried", "retries", "given-up")]
     async with engine.client() as client:
         consumer: Any = await opened(
@@ -41,7 +41,7 @@ async def test_a_message_comes_from_the_retry_topic_and_then_is_a_dead_letter(en
 
 
 async def test_a_missing_dead_letter_topic_is_created_or_named(
-    engine: Engine, caplog: pytest.LogCaptureFixture
+    engine: RunningEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = await engine.new_topic("poisoned")
     async with engine.client() as client:
@@ -66,7 +66,7 @@ async def test_a_missing_dead_letter_topic_is_created_or_named(
 
 
 @pytest.mark.long
-async def test_readers_that_open_while_segments_are_pruned_report_no_loss(engine: Engine) -> None:
+async def test_readers_that_open_while_segments_are_pruned_report_no_loss(engine: RunningEngine) -> None:
     nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
     namespace = await engine.new_namespace("pruned", retention=nothing)
     topic = f"topic://{namespace}/orders"

@@ -27,7 +27,7 @@ from anabranch.errors import (
     TopicNotFoundError,
     UnsupportedFeatureError,
 )
-from tests.interop.engines import Engine, EngineLimit
+from tests.interop.engines import EngineLimit, RunningEngine
 from tests.interop.suite import KINDS, PATIENCE_S, SuiteReading, opened, reached, send
 
 # The first run downloads some 250 MB for Pulsar.
@@ -59,7 +59,9 @@ async def sending_on(producer: AsyncProducer[bytes], first: int) -> AsyncIterato
         await task
 
 
-async def test_nothing_is_lost_doubled_or_reordered_through_a_split_and_a_merge(engine: Engine) -> None:
+async def test_nothing_is_lost_doubled_or_reordered_through_a_split_and_a_merge(
+    engine: RunningEngine,
+) -> None:
     topic = await engine.new_topic("changing")
     async with engine.client() as client, engine.admin() as admin:
         readings = [SuiteReading(kind, await opened(client, kind, topic)) for kind in KINDS]
@@ -77,7 +79,9 @@ async def test_nothing_is_lost_doubled_or_reordered_through_a_split_and_a_merge(
         assert sorted((await client.layout(topic)).layout.segments)[-1] == 3
 
 
-async def test_a_consumer_that_is_behind_reads_each_generation_after_its_parents(engine: Engine) -> None:
+async def test_a_consumer_that_is_behind_reads_each_generation_after_its_parents(
+    engine: RunningEngine,
+) -> None:
     topic = await engine.new_topic("behind")
     async with engine.client() as client, engine.admin() as admin:
         readings = [SuiteReading(kind, await opened(client, kind, topic)) for kind in KINDS]
@@ -93,7 +97,7 @@ async def test_a_consumer_that_is_behind_reads_each_generation_after_its_parents
             reading.check(180, in_order=not limited)
 
 
-async def test_a_member_that_leaves_gives_its_segments_to_the_others(engine: Engine) -> None:
+async def test_a_member_that_leaves_gives_its_segments_to_the_others(engine: RunningEngine) -> None:
     topic = await engine.new_topic("shared", 2)
     async with engine.client() as client:
         one, other = [
@@ -109,7 +113,7 @@ async def test_a_member_that_leaves_gives_its_segments_to_the_others(engine: Eng
         reading.check(100)
 
 
-async def test_a_checkpoint_goes_on_with_the_next_message(engine: Engine) -> None:
+async def test_a_checkpoint_goes_on_with_the_next_message(engine: RunningEngine) -> None:
     topic = await engine.new_topic("kept")
     async with engine.client() as client, engine.admin() as admin:
         await send(producer := await client.create_producer(topic), range(100))
@@ -126,7 +130,7 @@ async def test_a_checkpoint_goes_on_with_the_next_message(engine: Engine) -> Non
 
 
 @pytest.mark.parametrize("partitions", [0, 3])
-async def test_classic_topics_have_every_kind_of_consumer(engine: Engine, partitions: int) -> None:
+async def test_classic_topics_have_every_kind_of_consumer(engine: RunningEngine, partitions: int) -> None:
     topic = f"persistent://public/default/{engine.new_name('classic')}"
     async with engine.client() as client, engine.admin() as admin:
         if partitions or engine.lacks(EngineLimit.CLASSIC_CREATION):
@@ -141,7 +145,7 @@ async def test_classic_topics_have_every_kind_of_consumer(engine: Engine, partit
             await reading.consumer.close()
 
 
-async def test_refused_messages_come_again_and_then_go_to_the_dead_letters(engine: Engine) -> None:
+async def test_refused_messages_come_again_and_then_go_to_the_dead_letters(engine: RunningEngine) -> None:
     topic = await engine.new_topic("refused")
     letters = await engine.new_topic("letters")
     async with engine.client() as client:
@@ -164,7 +168,7 @@ async def test_refused_messages_come_again_and_then_go_to_the_dead_letters(engin
 
 
 @pytest.mark.parametrize("codec", ["lz4", "zlib", "zstd", "snappy"])
-async def test_messages_keep_all_their_parts(engine: Engine, codec: Any) -> None:
+async def test_messages_keep_all_their_parts(engine: RunningEngine, codec: Any) -> None:
     topic = await engine.new_topic("parts")
     at = datetime(2026, 1, 2, tzinfo=UTC)
     async with engine.client() as client:
@@ -178,7 +182,7 @@ async def test_messages_keep_all_their_parts(engine: Engine, codec: Any) -> None
         assert sorted((message.data, message.key) for message in others) == [(b"a" * 1000, "k"), (b"b", None)]
 
 
-async def test_values_have_types(engine: Engine) -> None:
+async def test_values_have_types(engine: RunningEngine) -> None:
     topic = await engine.new_topic("typed")
     async with engine.client() as client:
         producer = await client.create_producer(topic, schema=Schema.json(Order))
@@ -189,7 +193,7 @@ async def test_values_have_types(engine: Engine) -> None:
         assert (await consumer.receive(timeout=PATIENCE_S)).value == Order("tea", 2)
 
 
-async def test_a_missing_topic_is_created_or_named(engine: Engine) -> None:
+async def test_a_missing_topic_is_created_or_named(engine: RunningEngine) -> None:
     name = f"topic://public/default/{engine.new_name('missing')}"
     async with engine.client() as client:
         if engine.lacks(EngineLimit.CREATION):
@@ -199,7 +203,7 @@ async def test_a_missing_topic_is_created_or_named(engine: Engine) -> None:
             await send(await client.create_producer(name), range(1))
 
 
-async def test_an_exclusive_producer_keeps_others_out(engine: Engine) -> None:
+async def test_an_exclusive_producer_keeps_others_out(engine: RunningEngine) -> None:
     topic = await engine.new_topic("alone", 2)
     async with engine.client() as client:
         first = await client.create_producer(topic, access_mode="exclusive")
@@ -209,7 +213,7 @@ async def test_an_exclusive_producer_keeps_others_out(engine: Engine) -> None:
         await send(await client.create_producer(topic, access_mode="exclusive"), range(40))
 
 
-async def test_a_subscription_moves_to_its_beginning_or_the_refusal_says_why(engine: Engine) -> None:
+async def test_a_subscription_moves_to_its_beginning_or_the_refusal_says_why(engine: RunningEngine) -> None:
     topic = await engine.new_topic("moved")
     async with engine.client() as client:
         await send(await client.create_producer(topic), range(10))
@@ -225,7 +229,7 @@ async def test_a_subscription_moves_to_its_beginning_or_the_refusal_says_why(eng
             again.check(10)
 
 
-async def test_a_queue_moves_to_its_beginning_through_a_split(engine: Engine) -> None:
+async def test_a_queue_moves_to_its_beginning_through_a_split(engine: RunningEngine) -> None:
     topic = await engine.new_topic("queued", 2)
     async with engine.client() as client, engine.admin() as admin:
         await send(await client.create_producer(topic), range(10))
@@ -242,7 +246,7 @@ async def test_a_queue_moves_to_its_beginning_through_a_split(engine: Engine) ->
             again.check(10)
 
 
-async def test_a_queue_with_another_consumer_is_not_deleted(engine: Engine) -> None:
+async def test_a_queue_with_another_consumer_is_not_deleted(engine: RunningEngine) -> None:
     topic = await engine.new_topic("kept-queue")
     async with engine.client() as client:
         one, other = [await opened(client, "queue", topic) for _ in range(2)]
@@ -254,7 +258,7 @@ async def test_a_queue_with_another_consumer_is_not_deleted(engine: Engine) -> N
         reading.check(10)
 
 
-async def test_a_queue_that_is_deleted_begins_anew(engine: Engine) -> None:
+async def test_a_queue_that_is_deleted_begins_anew(engine: RunningEngine) -> None:
     topic = await engine.new_topic("deleted", 2)
     async with engine.client() as client:
         await send(await client.create_producer(topic), range(40))
@@ -265,7 +269,7 @@ async def test_a_queue_that_is_deleted_begins_anew(engine: Engine) -> None:
             await reading.consumer.unsubscribe()
 
 
-async def test_calls_beyond_those_of_pulsar_answer_or_are_named_as_missing(engine: Engine) -> None:
+async def test_calls_beyond_those_of_pulsar_answer_or_are_named_as_missing(engine: RunningEngine) -> None:
     topic = await engine.new_topic("explained")
     async with engine.admin() as admin:
         if engine.lacks(EngineLimit.EXPLAINING):

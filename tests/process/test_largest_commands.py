@@ -12,7 +12,7 @@ from typing import TypeVar
 import pytest
 from google.protobuf.message import Message
 
-from anabranch.broker.serving.strategies import kind_name
+from anabranch.broker.serving.reading.strategies import kind_name
 from anabranch.protocol import commands
 from anabranch.protocol.commands import Command, CommandCutter, Delivery
 from anabranch.protocol.hot_frames import encode_send

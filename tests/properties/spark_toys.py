@@ -105,9 +105,9 @@ class ToyTopic:
 
     def read(self, partition: Partition) -> list[Message]:
         rows: list[Message] = []
-        for run in partition:
-            for piece in run.slices:
-                ranges = run.ranges_for(piece)
+        for strand in partition:
+            for piece in strand.slices:
+                ranges = strand.ranges_for(piece)
                 assert piece.lo >= self.firsts[piece.segment], "a trimmed message cannot be read"
                 for key, number in self.logs[piece.segment][piece.lo : piece.hi]:
                     raw, hashes = key_hash(key), piece.bucket_hashes

@@ -162,7 +162,7 @@ class DispatchMachine(RuleBasedStateMachine):
     def held_is_counted(self) -> None:
         # The dispatch notices an acknowledged held entry only when it is next.
         left = [o for o in self.slots if o not in self.out and o not in self.acked]
-        assert len(left) <= self.keyed.held <= len(self.slots) - len(self.out)
+        assert len(left) <= self.keyed.waiting <= len(self.slots) - len(self.out)
 
     def teardown(self) -> None:
         if not self.receivers:
@@ -180,7 +180,7 @@ class DispatchMachine(RuleBasedStateMachine):
             self.keyed.settle(out.slot)
             self.drain()
         assert self.acked == set(self.slots), "with permits and acks all entries go out"
-        assert self.keyed.held == 0
+        assert self.keyed.waiting == 0
 
 
 TestDispatch = DispatchMachine.TestCase

@@ -15,8 +15,8 @@ from anabranch.broker.dispatch.keyed_strategies import ByLanes
 from anabranch.broker.dispatch.lanes import LaneReason
 from anabranch.broker.dispatch.receivers import Receiver
 from anabranch.broker.dispatch.selectors import AutoSplit
-from anabranch.broker.dispatch.slot_holds import Hold
-from anabranch.broker.serving.lane_keeping import LaneKeeper
+from anabranch.broker.dispatch.slot_stops import SlotStop
+from anabranch.broker.serving.lanes.lane_keeping import LaneKeeper
 from anabranch.ledger.cursors import Cursor
 from anabranch.ledger.storage import Entry
 from anabranch.model.acks import AckSet
@@ -87,7 +87,9 @@ class LaneMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.keeper.scanning)
     @rule()
     def scan(self) -> None:
-        self.keeper.scan_turn(lambda entry: self.dispatch.hold(entry.ordinal, self.log.slots[entry.ordinal]))
+        self.keeper.scan_turn(
+            lambda entry: self.dispatch.let_wait(entry.ordinal, self.log.slots[entry.ordinal])
+        )
 
     @rule(permits=st.integers(0, 5))
     def join(self, permits: int) -> None:
@@ -127,7 +129,7 @@ class LaneMachine(RuleBasedStateMachine):
 
     @rule(slot=st.sampled_from(SLOTS))
     def park(self, slot: int) -> None:
-        self.dispatch.stop(slot, Hold(LaneReason.PARKED, 0))
+        self.dispatch.stop(slot, SlotStop(LaneReason.PARKED, 0))
 
     @rule(slot=st.sampled_from(SLOTS))
     def release(self, slot: int) -> None:
@@ -170,7 +172,7 @@ class LaneMachine(RuleBasedStateMachine):
         assert receiver in self.receivers
         assert ordinal not in self.out
         assert ordinal not in self.cursor.acks
-        assert slot not in self.dispatch.holds, "a parked slot waits"
+        assert slot not in self.dispatch.stops, "a parked slot waits"
         same = [one for one in range(len(self.log.slots)) if self.log.slots[one] == slot]
         holders = {id(self.out[one]) for one in same if one in self.out}
         assert holders <= {id(receiver)}, "a slot has one holder"
@@ -210,7 +212,7 @@ class LaneMachine(RuleBasedStateMachine):
             for ordinal in list(self.out):
                 self.acknowledge(ordinal)
         assert self.cursor.acks.mark >= len(self.log.slots)
-        assert self.dispatch.held == 0
+        assert self.dispatch.waiting == 0
         assert len(self.dispatch.lanes) == 0
         assert self.dispatch.lanes.memory_bytes == 0
 

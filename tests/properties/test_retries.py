@@ -12,7 +12,7 @@ from anabranch.broker.dispatch.lanes import LaneReason
 from anabranch.broker.dispatch.receivers import Receiver
 from anabranch.broker.dispatch.relief import AFTER_MS, REST_MS, Relief, WaitingSlot
 from anabranch.broker.dispatch.selectors import AutoSplit, Buckets, Selector
-from anabranch.broker.dispatch.slot_holds import Hold
+from anabranch.broker.dispatch.slot_stops import SlotStop
 
 SLOTS = 6
 WAITS = st.sampled_from((1, 1000, AFTER_MS, REST_MS))
@@ -133,13 +133,13 @@ class RetryMachine(RuleBasedStateMachine):
     def nack(self, data: st.DataObject, wait: str) -> None:
         named = data.draw(st.sampled_from(sorted(self.out)))
         slot = self.log[named][0]
-        hold = self.dispatch.holds.get(slot)
+        hold = self.dispatch.stops.get(slot)
         if wait == "park":
             self.parked.add(slot)
-            self.dispatch.stop(slot, Hold(LaneReason.PARKED, self.now))
+            self.dispatch.stop(slot, SlotStop(LaneReason.PARKED, self.now))
         elif wait == "pause" and (hold is None or hold.reason is LaneReason.DELAYED):
             self.paused[slot] = self.now + 2000
-            self.dispatch.stop(slot, Hold(LaneReason.RETRY, self.now, self.now + 2000))
+            self.dispatch.stop(slot, SlotStop(LaneReason.RETRY, self.now, self.now + 2000))
         self.take_back([at for at in self.out if at >= named and self.log[at][0] == slot])
         self.drain()
 

@@ -16,7 +16,14 @@ from hypothesis import strategies as st
 from anabranch.model.inheritance import Known, Pieces, handed_on, inherit
 from anabranch.model.layout import Layout
 from anabranch.model.ranges import HashRange
-from anabranch.spark.decide.sink.republishing import SLOT_MASK, RoutedRows, Stamp, home_of, judge, parts_of
+from anabranch.spark.decide.sink.republishing import (
+    SLOT_MASK,
+    RoutedRows,
+    Stamp,
+    judge,
+    parts_of,
+    whole_target,
+)
 
 SINK = "sink"
 Row = tuple[int, int]
@@ -112,7 +119,7 @@ def plan(topic: TopicModel, staged: list[StagedEntry]) -> Sends:
     for stamp, rows in staged:
         numbers = list(range(first, first + len(rows)))
         first += len(rows)
-        home = home_of(stamp, topic.layout)
+        home = whole_target(stamp, topic.layout)
         if home is not None and numbers[-1] <= topic.segments[home].own:
             continue
         if home is not None and numbers[0] > topic.segments[home].known:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from anabranch.errors import DataLossError
 from anabranch.model.layout import Layout
 from anabranch.model.ranges import FULL, HashRange
-from anabranch.spark.decide.sink.republishing import SLOT_MASK, Stamp, home_of, parts_of
+from anabranch.spark.decide.sink.republishing import SLOT_MASK, Stamp, parts_of, whole_target
 from anabranch.spark.decide.sink.stored_levels import SegmentLevel, StoredLevels, earlier_segments
 
 Row = tuple[int, int]
@@ -98,7 +98,7 @@ class ScalableTopicModel:
         for stamp, rows in staged:
             numbers, begin = list(range(first, first + len(rows))), first
             first += len(rows)
-            home = home_of(stamp, self.layout)
+            home = whole_target(stamp, self.layout)
             if home is None or not judges[home].has_all(numbers[-1]):
                 if home is not None and judges[home].has_none(numbers[0]):
                     sends[home].append((numbers, rows))

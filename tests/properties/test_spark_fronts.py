@@ -58,7 +58,7 @@ class PacedSpark(ToySpark):
 
     def last_times(self) -> list[int]:
         """When the messages of the last batch were stored."""
-        slices = [s for partition in self.plan() for run in partition for s in run.slices]
+        slices = [s for partition in self.plan() for strand in partition for s in strand.slices]
         return [at for s in set(slices) for at in self.topic.times[s.segment][s.lo : s.hi]]
 
 

@@ -113,10 +113,10 @@ class PlacedTopic:
     def read(self, partition: Partition) -> list[Message]:
         return [
             message
-            for run in partition
-            for part in run.slices
+            for strand in partition
+            for part in strand.slices
             for position, message in self.logs[part.segment]
-            if part.lo <= position < part.hi and kept(message[0], part, run.ranges_for(part))
+            if part.lo <= position < part.hi and kept(message[0], part, strand.ranges_for(part))
         ]
 
 

@@ -156,7 +156,7 @@ def test_a_batch_read_holds_every_message_once(
     if max_partitions is not None:
         assert len(partitions) <= max_partitions
     elif max_rows is not None:
-        assert all(sum(s.rows for run in p for s in run.slices) <= max_rows for p in partitions)
+        assert all(sum(s.rows for strand in p for s in strand.slices) <= max_rows for p in partitions)
     in_order = [row for p in plan_in_key_order(slices, 3) for row in topic.read(p)]
     check_rows(in_order, topic)
 

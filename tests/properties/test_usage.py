@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.broker.serving.usage import TenantUse, TopicUse, Usage, merged, merged_tenant
+from anabranch.broker.serving.rates.usage import TenantUse, TopicUse, Usage, merged, merged_tenant
 from anabranch.model.names import TopicName
 
 LOGS = [

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from anabranch.broker.dispatch.compaction import CompactionNote, LatestKeys
-from anabranch.broker.serving import compacted_log
+from anabranch.broker.serving.side_logs import compacted_log
 from anabranch.ledger.limits import StorageLimits
 from anabranch.ledger.storage import Entry
 from simulation.runs.compactions import Value, judge_keys

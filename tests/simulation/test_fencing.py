@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from anabranch import AsyncStreamConsumer, Message
-from anabranch.broker.serving.consumer import ServedConsumer
-from anabranch.broker.serving.subscription import Subscription
+from anabranch.broker.serving.delivery.consumer import ServedConsumer
+from anabranch.broker.serving.subscription.subscription import Subscription
 from anabranch.config.broker import BrokerConfig
 from anabranch.controller.decide.admission import Roster
 from anabranch.errors import ConsumerBusyError

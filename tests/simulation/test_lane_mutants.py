@@ -11,7 +11,7 @@ from anabranch.broker.dispatch.keyed import KeyedDispatch
 from anabranch.broker.dispatch.lanes import Lane
 from anabranch.broker.dispatch.receivers import Receiver
 from anabranch.broker.dispatch.spilled import SpillNote
-from anabranch.broker.serving import spilling_cursor
+from anabranch.broker.serving.side_logs import spilling_cursor
 from simulation.runs import shape
 from tests.harness.mutants import QUIET, assert_caught, favour
 
@@ -47,10 +47,10 @@ def _write_notes_often(patch: pytest.MonkeyPatch) -> None:
 def test_an_entry_that_passes_its_lane_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def offer(self: KeyedDispatch, ordinal: int, slot: int, messages: int, **rest: Any) -> Receiver | None:
         owner = self._selector.owner(slot)
-        if owner is not None and owner.ready and self._holders.get(slot, owner) is owner:
+        if owner is not None and owner.ready and self._outstanding_at.get(slot, owner) is owner:
             self._charge(owner, slot, messages)
             return owner
-        self.hold(ordinal, slot, **rest)
+        self.let_wait(ordinal, slot, **rest)
         return None
 
     favour(monkeypatch, **STUCK)

@@ -16,10 +16,11 @@ from anabranch.broker.catalog import idle_logs
 from anabranch.broker.dispatch.keyed import KeyedDispatch
 from anabranch.broker.dispatch.receivers import Receiver
 from anabranch.broker.engine.local_segments import LocalSegments
-from anabranch.broker.serving import entry_checks, log_reader
-from anabranch.broker.serving.acknowledging import LogAcknowledgements
-from anabranch.broker.serving.kept import KeptLog
-from anabranch.broker.serving.served_log import ServedLog
+from anabranch.broker.serving.delivery import log_reader
+from anabranch.broker.serving.log import entry_checks
+from anabranch.broker.serving.log.served_log import ServedLog
+from anabranch.broker.serving.subscription.acknowledging import LogAcknowledgements
+from anabranch.broker.serving.subscription.kept import KeptLog
 from anabranch.broker.wire.handlers import layout_watch
 from anabranch.broker.wire.handlers.register import AssignmentPush
 from anabranch.client.consume.inbox.bad_entries import BadEntryRecord

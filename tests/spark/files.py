@@ -235,11 +235,11 @@ class FileReader:
     def topics(self, pattern: TopicPattern) -> Sequence[str]:
         return sorted(path.name for path in self._root.iterdir() if pattern.matches(path.name))
 
-    def places_at(self, topic: str, topology: Topology, time_ms: int) -> Mapping[int, int]:
+    def positions_at(self, topic: str, topology: Topology, time_ms: int) -> Mapping[int, int]:
         found = FileTopic(self._root, topic)
         return {id_: found.at_time(id_, time_ms) for id_ in found.layout.segments}
 
-    def places_of(self, topic: str, topology: Topology, subscription: str) -> Mapping[int, int] | None:
+    def cursor_positions(self, topic: str, topology: Topology, subscription: str) -> Mapping[int, int] | None:
         kept = self._root / topic / f"subscription-{subscription}"
         if not kept.exists():
             return None

@@ -47,7 +47,7 @@ def test_a_second_write_with_one_sink_is_refused_and_a_repeated_batch_is_not(
         write(frame, broker, "left", "same")
         write(frame, broker, "right", "same")
 
-    with pytest.raises(StreamingQueryException, match="give each write in foreachBatch a sinkId of its own"):
+    with pytest.raises(StreamingQueryException, match="give each write in foreachBatch its own sinkId"):
         run(spark, tmp_path, both)
 
     def stopped(frame: Any, batch: int) -> None:

@@ -181,7 +181,7 @@ def test_what_is_no_readable_table_is_refused_with_the_reason(
         return str(refused.value)
 
     (tmp_path / "empty").mkdir()
-    assert "is no Iceberg table" in refusal(tmp_path / "empty")
+    assert "is not an Iceberg table" in refusal(tmp_path / "empty")
     assert "cannot read the Iceberg table" in refusal(tmp_path / "v1.metadata.json")
     assert "cannot read the Iceberg table" in refusal(
         "tests.none", replace(options, read_options={"catalog": "none"})
@@ -213,5 +213,5 @@ def test_another_table_at_the_same_place_is_refused(
     for name in ("one", "two"):
         make_table(tmp_path / name).append(rows(range(3), KEYS))
     assert load(spark, tmp_path / "one/events", topic, options) == (3, 1)
-    with pytest.raises(PipelineError, match="is another table than the one that was loaded"):
+    with pytest.raises(PipelineError, match="is not the table that was loaded before"):
         load(spark, tmp_path / "two/events", topic, options)

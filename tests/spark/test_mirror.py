@@ -14,11 +14,11 @@ import pytest
 from anabranch.admin.client import AdminClient
 from anabranch.client.api import AsyncClient
 from anabranch.model.names import TopicName
-from anabranch.spark.pipelines.places import TopicPlace
 from anabranch.spark.pipelines.progress import silent
 from anabranch.spark.pipelines.proofs.verify_pass import Expectations
 from anabranch.spark.pipelines.proofs.verifying import verify
 from anabranch.spark.pipelines.stored_topics import stored_topic
+from anabranch.spark.pipelines.topic_places import TopicPlace
 from simulation.harness.process import BrokerProcess
 from tests.harness.spark_drivers import DriverProcess
 

@@ -203,9 +203,9 @@ def test_a_table_has_the_latest_values_also_when_no_key_is_left(
             found = [(row.key, row.value) for row in pipelines.read_table(spark, table).collect()]
             assert found == [(b"a", value)] * keys
         producer.close()
-    with pytest.raises(InvalidConfigurationError, match="is no archive"):
+    with pytest.raises(InvalidConfigurationError, match="is not an archive"):
         pipelines.read_archive(spark, table)
-    with pytest.raises(InvalidConfigurationError, match="is no table"):
+    with pytest.raises(InvalidConfigurationError, match="is not a table"):
         pipelines.read_table(spark, str(tmp_path))
 
 
@@ -253,7 +253,7 @@ def test_a_lake_of_another_topic_is_refused(spark: Any, broker: BrokerProcess, t
         pipelines.archive(spark, other, str(tmp_path / "lake"))
     with pytest.raises(InvalidConfigurationError, match=r"archive of topic orders, not of other"):
         pipelines.replay(spark, str(tmp_path / "lake"), other)
-    with pytest.raises(InvalidConfigurationError, match="is no archive"):
+    with pytest.raises(InvalidConfigurationError, match="is not an archive"):
         pipelines.read_archive(spark, str(tmp_path))
     orders = pipelines.TopicPlace("orders", broker.url)
     options = pipelines.ArchiveOptions(buckets=4)

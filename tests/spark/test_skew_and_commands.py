@@ -22,10 +22,10 @@ from anabranch.client.api import AsyncClient
 from anabranch.errors import InvalidConfigurationError
 from anabranch.model.hashing import bucket_hash, key_hash
 from anabranch.model.names import TopicName
-from anabranch.spark.pipelines.places import TopicPlace
 from anabranch.spark.pipelines.progress import silent
 from anabranch.spark.pipelines.proofs.skew_plot import save_plot
 from anabranch.spark.pipelines.proofs.weighing import SkewOptions, skew
+from anabranch.spark.pipelines.topic_places import TopicPlace
 from simulation.harness.process import BrokerProcess
 
 pytestmark = pytest.mark.timeout(600)

@@ -16,10 +16,10 @@ from anabranch.model.hashing import key_hash
 from anabranch.model.names import TopicName
 from anabranch.protocol.batches import MessageBatch
 from anabranch.spark.decide.pipelines.verify_report import VerifyReport
-from anabranch.spark.pipelines.places import TopicPlace
 from anabranch.spark.pipelines.progress import silent
 from anabranch.spark.pipelines.proofs.verify_pass import Expectations
 from anabranch.spark.pipelines.proofs.verifying import verify
+from anabranch.spark.pipelines.topic_places import TopicPlace
 from simulation.harness.process import BrokerProcess
 from tests.spark.files import PUBLISHED_MS, FilesSource, FileTopic
 

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 
 from anabranch.aio import TaskRegistry
 from anabranch.broker.catalog.authorizer import Authorizer
-from anabranch.broker.catalog.catalog import Catalog
 from anabranch.broker.catalog.classic_topics import ClassicTopics
 from anabranch.broker.catalog.policy_rounds import PolicyRounds
 from anabranch.broker.catalog.quotas import QuotaBook
 from anabranch.broker.catalog.schemas import SchemaRegistry
 from anabranch.broker.catalog.served_logs import ServedLogs
 from anabranch.broker.catalog.stores import Stores
+from anabranch.broker.catalog.topic_catalog import TopicCatalog
 from anabranch.broker.cluster.cluster_secret import ClusterSecret
 from anabranch.broker.cluster.directory import Directory
 from anabranch.broker.cluster.drain_events import DrainEvents, DrainMessenger
@@ -98,10 +98,10 @@ class Broker:
             failpoints=world.failpoints,
         )
 
-    def _make_catalog(self, records: TopicStore, logs: ServedLogs, context: LogContext) -> Catalog:
+    def _make_catalog(self, records: TopicStore, logs: ServedLogs, context: LogContext) -> TopicCatalog:
         config, clock = self.config, self.environment.clock
         book = QuotaBook(config, records, context.throttles, clock.wall_ms)
-        return Catalog(
+        return TopicCatalog(
             config=config,
             clock=clock,
             records=records,

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Any, Unpack, cast
 
 from anabranch.arguments import refuse_unknown
-from anabranch.client.consume.consumers.consumer_figures import figures_of
+from anabranch.client.consume.consumers.checkpoint_parts import CheckpointParts
 from anabranch.client.consume.consumers.consumer_opening import ConsumerOpening
+from anabranch.client.consume.consumers.subscription_parts import SubscriptionParts
 from anabranch.client.consume.failures.letters import LetterTarget
-from anabranch.client.consume.inbox.inbox import Inbox
 from anabranch.client.figures import ClientFigures
 from anabranch.client.interceptors import checked_interceptors
 from anabranch.client.net.new_pool import new_pool
@@ -127,7 +127,8 @@ class AsyncClient(ConsumerOpening):
     def stats(self) -> ClientFigures:
         """The producers and consumers of this client now, with their states and numbers."""
         producers = (one._figures() for one in list(self._producers) if isinstance(one, AsyncProducer))
-        consumers = (figures_of(one) for one in list(self._consumers) if isinstance(one, Inbox))
+        kinds = (SubscriptionParts, CheckpointParts)
+        consumers = (one.figures for one in list(self._consumers) if isinstance(one, kinds))
         return ClientFigures(
             len(self._pool.connections), self._memory.used, tuple(producers), tuple(consumers)
         )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from itertools import repeat
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from anabranch.client.received import Received
@@ -120,7 +121,7 @@ class Message(ReceivedPlace, Generic[T_co]):
     @property
     def topic(self) -> str:
         """The topic as the application named it: a classic one by its `persistent://` name."""
-        return cast(str, self._entry.source.home._given_topic)
+        return self._entry.source.owner.given_topic
 
     @property
     def redelivery_count(self) -> int:
@@ -147,6 +148,22 @@ if not TYPE_CHECKING and uncollected is not None:
     Message = uncollected(Message)
 
 
+# Where a message lies is not for applications, so `Message` has no public attribute for it. These getters are
+# compiled functions: a Python function would show in the time that an application needs for each message.
+entry_of: Callable[[Message[Any]], Received] = attrgetter("_entry")
+"""Return the entry that a message was received in."""
+index_of: Callable[[Message[Any]], int] = attrgetter("_index")
+"""Return the index of a message in its entry."""
+number_of: Callable[[Message[Any]], int] = attrgetter("_number")
+"""Return the number of a message: its place among all that its consumer has handed out."""
+place_of: Callable[[Message[Any]], tuple[Received, int]] = attrgetter("_entry", "_index")
+"""Return the entry of a message and its index there."""
+whole_place_of: Callable[[Message[Any]], tuple[Received, int, int, int]] = attrgetter(
+    "_entry", "_index", "_number", "_retries"
+)
+"""Return the entry, the index, the number and how often this consumer has handed the message out again."""
+
+
 def messages_of(entry: Received, indexes: range | list[int], last: int) -> list[Message[Any]]:
     """Messages of an entry, last message first; `last` is its number, and the others follow in their order.
 
@@ -160,12 +177,19 @@ def messages_of(entry: Received, indexes: range | list[int], last: int) -> list[
 
 def again(message: Message[T_co]) -> Message[T_co]:
     """The message as it is delivered once more."""
-    return Message(message._entry, message._index, message._number, message._retries + 1)
+    entry, index, number, retries = whole_place_of(message)
+    return Message(entry, index, number, retries + 1)
+
+
+def renumbered(message: Message[T_co], number: int) -> Message[T_co]:
+    """The message with another number."""
+    entry, index, _, retries = whole_place_of(message)
+    return Message(entry, index, number, retries)
 
 
 def ordering_key(message: Message[Any]) -> bytes | None:
     """The key whose messages keep their order; None also if the entry cannot be decoded."""
-    entry, index = message._entry, message._index
+    entry, index = place_of(message)
     try:
         content = entry.content or entry.columns()
     except AnabranchError:

@@ -24,6 +24,24 @@ from anabranch.protocol.gaps import is_gap
 from anabranch.protocol.outer import EntryHead, read_metadata
 
 
+class Owner(Protocol):
+    """The consumer of a topic that a segment is read for, as its messages know it."""
+
+    given_topic: str
+    """The topic as the application named it."""
+    subscription: str | None
+    """None for a consumer that keeps its positions itself."""
+    closed: bool
+
+    @property
+    def handed_out_by(self) -> Owner:
+        """The consumer whose application gets the messages; another one for a retry topic."""
+
+    @property
+    def topic(self) -> str:
+        """The name of the topic that the broker resolved."""
+
+
 class Source(Protocol):
     """The segment's consumer that received an entry."""
 
@@ -34,8 +52,8 @@ class Source(Protocol):
         """The name under which the segment is read."""
 
     @property
-    def home(self) -> Any:
-        """The consumer of the topic, which hands the messages out."""
+    def owner(self) -> Owner:
+        """The consumer of the topic that hands the messages out."""
 
     @property
     def schema(self) -> Codec[Any]: ...

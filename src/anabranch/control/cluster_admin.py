@@ -69,22 +69,22 @@ class ClusterAdmin(Protocol):
     """The topics of one cluster. Each call about an absent topic raises TopicNotFoundError."""
 
     async def create(self, topic: TopicName, properties: Mapping[str, str]) -> None:
-        """Create a topic; one that exists stays as it is, also if it is terminated."""
+        """Create a topic. A topic that exists stays as it is, even if it is terminated."""
 
     async def retain(self, topic: TopicName, minutes: int) -> None:
-        """Let acknowledged messages stay for so long; -1 means for ever."""
+        """Keep acknowledged messages for this long; -1 keeps them forever."""
 
     async def recognise_repetitions(self, topic: TopicName) -> None:
-        """Let the topic store an entry once that a producer sends again after a lost connection."""
+        """Switch deduplication on: an entry that a producer sends again after a reconnect is stored once."""
 
     async def terminate(self, topic: TopicName) -> None:
-        """Let the topic take no more messages, for ever."""
+        """Let the topic take no more messages. This cannot be undone."""
 
     async def unload(self, topic: TopicName) -> None:
         """Disconnect all clients and load the topic again on its next use."""
 
     async def delete(self, topic: TopicName) -> None:
-        """Delete a topic; one that is gone is fine. ServiceNotReadyError if it has clients."""
+        """Delete a topic; a missing one is ignored. Raises ServiceNotReadyError if the topic has clients."""
 
     async def properties(self, topic: TopicName) -> dict[str, str]: ...
 
@@ -97,13 +97,13 @@ class ClusterAdmin(Protocol):
     async def internals(self, topic: TopicName) -> PulsarInternals: ...
 
     async def create_subscription(self, topic: TopicName, name: str, *, earliest: bool) -> bool:
-        """Create a subscription; False if it exists, and then it stays where it is.
+        """Create a subscription. Returns False if it exists; it then stays where it is.
 
-        A creation at earliest that fails may have made the subscription, and left it at the end.
+        A creation at earliest that fails may have created the subscription and left it at the end.
         """
 
     async def delete_subscription(self, topic: TopicName, name: str) -> None:
-        """Delete a subscription with its consumers; one that is gone is fine, also with its topic."""
+        """Delete a subscription with its consumers. A missing subscription or topic is ignored."""
 
     async def seek_to_time(self, topic: TopicName, name: str, timestamp_ms: int) -> None: ...
 

@@ -1,7 +1,7 @@
 """Finds out when sealed segments are drained, because Pulsar does not report it.
 
-A poll begins when the leader of a topic asks for a segment that is not drained yet, and ends when it is, or
-when the topic is not led here any more. Polls of one segment become rarer while nothing changes.
+A poll begins when the leader of a topic asks for a segment that is not drained yet. It ends when the segment
+is drained, or when the topic is no longer led here. Polls of one segment become rarer while nothing changes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _logger = logging.getLogger(__name__)
 
 PACE: Final = Backoff(0.05, 1.0, jitter=0.2)
 AT_ONCE: Final = 32
-"""Questions that may be under way at the same time."""
+"""How many polls may ask at the same time."""
 
 Listener = Callable[[Drained], None]
 
@@ -69,7 +69,7 @@ class DrainPolls:
                 except TopicNotFoundError:
                     drained = True
                 except AnabranchError as error:
-                    _logger.info("whether %s is drained is not known yet: %s", segment, error)
+                    _logger.info("cannot find out yet whether %s is drained: %s", segment, error)
                     continue
                 if drained is None:
                     return

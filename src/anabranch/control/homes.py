@@ -27,14 +27,14 @@ NUMBERS: Final = "/control-numbers"
 RETRIES: Final = Backoff(0.05, 1.0, jitter=0.0)
 
 NUMBERS_MAX: Final = 4096
-"""Most control processes of one cluster."""
+"""How many control processes one cluster may have."""
 
 
 class HomeLock(MemoryStorage):
-    """One home; to open it is to take its lock."""
+    """A home. Opening it acquires its lock."""
 
     def __init__(self, store: MetadataStore, number: int, quiet: QuietPeriods | None = None) -> None:
-        """`quiet` begins if the former holder did not give the home back."""
+        """`quiet` begins a quiet period if the former holder did not give the home back."""
         super().__init__()
         self._store = store
         self._path = f"{LOCKS}/{number}"
@@ -43,14 +43,15 @@ class HomeLock(MemoryStorage):
         self._holder = b""
 
     async def open(self, name: str = "", fence: str | None = None) -> None:
-        """Take the lock; HeldError while another process has it, whose session has to end first."""
+        """Acquire the lock. Raises HeldError while another process has it, whose session has to end first."""
         self._holder = name.encode()
         try:
             await self._take()
         except HeldError:
             raise
         except AnabranchError:
-            # The lock may have been taken although the answer was lost.
+            # The store may have carried out the write although its answer was lost. Without this, the lock of
+            # a process that does not know it has the lock would keep the home without a leader.
             await self._give_back(insist=True)
             raise
         await super().open(name, fence)
@@ -69,7 +70,7 @@ class HomeLock(MemoryStorage):
             self._quiet.begin()
 
     async def close(self, *, hastily: bool = False) -> None:
-        """Give the lock back; a process that lives on tries until it has, one that ends tries once."""
+        """Give the lock back. A process that lives on retries until it has; one that ends tries once."""
         await super().close(hastily=hastily)
         await self._give_back(insist=hastily)
 
@@ -93,9 +94,9 @@ class HomeLock(MemoryStorage):
 
 
 async def claim_number(store: MetadataStore, address: str) -> int:
-    """The lowest number that no living control process has; it is free again when the session ends."""
+    """Claim the lowest number that no living control process has. It is free again when the session ends."""
     for number in range(NUMBERS_MAX):
         with suppress(VersionConflictError):
             await store.put(f"{NUMBERS}/{number}", address.encode(), expected=ABSENT, ephemeral=True)
             return number
-    raise HeldError(f"{NUMBERS_MAX} control processes run already")
+    raise HeldError(f"{NUMBERS_MAX} control processes are already running")

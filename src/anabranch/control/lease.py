@@ -1,8 +1,8 @@
 """The right of a control process to act: its session with the metadata store.
 
 The lease and the term of a topic stop a former leader at different places, and neither replaces the other.
-Pulsar knows no term, so the lease stops calls to Pulsar. Records know no session: a store begins another one
-by itself, in which writes of a former leader would pass, so the term in each record stops them.
+Pulsar knows no term, so the lease stops calls to Pulsar. Records know no session: a store starts
+another one by itself, in which writes of a former leader would pass, so the term in each record stops them.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ class SessionStore(MetadataStore, Protocol):
     """A metadata store whose session may end while the process lives."""
 
     def session_left_s(self) -> float:
-        """Seconds for which the session exists for certain, by the clock of this process."""
+        """Seconds for which the session is certain to exist, by the clock of this process."""
 
 
 class SessionLease:
     """One session; `lost` is set when it has ended.
 
-    A store may begin another session by itself, which has no part in the topics that this process led before.
-    So a lost session stays lost.
+    A store may start another session by itself, which has no claim to the topics that this process led
+    before. So a lost session stays lost.
     """
 
     def __init__(self, store: SessionStore, lost: asyncio.Event) -> None:

@@ -1,4 +1,4 @@
-"""A cluster's admin API for one session: no call that changes something leaves without a living session."""
+"""A cluster's admin API for one session: calls that change something are sent only while it lives."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Composition root of a control process: a broker without logs over the topics of an Apache Pulsar cluster.
 
 A control process keeps no state on its machine. When its session with the metadata store is lost, its topics
-may have another leader, so the whole process begins anew with another session.
+may have another leader, so the whole process starts over with another session.
 """
 
 from __future__ import annotations
@@ -81,20 +81,20 @@ def run(config: BrokerConfig, options: ControlOptions) -> int:
         config = dataclasses.replace(config, audit_log="stderr")
     while True:
         listeners = bind(config)
-        # A process that begins anew has the same addresses, also if it chose its ports itself.
+        # A process that starts over keeps its addresses, even if it chose its ports itself.
         config = _with_ports(config, listeners)
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             lost = runner.run(_serve(config, options, listeners))
         if not lost:
             return 0
-        _logger.warning("this process begins anew, because its session was lost")
+        _logger.warning("this process starts over, because its session was lost")
 
 
 def check_answers(url: str) -> None:
     """Raise InvalidServiceUrlError unless a server listens at one of the addresses of a service URL."""
     scheme, _, hosts = url.partition("://")
     if scheme not in ("pulsar", "pulsar+ssl") or not hosts:
-        raise InvalidServiceUrlError(f"{url!r} is no service URL; write pulsar://host:port[,host:port...]")
+        raise InvalidServiceUrlError(f"{url!r} is not a service URL; write pulsar://host:port[,host:port...]")
     reasons = []
     for one in hosts.rstrip("/").split(","):
         host, _, port = one.rpartition(":")
@@ -134,7 +134,7 @@ class ControlParts:
 
 
 async def _serve(config: BrokerConfig, options: ControlOptions, listeners: Listeners) -> bool:
-    """Serve with one session; returns whether to begin anew, because the session was lost."""
+    """Serve with one session. Returns whether to start over, because the session was lost."""
     told, tasks, lost = stop_on_signals(), TaskRegistry(), asyncio.Event()
     store = options.open_store(lost.set)
     admin = PulsarAdmin(options.pulsar_admin, options.authentication, options.trust_file)
@@ -148,7 +148,7 @@ async def _serve(config: BrokerConfig, options: ControlOptions, listeners: Liste
         parts = ControlParts(admin, SessionLease(store, lost), tasks, made, options.pulsar_admin[0])
         broker = _make_broker(config, endpoint, store, entered, parts)
         serve_logs(broker)
-        # A lost session stops the broker, too, and must not hide that a signal came as well.
+        # A lost session stops the broker too, and must not hide that a signal arrived as well.
         stopping = asyncio.Event()
         tasks.spawn(_pass_on(told, stopping), "signals")
         tasks.spawn(_fail_when_lost(lost, broker), "session")
@@ -180,7 +180,7 @@ def _make_broker(
 
 
 def minutes_of(retention_s: float) -> int:
-    """The retention in whole minutes, as Pulsar has it; -1 is for ever."""
+    """Return the retention in whole minutes, as Pulsar wants it; -1 keeps messages forever."""
     return -1 if retention_s < 0 else math.ceil(retention_s / 60)
 
 
@@ -193,7 +193,7 @@ class Entered(NamedTuple):
 
 
 async def enter(store: MetadataStore, address: str, told: asyncio.Event) -> Entered | None:
-    """Claim a number and read what all processes share; tries until the store answers.
+    """Claim a number and read the values that all processes share. Retries until the store answers.
 
     Returns None if `told` is set first.
     """
@@ -213,7 +213,7 @@ async def enter(store: MetadataStore, address: str, told: asyncio.Event) -> Ente
             try:
                 return work.result()
             except MetadataError as error:
-                _logger.warning("this process waits for the metadata store: %s", error)
+                _logger.warning("waiting for the metadata store: %s", error)
             await asyncio.wait((stopped,), timeout=ENTER_PAUSE_S)
         return None
     finally:

@@ -108,7 +108,7 @@ class PulsarAdmin:
 
     async def create_subscription(self, topic: TopicName, name: str, *, earliest: bool) -> bool:
         try:
-            # Without a body the subscription would begin at the end of the topic.
+            # Without a body the subscription would start at the end of the topic.
             await self._call("PUT", topic, _subscription(name), body=EARLIEST if earliest else "latest")
         except ConflictError:
             return False
@@ -195,7 +195,7 @@ def _reason(error: AnabranchError) -> str:
 
 @contextmanager
 def _answered() -> Iterator[None]:
-    """Let a call without an answer be repeated; it takes effect at once, or never."""
+    """Allow a call that got no answer to be repeated, because it takes effect at once or never."""
     try:
         yield
     except OperationTimeoutError as error:

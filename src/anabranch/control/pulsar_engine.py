@@ -168,7 +168,7 @@ class PulsarEngine:
         """Create the log of a sink, with a subscription that keeps its messages from the first on.
 
         The cluster must create no topic by itself, because a client could then revive the topic of a segment.
-        So nobody else creates this log.
+        So only this call creates the log.
         """
         if sink_of_log(str(name)) is None or not await may_create(name):
             return

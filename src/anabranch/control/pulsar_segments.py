@@ -2,7 +2,7 @@
 
 Admin calls have no conditions, and a late call of a former leader takes effect. So a leader only carries out
 what its records have decided for good: an intent names children that nothing else will use, a seal is never
-undone, and a deleted segment is in no layout any more. `LeasedAdmin` refuses calls of a process that
+undone, and a deleted segment is no longer in any layout. `LeasedAdmin` refuses calls of a process that
 may have lost its session. Pulsar keeps no roster: an exclusive subscription has one consumer.
 """
 
@@ -74,12 +74,12 @@ class PulsarSegments:
                 else:
                     await self.create_subscription(place, sub, start, term)
         except TopicNotFoundError as error:
-            # Another broker than the owner answers first, and may not know the new topic yet.
+            # A broker other than the owner may have answered, and may not know the new topic yet.
             raise ServiceNotReadyError(f"{topic} is not known to all brokers of Pulsar yet") from error
         return state
 
     async def _make_ready(self, topic: TopicName, *, known: bool) -> None:
-        """Set the policies of a segment's topic; a leader may have ended between its creation and this."""
+        """Set the policies of a segment's topic, unless an earlier leader has set them all."""
         if not known or (await self._admin.properties(topic)).get(READY_PROPERTY) != "true":
             await self._admin.retain(topic, self._made.retention_minutes)
             await self._admin.recognise_repetitions(topic)

@@ -1,9 +1,9 @@
-"""Times in which a call about a subscription that was sent earlier may still take effect.
+"""Waits until no earlier call about a subscription can still take effect.
 
-The name of a subscription is used again, so a late call could undo a later one: skip what was sought back, or
-delete what was made again. A call that gets no answer takes effect within `LATE_S` of its sending or not at
-all, as far as this module assumes. So the next calls wait: those of the same topic after a call without an
-answer, and all calls of a process that takes a home over whose holder did not give it back.
+Names of subscriptions are used again, so a late call could undo a newer one: skip messages after a seek back,
+or delete a subscription that was created again. This module assumes that a call without an answer takes
+effect within `LATE_S` of its sending or not at all. So the next calls wait: those of the same topic after a
+call without an answer, and all calls of a process that takes a home over whose holder did not give it back.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from anabranch.errors import ConnectError, OperationTimeoutError
 from anabranch.model.names import TopicName
 
 LATE_S: Final = 5.0
-"""Limit of a call about a subscription."""
+"""How long a call about a subscription may take."""
 
 
 class QuietPeriods:
@@ -35,7 +35,7 @@ class QuietPeriods:
         return self._under_way == 0 and all(until_s <= now_s for until_s in self._until_s.values())
 
     def begin(self) -> None:
-        """Wait with all calls, because a process that ended may have calls under way."""
+        """Delay all calls, because a process that ended may have calls under way."""
         self._all_until_s = asyncio.get_running_loop().time() + LATE_S
 
     async def end(self, topic: TopicName) -> None:
@@ -46,7 +46,7 @@ class QuietPeriods:
 
     @asynccontextmanager
     async def call(self, topic: TopicName) -> AsyncIterator[None]:
-        """Make one call about a subscription when no earlier one can take effect; limits its time."""
+        """Make one call about a subscription once no earlier one can take effect, and limit its time."""
         await self.end(topic)
         self._until_s.pop(topic, None)
         sent_s = asyncio.get_running_loop().time()

@@ -22,7 +22,7 @@ class StoredPeerSecret:
 
     @staticmethod
     async def read(store: MetadataStore) -> StoredPeerSecret:
-        """The stored secret; the first process makes it."""
+        """Return the stored secret. The first process creates it."""
         with suppress(VersionConflictError):
             await store.put(SECRET, secrets.token_bytes(SECRET_BYTES), expected=ABSENT)
         found = await store.get(SECRET)
@@ -38,7 +38,7 @@ class StoredPeerSecret:
 
 
 async def installation_id(store: MetadataStore) -> str:
-    """The stored id; the first process makes it."""
+    """Return the stored id. The first process creates it."""
     with suppress(VersionConflictError):
         await store.put(INSTALLATION, secrets.token_hex(8).encode(), expected=ABSENT)
     found = await store.get(INSTALLATION)

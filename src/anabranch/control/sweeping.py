@@ -1,9 +1,9 @@
-"""Deletes topics of Pulsar that belong to no layout: a late call of a former leader may have made them.
+"""Deletes topics of Pulsar that belong to no layout: a late call of a former leader may have created them.
 
 The id of a segment is in the record of its topic before the topic at Pulsar is created, and it is never used
 twice. So a topic that was listed, and that neither layout nor running operation nor list of garbage names
-afterwards, is a stray. The order matters: topics are listed first, and records are read then. Only topics
-with the marks of this control plane are deleted: others may have such names, too.
+afterwards, is a stray. The order matters: topics are listed first and records are read afterwards. Only
+topics with the marks of this control plane are deleted: other topics may have such names too.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ class Sweeper:
         self._owns = owns
 
     async def run(self) -> None:
-        """Sweep at every interval, for ever."""
+        """Sweep at every interval until cancelled."""
         while True:
             await asyncio.sleep(SWEEP_S)
             try:
                 await self.sweep()
             except AnabranchError as error:
-                _logger.warning("strays were not looked for: %s", error)
+                _logger.warning("could not look for strays: %s", error)
 
     async def sweep(self) -> list[TopicName]:
         """Delete the strays of all namespaces that have scalable topics; returns them."""
@@ -98,7 +98,9 @@ class Sweeper:
         try:
             properties = await self._admin.properties(pulsar_topic(segment))
         except AnabranchError as error:
-            _logger.warning("%s does not tell whose it is: %s", pulsar_topic(segment), error)
+            _logger.warning(
+                "cannot find out which control plane created %s: %s", pulsar_topic(segment), error
+            )
             return False
         return marks_of(segment, self._installation).items() <= properties.items()
 

@@ -19,12 +19,12 @@ READY_PROPERTY: Final = "anabranch.ready"
 
 
 class NewTopics(NamedTuple):
-    """How a control plane makes topics of segments."""
+    """How a control plane creates the topics of segments."""
 
     installation: str = ""
     """The id of the control plane."""
     retention_minutes: int = -1
-    """How long acknowledged messages stay; -1 is for ever."""
+    """How long acknowledged messages stay; -1 keeps them forever."""
 
 
 def marks_of(segment: TopicName, installation: str) -> dict[str, str]:

@@ -1,8 +1,9 @@
 """Limits and thresholds of auto-scaling; topic over namespace over broker.
 
-The fields are those of PIP-483 in Python's spelling. The layers above the broker's override single fields.
-Only the result of `resolve` is checked, because two valid layers can give an invalid policy.
-This module knows nothing of where the layers are stored.
+The fields are the thresholds, limits and cooldowns of PIP-483 in Python's spelling, those of PIP-486 for
+buckets, and `load_stale_seconds`; docs/admin.md says what else differs. The layers above the broker's
+override single fields. Only the result of `resolve` is checked, because two valid layers can give an invalid
+policy. This module knows nothing of where the layers are stored.
 """
 
 from __future__ import annotations

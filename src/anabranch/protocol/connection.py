@@ -6,6 +6,7 @@ the owner passes in the received bytes and the time, and sends the bytes that `t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from anabranch.errors import RemoteProtocolError
@@ -147,6 +148,14 @@ class ServerMachine(_Machine):
         self._max_message_bytes = max_message_bytes
         self._peer_protocol = 0
         self._features = features or pb.FeatureFlags(supports_scalable_topics=True)
+        self.heard: Callable[[], None] | None = None
+        """Called once when the peer sends anything, even a PONG or a part of a frame; None for no call."""
+
+    def receive(self, data: bytes, now: float) -> list[Command]:
+        if self.heard is not None:
+            heard, self.heard = self.heard, None
+            heard()
+        return super().receive(data, now)
 
     def trust_peer(self) -> None:
         """Accept commands of any size that fits into a frame, because a broker of the cluster sends them."""

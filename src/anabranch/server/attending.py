@@ -53,7 +53,7 @@ def stop_on_signals() -> asyncio.Event:
 
 
 async def attend(broker: Broker, worker: Worker, tls: BrokerTls | None, stopping: asyncio.Event) -> int:
-    """Start a broker, serve until `stopping` is set or the broker fails, and stop it; as `serve`."""
+    """Start a broker, serve until `stopping` is set or the broker fails, stop it; returns the exit code."""
     loop, config = asyncio.get_running_loop(), broker.config
     if worker.parent is not None:
         loop.add_reader(worker.parent, stopping.set)
@@ -90,7 +90,7 @@ async def _stop_when_failed(broker: Broker, stopping: asyncio.Event) -> None:
 
 
 async def _tidy(broker: Broker) -> None:
-    """Collect removed logs, which are reference cycles, and end links that a rotated secret has proven."""
+    """Collect removed logs, which are reference cycles, and end links proven with an expired secret."""
     collected = 0
     while True:
         await asyncio.sleep(TIDY_S)
@@ -101,7 +101,7 @@ async def _tidy(broker: Broker) -> None:
 
 
 async def _unless(stopping: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
-    """Run `work` to its end, or cancel it when `stopping` is set; returns whether it was done."""
+    """Run `work` to its end, or cancel it when `stopping` is set. Returns whether it was finished."""
     task = asyncio.ensure_future(work)
     stopped = asyncio.ensure_future(stopping.wait())
     try:

@@ -19,7 +19,7 @@ from anabranch.errors import ConflictError
 log = logging.getLogger(__name__)
 
 BACKLOG = 1024
-"""Connections that wait to be accepted; a client beyond them has to try again after a second."""
+"""How many connections may wait to be accepted. The client of a further one retries after a second."""
 
 OPTIONS = {"pulsar": "--port", "http": "--http-port", "pulsar+ssl": "--tls-port", "https": "--https-port"}
 """The option for the port of each scheme."""
@@ -36,7 +36,7 @@ class Listeners:
 
     @property
     def own(self) -> list[socket.socket]:
-        """The listeners at which clients reach this process and no other."""
+        """The listeners that reach this process and no other."""
         return [found[0] for found in self.sockets.values()]
 
     def own_url(self, config: BrokerConfig, scheme: str) -> str:
@@ -74,7 +74,7 @@ def bind_workers(config: BrokerConfig, stack: ExitStack) -> list[Listeners]:
 
 
 def own_ports(shared: Mapping[str, int], workers: int) -> dict[str, list[int]]:
-    """The ports of each worker alone by scheme: the next ones after the shared port, or 0 for any."""
+    """Return the own ports of each worker by scheme: those after the shared port, or 0 for any free port."""
     taken = set(shared.values())
     found: dict[str, list[int]] = {}
     for scheme, port in shared.items():

@@ -75,7 +75,7 @@ def run_worker(config: BrokerConfig, worker: Worker) -> int:
 
 
 def check_ports(config: BrokerConfig) -> None:
-    """Raise ConflictError for a port in use, before a new data directory is made for nothing."""
+    """Raise ConflictError for a port that is in use, before a data directory is created for nothing."""
     if not Path(config.data).exists():
         bind(config).close()
 
@@ -103,7 +103,8 @@ def prepare_metadata(config: BrokerConfig) -> None:
     files = (Path(config.data) / STORES).glob("*/*")
     has_stores = any(file.name != LOCK_FILE for file in files)
     file = Path(config.data) / METADATA_FILE
-    # A start writes to the metadata. The first commit that finds plenty of room holds the reserve again.
+    # A start writes to the metadata, even on a full disk. The first commit that finds plenty of room takes
+    # the reserve again.
     MetadataReserve(file).give_up()
     sqlite_check.prepare(file, may_begin=not has_stores)
 

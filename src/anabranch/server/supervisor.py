@@ -60,7 +60,7 @@ def run(config: BrokerConfig) -> int:
 
 @dataclass(slots=True)
 class WorkerProcess:
-    """One worker, over all of its processes."""
+    """One worker, through all of its processes."""
 
     number: int
     listeners: Listeners

@@ -1,11 +1,11 @@
-"""Source and sink for PySpark; importing this package imports neither Spark nor Arrow."""
+"""Source and sink for PySpark. Importing this package loads neither Spark nor Arrow."""
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import Any
 
-_HOMES = {
+_MODULES = {
     "AnabranchSource": "source.data_source",
     "LagListener": "lag",
     "checkpoint_to_cut": "handover",
@@ -30,6 +30,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(f"anabranch.spark.{_HOMES[name]}"), name)
+    if name in _MODULES:
+        return getattr(import_module(f"anabranch.spark.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,6 +1,7 @@
-"""Whole columns at once: Arrow buffers as numpy arrays, and the key hash over a column.
+"""Works on whole columns at once: Arrow buffers as numpy arrays, and the key hash of a column.
 
-No function makes a Python object per row, except for very long keys. Knows neither topics nor Spark.
+No function makes a Python object per row, except for very long keys. This module must not know topics or
+Spark.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 _LONG_KEY_BYTES = 64
-"""Longer keys are hashed one by one; by columns, each further word would cost a pass for few rows."""
+"""Longer keys are hashed one by one: each further word would cost a pass over the columns for few rows."""
 
 _TAIL_MASKS = np.array([0, 0xFF, 0xFFFF, 0xFFFFFF], np.uint32)
 
@@ -43,8 +44,8 @@ def binary_parts(column: Any) -> tuple[Bytes, Numbers]:
 def binary_column(data: Any, starts: Numbers, ends: Numbers, missing: Flags | None) -> Any:
     """Return a binary column of the spans `starts` to `ends` in `data`; spans ascend without overlap.
 
-    Spans and the gaps between them are one Arrow column over the same bytes; taking every other row copies
-    the spans in one pass.
+    Spans and the gaps between them alternate, so together they form one Arrow column over the same bytes
+    without a copy. Taking every other row of it then copies just the spans, in one pass of compiled code.
     """
     count = len(starts)
     kind = pa.binary()
@@ -63,7 +64,8 @@ def binary_column(data: Any, starts: Numbers, ends: Numbers, missing: Flags | No
 def number_column(numbers: Any, kind: Any, missing: Flags | None = None) -> Any:
     """Return a column of these numbers, which have the width of `kind`; `missing` rows are null.
 
-    `pa.array` does the same, but its first call loads pandas: 0.2 s of each worker that Spark starts.
+    `pa.array` does the same, but its first call loads pandas, which takes 0.2 s in each worker that Spark
+    starts.
     """
     valid = None
     if missing is not None and missing.any():
@@ -72,7 +74,7 @@ def number_column(numbers: Any, kind: Any, missing: Flags | None = None) -> Any:
 
 
 def repeated_text(text: str, count: int) -> Any:
-    """Return a string column with the same text in all rows; `pa.scalar` would load pandas, as above."""
+    """Return a string column with the same text in all rows, without loading pandas as `pa.scalar` does."""
     content = text.encode()
     offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(content))
     return pa.Array.from_buffers(
@@ -96,7 +98,7 @@ def hash_spans(data: Bytes, starts: Numbers, lengths: Numbers) -> Words:
             start = int(starts[row])
             hashes[row] = key_hash(bytes(view[start : start + int(lengths[row])]))
         return hashes
-    # Spans are read in whole words, so the last one may reach three bytes past the end.
+    # Spans are read in words of four bytes, so the last read may reach three bytes past the end.
     padded = np.zeros(len(data) + 4, np.uint8)
     padded[: len(data)] = data
     words: Words = np.ndarray((len(data) + 1,), "<u4", padded.data, strides=(1,))

@@ -1,7 +1,8 @@
-"""Lets Spark's Python processes load PySpark with its bytecode, which makes them start in half the time.
+"""Lets Spark's Python processes load PySpark from bytecode, so that they start in half the time.
 
-Spark puts its zipped copy of PySpark before all other places. Python keeps no bytecode for modules in a zip
-file, so each process compiles them again: half a second of a core for each query and each new worker.
+Spark puts its zipped copy of PySpark first in the search path. Python keeps no bytecode for modules in a zip
+file, so each process compiles them again, which costs half a second of a core for each query and each new
+worker.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ import tempfile
 from pathlib import Path
 
 _LINKED = ("bin", "sbin", "jars", "data")
-"""The parts of Spark's home that a driver needs; the rest is its Python code."""
+"""The parts of Spark's home directory that a driver needs; the rest is its Python code."""
 
 
 def use_compiled_pyspark() -> Path | None:
-    """Set SPARK_HOME to links to the installed PySpark without its zipped copy, before the first session.
+    """Set SPARK_HOME to a directory of links to the installed PySpark, without its zipped copy.
 
-    Python processes of the driver, and of its executors in local mode, then load PySpark from the packages of
-    their interpreter. Returns the new home, or None where SPARK_HOME is set already and nothing changes.
+    Call it before the first session. Python processes of the driver, and of its executors in local mode, then
+    load PySpark from the packages of their interpreter. Returns the new directory, or None if SPARK_HOME was
+    already set and nothing changes.
     """
     import pyspark
 

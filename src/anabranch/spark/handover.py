@@ -1,6 +1,6 @@
-"""Converts between a Spark cut and a client checkpoint, so that one reader goes on where the other stopped.
+"""Converts between a Spark cut and a client checkpoint, so that one reader continues where the other stopped.
 
-A broker is asked, because it knows both the position of a message and its id.
+It asks a broker, which knows both the position of a message and its id.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def cut_to_checkpoint(
     *,
     options: Mapping[str, object] | None = None,
 ) -> Checkpoint:
-    """Return the checkpoint at which a CheckpointConsumer goes on after a Spark query, message by message.
+    """Return the checkpoint at which a CheckpointConsumer continues exactly where a Spark query stopped.
 
     `offset` is the JSON of a cut, such as `endOffset` in the progress of a query or a line of its offset log.
     `topic` chooses one of several topics. `options` are the `client.*` options of the source.
@@ -56,7 +56,7 @@ def cut_to_checkpoint(
     """
     cut = decode(json.loads(offset) if isinstance(offset, str) else dict(offset))
     if not isinstance(cut, Cut):
-        raise InvalidConfigurationError("a start that is not pinned yet has no positions to convert")
+        raise InvalidConfigurationError("a start that is not resolved yet has no positions to convert")
     name = _chosen(cut, topic)
     return _run(service_url, options, lambda client: checkpoint_of(client, name, cut.topics[name]))
 
@@ -68,10 +68,10 @@ def checkpoint_to_cut(
     *,
     options: Mapping[str, object] | None = None,
 ) -> dict[str, Any]:
-    """Return the cut at which a Spark query goes on after a checkpoint, for `startingOffsets`.
+    """Return the cut at which a Spark query continues after a checkpoint, for `startingOffsets`.
 
-    A checkpoint with positions by bucket becomes the lowest position of each segment: messages of buckets
-    that were read further come again, and none is missed.
+    If the buckets of a segment were read to different positions, the lowest one counts: some messages of the
+    other buckets are read again, and none is missed.
 
     Example:
         with Client("pulsar://127.0.0.1:6650") as client:
@@ -89,7 +89,7 @@ def checkpoint_to_cut(
 async def checkpoint_of(client: BulkClient, topic: str, cut: TopicCut) -> Checkpoint:
     """Return the checkpoint at a cut of one topic."""
     topology, names, tails = await _topology(client, topic)
-    # The user's cut is checked as a start is: it covers all keys, and no position is beyond its segment.
+    # Check the user's cut like a start: it must cover all keys, and no position may be beyond its segment.
     resolve(cut, topology, topic)
     entries = {}
     for id_, position in cut.positions.items():
@@ -145,7 +145,7 @@ def _chosen(cut: Cut, topic: str | None) -> str:
 def _run(
     service_url: str, options: Mapping[str, object] | None, work: Callable[[BulkClient], Awaitable[T]]
 ) -> T:
-    """Run the work in a thread of its own: a notebook may have a running event loop in this one."""
+    """Run the work in a separate thread, because a notebook may have a running event loop in this one."""
     settings = GivenOptions(text_of(options or {}), (), (), "conversion").client()
 
     async def connected() -> T:

@@ -1,6 +1,6 @@
-"""The lag of streaming queries, for notebooks and monitoring: a function, and a listener that keeps it.
+"""The lag of streaming queries, for notebooks and monitoring: a function, and a listener that records it.
 
-The metrics of a Python source stay empty in Spark's progress, so the lag is derived from the offsets.
+Spark's progress has no metrics for a Python source, so the lag is derived from the offsets.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HISTORY_MAX = 1000
 
 
 def lag_of(progress: Any) -> Lag | None:
-    """Return how many messages the Anabranch sources of a progress event are behind; None without any.
+    """Return how many messages the Anabranch sources of a query are behind, or None if it has none.
 
     Takes `query.lastProgress`, an item of `query.recentProgress`, or the progress of a listener's event.
 
@@ -45,7 +45,7 @@ def lag_of(progress: Any) -> Lag | None:
 
 
 def _cut(offset: Any) -> Cut | None:
-    """Return the cut in a progress event; None for the offset of another source."""
+    """Return the cut in a progress event, or None for the offset of another source."""
     try:
         value = json.loads(offset) if isinstance(offset, str) else offset
         found = decode(value)
@@ -55,10 +55,10 @@ def _cut(offset: Any) -> Cut | None:
 
 
 class LagListener(StreamingQueryListener):  # type: ignore[misc]
-    """Logs the lag of every streaming query of a session and keeps it.
+    """Logs and records the lag of every streaming query of a session.
 
-    `spark.streams.addListener(listener)` starts it; `listener.lags` has the newest lag by the name of the
-    query, or by its id if it has no name, and `listener.history` earlier ones with their time.
+    `spark.streams.addListener(listener)` starts it. `listener.lags` has the newest lag by the name of the
+    query, or by its id if it has no name; `listener.history` has the earlier ones with their times.
 
     Example:
         listener = LagListener()
@@ -75,7 +75,7 @@ class LagListener(StreamingQueryListener):  # type: ignore[misc]
         self.history: dict[str, deque[tuple[str, Lag]]] = {}
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802
-        """Do nothing: the first progress event has the first lag."""
+        """Do nothing: the first lag comes with the first progress event."""
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         progress = event.progress
@@ -88,7 +88,7 @@ class LagListener(StreamingQueryListener):  # type: ignore[misc]
         log.info("query %s: %s", name, found)
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        """Do nothing: an idle query is at the lag of its last progress."""
+        """Do nothing: an idle query still has the lag of its last progress event."""
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        """Keep the last lag, for the reader of a notebook."""
+        """Do nothing: the last lag stays available, for instance in a notebook."""

@@ -1,7 +1,7 @@
-"""The service of real queries: topics, writers and sinks through a session with the brokers.
+"""The service of real queries: readers, writers and sinks through a session with the brokers.
 
-There is one session per thread and process. It is opened on first use and connects when it is first asked
-for a reader, a writer or a sink.
+There is one session per thread and process. It is made on first use, and connects when it is first asked for
+a reader, a writer or a sink. Only here is it decided whether the brokers are Anabranch or Apache Pulsar.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BrokerService:
-    """The way to topics through brokers, as a picklable value."""
+    """Reaches topics through brokers. It is a picklable value."""
 
     url: str
     settings: Settings = ()
 
     def session(self) -> BrokerSession:
-        """Return the session of this thread, which connects when it is asked for something."""
+        """Return the session of this thread, which connects on first use."""
         return _session(self)
 
     def reader(self) -> TopicReader:
         return _session(self).reader()
 
     def writer(self, topic: str, flush_bytes: int, compression: str | None) -> TopicWriter:
-        # Imported late: readers load no producer.
+        # Imported late: a process that only reads needs no producer.
         from anabranch.spark.sink.broker_writer import BrokerWriter
 
         return BrokerWriter(_session(self).clients, topic, flush_bytes, compression)
@@ -53,7 +53,7 @@ class BrokerService:
 
 
 class BrokerSession:
-    """The clients of one thread, with the reader and the sink host that fit the brokers they found."""
+    """The clients of one thread, with the reader and the sink host that fit the brokers."""
 
     def __init__(self, service: BrokerService) -> None:
         self.clients = ThreadClient(service.url, service.settings)
@@ -84,7 +84,7 @@ class BrokerSession:
         if not await client.has_control_plane():
             raise UnsupportedFeatureError(
                 "delivery=exactly-once needs an Anabranch broker, or control processes over Apache Pulsar; "
-                "set delivery=at-least-once for brokers of Apache Pulsar alone"
+                "set delivery=at-least-once for Apache Pulsar alone"
             )
         from anabranch.spark.sink.pulsar_host import PulsarSinkHost
 
@@ -107,6 +107,6 @@ def _session(service: BrokerService) -> BrokerSession:
 
 
 def close_sessions() -> None:
-    """Close the sessions of this thread; for tests, and for programs that continue after Spark."""
+    """Close the sessions of this thread, in tests and in programs that continue after Spark."""
     for key in [key for key in _sessions if key[:2] == (os.getpid(), threading.get_ident())]:
         _sessions.pop(key).close()

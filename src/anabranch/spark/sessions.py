@@ -1,7 +1,7 @@
-"""A Spark session whose workers find this package.
+"""Makes Spark sessions whose workers find this package.
 
-Spark starts workers with the `python3` of the search path unless it is told otherwise. A job that was started
-as `.venv/bin/python job.py` then lacks the package in its workers, and Spark reports an unknown format.
+Spark starts workers with the `python3` of the search path unless it is told otherwise. If a job was started
+as `.venv/bin/python job.py`, its workers then lack the package, and Spark reports an unknown format.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def session(
 ) -> Any:
     """Return a Spark session whose workers use this interpreter, with the format registered.
 
-    A variable PYSPARK_PYTHON that is set already stays: on a cluster it names the interpreter of the packed
-    environment. An existing session is returned as it is.
+    If the variable PYSPARK_PYTHON is already set, it is kept: on a cluster it names the interpreter of the
+    packed environment. An existing session is returned as it is.
 
     Example:
         spark = session("orders", conf={"spark.driver.memory": "4g"})
@@ -46,13 +46,12 @@ def session(
 def register(spark: Any) -> None:
     """Register the format with a session.
 
-    Needed where Spark's discovery is disabled, and in a local session that was started by an interpreter
-    which is not the first `python3` of the search path.
+    This is necessary if Spark's discovery is disabled, and in a local session that was started by an
+    interpreter other than the first `python3` of the search path.
 
     Example:
-        register(spark)
-        orders = spark.read.format("anabranch").option("service.url", "pulsar://127.0.0.1:6650").load("orders")
-        orders.select("key", "value").show()
+        register(spark) orders = spark.read.format("anabranch").option("service.url",
+        "pulsar://127.0.0.1:6650").load("orders") orders.select("key", "value").show()
     """
     _use_this_interpreter(spark)
     spark.dataSource.register(AnabranchSource)
@@ -69,7 +68,7 @@ def read_stream(
     """Return a streaming DataFrame with as many tasks per micro-batch as the cluster runs at once.
 
     Plain `readStream` plans up to 32 tasks, because a reader cannot see the size of the cluster. `options`
-    are the options of the format; a cut may be a dict.
+    are the options of the format; a cut may be given as a dict.
 
     Example:
         options = {"startingOffsets": "earliest", "includeHeaders": True}
@@ -99,8 +98,8 @@ def _parallelism(spark: Any) -> int | None:
 def _use_this_interpreter(spark: Any) -> None:
     """Let the workers of a local session run this interpreter, unless PYSPARK_PYTHON names one.
 
-    It helps a session that was made without `session`: the interpreter travels with the registered class. On
-    a cluster another machine may not have this path, so nothing is changed there.
+    This helps a session that was made without `session`, because Spark sends the interpreter along with the
+    registered class. On a cluster, other machines may not have this path, so nothing is changed there.
     """
     if os.environ.get(PYTHON[0]):
         return

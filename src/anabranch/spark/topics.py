@@ -1,7 +1,7 @@
 """The port through which readers and writers reach topics.
 
-A `Service` is pickled into every process of a job and connects there on first use. `live` implements it with
-the client; tests implement it with files.
+A `Service` is pickled into every process of a job and connects there on first use. `service` implements it
+with the client; tests implement it with files.
 """
 
 from __future__ import annotations
@@ -22,68 +22,68 @@ E = TypeVar("E")
 
 
 class StoredEntry(NamedTuple):
-    """An entry as it is stored, the position of its first message, and the number of positions it takes."""
+    """A stored entry, the position of its first message, and the number of positions it takes."""
 
     first: int
     positions: int
-    """0 for the end of a slice, which has no data: the reader reached it."""
+    """0 marks the end of a slice, and has no data."""
     data: bytes
     complete: bool | None = None
-    """Whether no message is missing before the entry; None where the positions tell."""
+    """Whether no message is missing before the entry; None if the positions tell."""
     elsewhere: bool = False
-    """Whether all messages belong to other slices of the same positions; the data is not complete then."""
+    """Whether all messages belong to other slices of the same positions; then the data is incomplete."""
 
 
 class TopicReader(Protocol):
-    """Layouts, extents of segments and stored entries. All calls block."""
+    """Reads layouts, extents of segments and stored entries. All calls block."""
 
     def topology(self, topic: str, *, fresh: bool = False) -> Topology:
         """Return the newest layout with the extents of its segments; raises TopicNotFoundError.
 
-        With `fresh` no extent is one that another query asked for: its first messages may be removed since.
+        With `fresh`, no cached extent is used, because messages may have been removed since.
         """
 
     def topics(self, pattern: TopicPattern) -> Sequence[str]:
         """Return the short names of the topics that exist now and match."""
 
-    def places_at(self, topic: str, topology: Topology, time_ms: int) -> Mapping[int, int]:
-        """Return, by segment, the first position that was published then or later, or the end."""
+    def positions_at(self, topic: str, topology: Topology, time_ms: int) -> Mapping[int, int]:
+        """Return by segment the first position that was published then or later, or the end."""
 
-    def places_of(self, topic: str, topology: Topology, subscription: str) -> Mapping[int, int] | None:
-        """Return, by segment, the first position that is not acknowledged; None without the subscription."""
+    def cursor_positions(self, topic: str, topology: Topology, subscription: str) -> Mapping[int, int] | None:
+        """Return by segment the first unacknowledged position, or None without such a subscription."""
 
     def mirror(self, topic: str, subscription: str, cut: TopicCut, topology: Topology) -> None:
-        """Move the cursors of a durable subscription, made if it is missing, to a cut."""
+        """Move the cursors of a durable subscription to a cut; create the subscription if it is missing."""
 
     def stored_at(self, topic: str, positions: Mapping[int, int]) -> dict[int, int]:
         """Return when brokers stored the message at a position of each segment, in milliseconds.
 
-        A message that was removed counts as the next one. Segments whose broker does not tell are missing.
-        Only for topics whose topology was asked for before.
+        A removed message counts as the next one. Segments whose broker does not tell are absent. The topology
+        of the topic must have been asked for before.
         """
 
     def stored_after(self, topic: str, segments: Sequence[int], time_ms: int) -> dict[int, int]:
-        """Return the first position of each segment that was stored after a time, or the end; as above."""
+        """Return by segment the first position that was stored after a time, or the end; as `stored_at`."""
 
     def read(self, slices: Sequence[Slice], timeout_s: float) -> Iterator[tuple[int, Sequence[StoredEntry]]]:
-        """Yield the entries of each slice in turn, a few at a time, with the index of their slice.
+        """Yield the entries of one slice after the other, a few at a time, with the index of their slice.
 
         Entries are in order and without gaps; the first and the last may reach beyond the slice. Raises
-        OperationTimeoutError when no entry arrives within the time.
+        OperationTimeoutError if no entry arrives within the time.
         """
 
     def settle(self, topic: str, positions: Mapping[int, int]) -> Mapping[int, int]:
-        """Move positions of segments forward to the next stored message, where positions have gaps."""
+        """Move positions of segments forward to the next stored message if positions have gaps."""
 
     def schema(self, topic: str, version: bytes | None = None) -> TopicSchema | None:
-        """Return a version of the topic's registered schema, the newest by default; None without it."""
+        """Return a version of the topic's registered schema, the newest by default, or None without one."""
 
     def schema_topic(self, topic: str, segment: int) -> str:
-        """Return the topic whose schema versions the entries of a segment name; perhaps its own."""
+        """Return the topic whose schema versions a segment's entries name; it may be the segment's own."""
 
 
 class SliceReader(Protocol[E]):
-    """Reads one slice; no entries mean its end."""
+    """Reads one slice; an empty list means its end."""
 
     async def read(self, timeout: float) -> list[E]: ...
 
@@ -91,12 +91,12 @@ class SliceReader(Protocol[E]):
 
 
 Headers = tuple[tuple[str, str], ...]
-"""The properties of one message in their order; a key may repeat."""
+"""The properties of one message in order; a key may occur more than once."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutgoingRows:
-    """Messages to write, in columns; Arrow arrays of one length."""
+    """Messages to write, in columns of equal length."""
 
     values: Any
     """Binary or string; null is a tombstone."""
@@ -109,13 +109,13 @@ class OutgoingRows:
 
 
 class TopicWriter(Protocol):
-    """Sends rows to one topic and keeps the order of each key. All calls block."""
+    """Sends rows to one topic, and keeps the order of each key. All calls block."""
 
     def write(self, rows: OutgoingRows) -> None:
         """Send rows; may return before they are stored."""
 
     def finish(self) -> None:
-        """Wait until all rows are stored; raises the error of a row that could not be stored."""
+        """Wait until all rows are stored; raises the error if a row could not be stored."""
 
     def close(self) -> None:
         """Release the producer; safe after a failure and after `finish`."""
@@ -154,21 +154,20 @@ class Sink(Protocol):
     """The logs of an exactly-once sink. All calls block."""
 
     def state(self) -> SinkState:
-        """Return what the record log says now."""
+        """Return the present state according to the record log."""
 
     def stager(self, attempt: str, flush_bytes: int, compression: str | None) -> Stager:
-        """Return a stager of rows for a task attempt with a name that is never used again."""
+        """Return a stager of rows for a task attempt, whose name must never be used again."""
 
     def settle(self, pin: Pin | None, topics: Collection[str]) -> None:
-        """Append the pin of rows for these topics, unless its batch has one; then publish all batches that
-        are not published yet.
+        """Append the pin unless its batch already has one; then publish all batches that are not published.
 
-        When it returns, every batch of the record log is stored in its topics once.
+        `topics` are those of the pin's rows. Afterwards every batch of the record log is stored exactly once.
         """
 
 
 class Service(Protocol):
-    """A way to topics; small and picklable."""
+    """Reaches topics; small and picklable."""
 
     def reader(self) -> TopicReader:
         """Return the reader of this process, made on first use."""

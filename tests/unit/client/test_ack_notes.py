@@ -25,7 +25,7 @@ class NotedTwin:
     def __init__(self) -> None:
         self.groups: list[list[Any]] = []
 
-    def _note(self, messages: Sequence[Any]) -> None:
+    def note(self, messages: Sequence[Any]) -> None:
         self.groups.append(list(messages))
 
 

@@ -114,6 +114,6 @@ async def test_the_ends_of_a_topic_and_a_time_are_converted(brokers: Brokers) ->
         assert (await cut_of(client, TOPIC, Checkpoint.at_ms(0))).positions == {0: 0}
 
 
-def test_a_start_that_is_not_pinned_cannot_be_converted() -> None:
-    with pytest.raises(InvalidConfigurationError, match="not pinned"):
+def test_a_start_that_is_not_resolved_cannot_be_converted() -> None:
+    with pytest.raises(InvalidConfigurationError, match="not resolved"):
         cut_to_checkpoint("pulsar://127.0.0.1:1", '{"v": 1, "starting": "latest"}')

@@ -21,5 +21,5 @@ def quota_tables(broker: Broker) -> tuple[Table, ...]:
     for gate in broker.quotas.book.throttles.gates():
         if broker.config.topic_metrics or gate.of.startswith("tenant "):
             labels = f"{label('policy', gate.policy)},{label('of', gate.of)}"
-            rates.add(labels, gate.holds, gate.held, gate.share)
+            rates.add(labels, gate.waits, gate.waiting, gate.share)
     return refusals, rates

@@ -16,13 +16,12 @@ from anabranch.broker.broker import Broker
 from anabranch.broker.catalog.side_logs import spilled_bytes, whole_backlog
 from anabranch.broker.catalog.stores import Stores
 from anabranch.broker.dispatch.compaction import COMPACTION
-from anabranch.broker.serving.acknowledging import backlog_messages
-from anabranch.broker.serving.kept import KeptLog
-from anabranch.broker.serving.keyed_reading import KeyedReading
-from anabranch.broker.serving.lane_totals import backlog_of, lane_totals
-from anabranch.broker.serving.live_log import LiveLog
-from anabranch.broker.serving.served_log import ServedLog
-from anabranch.broker.serving.subscription import Subscription
+from anabranch.broker.serving.lanes.lane_totals import lane_totals
+from anabranch.broker.serving.log.live_log import LiveLog
+from anabranch.broker.serving.log.served_log import ServedLog
+from anabranch.broker.serving.subscription.acknowledging import backlog_messages, backlog_of
+from anabranch.broker.serving.subscription.kept import KeptLog
+from anabranch.broker.serving.subscription.subscription import Subscription
 from anabranch.controller.service import TopicSummary
 from anabranch.ledger.storage import SegmentLog
 from anabranch.model.names import TopicName
@@ -183,13 +182,13 @@ class TopicTables:
         backlog = backlog_messages(log.log, subscription.cursor) if subscription.durable else None
         unacked = sum(consumer.unacked for consumer in consumers)
         self._subscriptions.add(labels, backlog, len(consumers), unacked)
-        if isinstance(reading, KeyedReading):
-            lanes = lane_totals(subscription)
-            left = backlog_of(subscription, lanes)
+        if reading.lanes is not None:
+            lanes = lane_totals(reading.lanes)
+            left = backlog_of(log.log, subscription.cursor, lanes)
             moves = subscription.counters.relief_moves
             bounds = subscription.counters.lane_bounds
             spilled = subscription.backing.spilled_bytes
-            sizes = lanes.lanes, left.held, lanes.size_bytes, spilled
+            sizes = lanes.lanes, left.in_lanes, lanes.size_bytes, spilled
             self._lanes.add(labels, *sizes, left.consumable, bounds, moves)
         # A subscription appears with its first fault.
         if source.errors or subscription.troubles:
@@ -198,15 +197,15 @@ class TopicTables:
         if (
             log.name.segment is not None
             and subscription.durable
-            and isinstance(reading, KeyedReading)
-            and reading.boundaries is not None
+            and reading.lanes is not None
+            and reading.lanes.boundaries is not None
         ):
             draining = log.log.sealed and len(consumers) > 1 and not subscription.done
             self._sharing.add(
                 self._within(labels, segment=log.name.segment.id),
                 len(consumers),
                 subscription.counters.bucket_moves,
-                reading.dispatch.withheld,
+                reading.lanes.dispatch.handovers,
                 int(draining),
             )
 

@@ -54,7 +54,7 @@ class ScalableMetadata(Body, frozen=True, kw_only=True):
 
 
 class AutoScaleOverride(Body, frozen=True, kw_only=True, omit_defaults=True):
-    """The fields of the auto-scaling policy that a namespace or topic sets itself; PIP-483."""
+    """The fields of the auto-scaling policy that a namespace or topic sets itself (PIP-483 and PIP-486)."""
 
     enabled: bool | None = None
     max_segments: int | None = None

@@ -8,9 +8,9 @@ from typing import Final
 
 from anabranch.broker.browsing.positions import ordinal_from
 from anabranch.broker.catalog.trimming import first_kept, trim
-from anabranch.broker.serving.served_log import ServedLog
-from anabranch.broker.serving.skipping import skip_entries
-from anabranch.broker.serving.subscription import Subscription
+from anabranch.broker.serving.log.served_log import ServedLog
+from anabranch.broker.serving.subscription.skipping import skip_entries
+from anabranch.broker.serving.subscription.subscription import Subscription
 from anabranch.ledger.storage import SegmentLog
 from anabranch.model.ids import Position
 from anabranch.model.limits import check_properties

@@ -12,10 +12,11 @@ from typing import Any, Final
 
 from anabranch.broker.browsing.noted_lanes import lane_in_note, lanes_in_note, release_in_note
 from anabranch.broker.dispatch.lanes import LaneView
-from anabranch.broker.serving.keyed_reading import KeyedReading
-from anabranch.broker.serving.lane_totals import backlog_of, lane_totals
-from anabranch.broker.serving.served_log import ServedLog
-from anabranch.broker.serving.subscription import Subscription
+from anabranch.broker.serving.lanes.lane_totals import lane_totals
+from anabranch.broker.serving.lanes.subscription_lanes import SubscriptionLanes
+from anabranch.broker.serving.log.served_log import ServedLog
+from anabranch.broker.serving.subscription.acknowledging import backlog_of
+from anabranch.broker.serving.subscription.subscription import Subscription
 from anabranch.errors import AnabranchError, ConflictError, NotFoundError
 from anabranch.ledger.storage import Entry
 from anabranch.model.hashing import bucket_hash, bucket_index, bucket_ranges
@@ -44,50 +45,48 @@ SAMPLES: Final = 20
 """Lanes of one list whose first entry is read for a sample of their keys."""
 
 
-def keyed(subscription: Subscription) -> KeyedReading | None:
-    reading = subscription.reading
-    return reading if isinstance(reading, KeyedReading) else None
-
-
 async def list_lanes(log: ServedLog, subscription: Subscription, limit: int) -> list[Json]:
     """The largest lanes of a subscription, the first of them with a sample of their keys."""
-    reading = keyed(subscription)
-    if reading is None:
+    lanes = subscription.reading.lanes
+    if lanes is None:
         return lanes_in_note(subscription.cursor.note, limit)
-    views = list(reading.lanes())[:limit]
+    views = list(lanes.listed())[:limit]
     keys = await _sample_keys(subscription, views[:SAMPLES])
-    return [_shown(log, subscription, reading, view, keys.get(view.slot)) for view in views]
+    return [_shown(log, subscription, lanes, view, keys.get(view.slot)) for view in views]
 
 
 async def show_lane(log: ServedLog, subscription: Subscription, slot: int) -> Json:
-    if keyed(subscription) is None and (noted := lane_in_note(subscription.cursor.note, slot)) is not None:
+    if (
+        subscription.reading.lanes is None
+        and (noted := lane_in_note(subscription.cursor.note, slot)) is not None
+    ):
         return noted
-    reading, view = find_lane(subscription, slot)
+    lanes, view = find_lane(subscription, slot)
     keys = await _sample_keys(subscription, [view])
-    return _shown(log, subscription, reading, view, keys.get(slot))
+    return _shown(log, subscription, lanes, view, keys.get(slot))
 
 
-def find_lane(subscription: Subscription, slot: int) -> tuple[KeyedReading, LaneView]:
+def find_lane(subscription: Subscription, slot: int) -> tuple[SubscriptionLanes, LaneView]:
     """The lane of a slot; NotFoundError if nothing waits there, ConflictError before the first consumer."""
-    reading = keyed(subscription)
-    view = None if reading is None else reading.lane(slot)
-    if reading is None and lane_in_note(subscription.cursor.note, slot) is not None:
+    lanes = subscription.reading.lanes
+    view = None if lanes is None else lanes.view(slot)
+    if lanes is None and lane_in_note(subscription.cursor.note, slot) is not None:
         raise ConflictError(
             f"lane {slot} is known from before the start of the broker; connect a consumer of "
             f"subscription {subscription.name}, which lets the broker find its messages"
         )
-    if reading is None or view is None:
+    if lanes is None or view is None:
         raise NotFoundError(f"subscription {subscription.name} has no lane {slot}; list its lanes")
-    return reading, view
+    return lanes, view
 
 
 def lane_figures(subscription: Subscription) -> dict[str, int]:
     """The lanes of a subscription in numbers; figures of several logs can be added up."""
-    totals = lane_totals(subscription)
+    totals = lane_totals(subscription.reading.lanes)
     return {
         "lanes": totals.lanes,
         "laneEntries": totals.entries,
-        "laneMessages": backlog_of(subscription, totals).held,
+        "laneMessages": backlog_of(subscription.log, subscription.cursor, totals).in_lanes,
         "laneBytes": totals.size_bytes,
         "spilledBytes": subscription.backing.spilled_bytes,
     }
@@ -104,9 +103,9 @@ async def hot_spots(log: ServedLog, limit: int) -> Json:
     return {"keys": keys, "lanes": lanes}
 
 
-def _share(log: ServedLog, reading: KeyedReading, slot: int) -> float | None:
+def _share(log: ServedLog, lanes: SubscriptionLanes, slot: int) -> float | None:
     """The part of the traffic that the heaviest keys of a slot have; None if none of its keys is heavy."""
-    boundaries = reading.boundaries
+    boundaries = lanes.boundaries
     shares = [
         hot.share
         for hot in log.hottest(HEAVIEST)
@@ -120,7 +119,7 @@ def _share(log: ServedLog, reading: KeyedReading, slot: int) -> float | None:
 
 
 def _shown(
-    log: ServedLog, subscription: Subscription, reading: KeyedReading, view: LaneView, key: str | None
+    log: ServedLog, subscription: Subscription, lanes: SubscriptionLanes, view: LaneView, key: str | None
 ) -> Json:
     """One lane for people; `hashRange` has the hashes of a bucket."""
     shown: Json = {
@@ -133,10 +132,10 @@ def _shown(
         "waitsFor": view.waits_for,
         "note": view.note,
         "sampleKey": key,
-        "trafficShare": _share(log, reading, view.slot),
+        "trafficShare": _share(log, lanes, view.slot),
     }
-    if reading.boundaries is not None:
-        shown["hashRange"] = str(bucket_ranges(reading.boundaries)[view.slot])
+    if lanes.boundaries is not None:
+        shown["hashRange"] = str(bucket_ranges(lanes.boundaries)[view.slot])
     if view.first_ordinal >= 0:
         position = subscription.backing.log.extent.position_of(view.first_ordinal)
         shown["firstMessageId"] = f"{position.ledger}:{position.entry}"
@@ -173,9 +172,9 @@ def _first_key(data: bytes) -> str | None:
 
 async def peek_lane(subscription: Subscription, slot: int, count: int, bytes_max: int) -> list[Json]:
     """The first messages that wait in a lane; none of them counts as delivered."""
-    reading, _ = find_lane(subscription, slot)
+    lanes, _ = find_lane(subscription, slot)
     count = min(count, PEEKED_MAX)
-    ordinals = reading.lane_ordinals(slot, count)
+    ordinals = lanes.ordinals(slot, count)
     entries = await subscription.backing.log.read_each(ordinals, PEEKED_BYTES_MAX)
     found: list[Json] = []
     for entry in entries:
@@ -224,11 +223,11 @@ def _text(data: bytes | None) -> str | None:
 
 async def release_lane(subscription: Subscription, slot: int) -> None:
     """Let a parked or paused slot go on; ConflictError if it waits for another reason."""
-    if keyed(subscription) is None and release_in_note(subscription.cursor, slot):
+    if subscription.reading.lanes is None and release_in_note(subscription.cursor, slot):
         await subscription.cursor.flush()
         return
-    reading, view = find_lane(subscription, slot)
-    if not reading.release_slot(slot):
+    lanes, view = find_lane(subscription, slot)
+    if not lanes.release(slot):
         raise ConflictError(
             f"lane {slot} is not parked or paused: {view.reason}"
             + (f", it waits for {view.waits_for}" if view.waits_for else "")
@@ -240,10 +239,10 @@ async def release_lane(subscription: Subscription, slot: int) -> None:
 
 async def skip_lane(subscription: Subscription, slot: int, count: int | None) -> int:
     """Acknowledge the first entries of a lane, or all of them; returns how many."""
-    reading, view = find_lane(subscription, slot)
+    lanes, view = find_lane(subscription, slot)
     left, skipped = view.entries if count is None else count, 0
-    while left > skipped and subscription.reading is reading:
-        some = reading.skip_slot(slot, min(left - skipped, SKIP_ENTRIES))
+    while left > skipped and subscription.reading.lanes is lanes:
+        some = lanes.skip(slot, min(left - skipped, SKIP_ENTRIES))
         if not some:
             break
         skipped += some

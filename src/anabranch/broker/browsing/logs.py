@@ -27,11 +27,11 @@ from anabranch.broker.browsing.stats import WHOLE_STATS, StatsRequest
 from anabranch.broker.browsing.stored_messages import EntryBody
 from anabranch.broker.cluster.remote_calls import Port
 from anabranch.broker.dispatch.compaction import COMPACTION
-from anabranch.broker.serving.consumer import ServedConsumer
-from anabranch.broker.serving.producer import ServedProducer
-from anabranch.broker.serving.served_log import ServedLog
-from anabranch.broker.serving.skipping import expire_up_to, skip_older
-from anabranch.broker.serving.subscription import Subscription
+from anabranch.broker.serving.delivery.consumer import ServedConsumer
+from anabranch.broker.serving.log.producer import ServedProducer
+from anabranch.broker.serving.log.served_log import ServedLog
+from anabranch.broker.serving.subscription.skipping import expire_up_to, skip_older
+from anabranch.broker.serving.subscription.subscription import Subscription
 from anabranch.errors import ConflictError, SubscriptionNotFoundError
 from anabranch.model.ids import Position
 from anabranch.model.names import Place

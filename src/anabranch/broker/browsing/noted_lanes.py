@@ -41,7 +41,7 @@ def lane_in_note(data: bytes, slot: int) -> Json | None:
 def _noted(note: LaneNote, one: SlotNote) -> Json:
     shown: Json = {
         "slot": one.slot,
-        "reason": str(one.reason if one.held else LaneReason.NO_CONSUMER),
+        "reason": str(one.reason if one.stopped else LaneReason.NO_CONSUMER),
         "sinceMs": one.since_ms,
         "untilMs": one.until_ms,
         "heldEntries": None,
@@ -59,7 +59,7 @@ def _noted(note: LaneNote, one: SlotNote) -> Json:
 def release_in_note(cursor: Cursor, slot: int) -> bool:
     """Release a parked or paused slot; it stays listed, because its messages still wait."""
     note = decode_note(cursor.note)
-    known = next((one for one in note.slots if one.slot == slot and one.held), None)
+    known = next((one for one in note.slots if one.slot == slot and one.stopped), None)
     if known is None:
         return False
     free = SlotNote(slot, LaneReason.NO_CONSUMER, known.since_ms)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from anabranch.broker.browsing import stats
-from anabranch.broker.serving.served_log import ServedLog
+from anabranch.broker.serving.log.served_log import ServedLog
 from anabranch.errors import InvalidConfigurationError
 from anabranch.ledger.storage import EntryPlaces
 from anabranch.model.ids import Position

@@ -13,14 +13,14 @@ from urllib.parse import urlsplit
 
 from anabranch.broker.broker import Broker
 from anabranch.broker.browsing.lanes import lane_figures
-from anabranch.broker.serving import client_rates
-from anabranch.broker.serving.acknowledging import backlog_messages
-from anabranch.broker.serving.consumer import ServedConsumer
-from anabranch.broker.serving.live_log import LiveLog
-from anabranch.broker.serving.producer import ServedProducer
-from anabranch.broker.serving.served_log import ServedLog
-from anabranch.broker.serving.strategies import kind_name
-from anabranch.broker.serving.subscription import Subscription
+from anabranch.broker.serving.delivery.consumer import ServedConsumer
+from anabranch.broker.serving.log import client_rates
+from anabranch.broker.serving.log.live_log import LiveLog
+from anabranch.broker.serving.log.producer import ServedProducer
+from anabranch.broker.serving.log.served_log import ServedLog
+from anabranch.broker.serving.reading.strategies import kind_name
+from anabranch.broker.serving.subscription.acknowledging import backlog_messages
+from anabranch.broker.serving.subscription.subscription import Subscription
 from anabranch.ledger.storage import SegmentLog
 from anabranch.model.ids import Position
 from anabranch.model.names import TopicName
@@ -92,7 +92,7 @@ def topic_stats(segment: ServedLog, facts: LogFacts, wanted: StatsRequest = WHOL
         oldest_backlog_message_age_seconds=_oldest_age_s(segment, facts.now_ms),
         publishers=[publisher_stats(producer, now_s, window_s) for _, producer in producers],
         waiting_publishers=len(segment.producers.waiting),
-        publish_rate_limited_times=segment.throttle.publish_holds,
+        publish_rate_limited_times=segment.throttle.publish_waits,
         subscriptions=subscriptions,
         deduplication_status="Enabled" if facts.deduplication else "Disabled",
         topic_epoch=segment.producers.topic_epoch,
@@ -149,14 +149,14 @@ def subscription_stats(
         unacked_messages=sum(consumer.unacked for consumer in consumers),
         blocked_subscription_on_unacked_msgs=reading.blocked,
         type=kind_name(subscription.kind) if counters.consumers_seen else "",
-        active_consumer_name="" if reading.active is None else reading.active.name,
+        active_consumer_name=active.name if (active := reading.sharing.active) else "",
         entries_fetched=counters.entries_fetched,
         read_errors=subscription.source.errors,
         damaged_entries=counters.damaged_entries,
         damaged_messages=counters.damaged_messages,
         troubles=list(subscription.troubles),
         consumers=[consumer_stats(one, now_s, window_s) for one in consumers if wanted.consumers],
-        key_shared_mode=reading.key_shared_mode,
+        key_shared_mode=reading.sharing.key_shared_mode,
         **dict.fromkeys(("durable", "is_durable"), subscription.durable),
         subscription_properties=dict(subscription.cursor.properties),
     )

@@ -9,8 +9,8 @@ from typing import Final
 
 import msgspec
 
-from anabranch.broker.serving.served_log import ServedLog
-from anabranch.broker.serving.subscription import Subscription
+from anabranch.broker.serving.log.served_log import ServedLog
+from anabranch.broker.serving.subscription.subscription import Subscription
 from anabranch.errors import NotFoundError
 from anabranch.model.ids import Position
 from anabranch.protocol.compression import decompress

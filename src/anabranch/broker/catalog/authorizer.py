@@ -60,7 +60,7 @@ class GrantCache:
         return undo
 
     def known(self, need: Need) -> Grants | None:
-        """The grants for a need, if they are in memory."""
+        """Return the grants for a need, if they are in memory."""
         admins = self._admins.get(need.tenant) if need.tenant else frozenset()
         grants = self._grants.get(need.namespace_name) if need.namespace else NO_NAMESPACE_GRANTS
         return None if admins is None or grants is None else Grants(admins, grants)

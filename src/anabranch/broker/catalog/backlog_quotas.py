@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from anabranch.broker.dispatch.compaction import COMPACTION
-from anabranch.broker.serving.served_log import ServedLog
-from anabranch.broker.serving.skipping import skip_up_to
+from anabranch.broker.serving.log.served_log import ServedLog
+from anabranch.broker.serving.subscription.skipping import skip_up_to
 from anabranch.errors import PublishRefusedError, QuotaExceededError
 from anabranch.ledger.storage import LogExtent, SegmentLog
 from anabranch.model.policies import backlog
@@ -13,7 +13,7 @@ from anabranch.model.policies.effective import TopicPolicies
 
 
 def oldest_backlog(log: SegmentLog, now_ms: int) -> OldestBacklog | None:
-    """The backlog of the durable subscription that is furthest behind; None if none has a backlog."""
+    """Return the backlog of the durable subscription that is furthest behind; None if none has a backlog."""
     extent = log.extent
     end = extent.next_ordinal
     marks = [
@@ -54,7 +54,7 @@ async def enforce(log: ServedLog, quota: BacklogQuota, now_ms: int) -> None:
 
 
 def evicted_up_to(extent: LogExtent, quota: BacklogQuota, now_ms: int) -> int:
-    """The first ordinal that an eviction leaves, by the limits whose action is to evict."""
+    """Return the first ordinal that an eviction leaves, by the limits whose action is to evict."""
     first = extent.first_ordinal
     if quota.age_max_s is not None and quota.age_action == "consumer_backlog_eviction":
         first = extent.ordinal_at_time(now_ms - 1000 * quota.age_max_s)
@@ -64,7 +64,7 @@ def evicted_up_to(extent: LogExtent, quota: BacklogQuota, now_ms: int) -> int:
 
 
 def _keeping(extent: LogExtent, size_bytes: int) -> int:
-    """The first ordinal from which on at most this much is stored."""
+    """Return the lowest ordinal from which at most this much is stored."""
     low, high = extent.first_ordinal, extent.next_ordinal
     while low < high:
         middle = (low + high) // 2

@@ -14,7 +14,7 @@ import msgspec
 from anabranch.aio import KeyedLocks
 from anabranch.broker.catalog.quotas import QuotaBook
 from anabranch.broker.catalog.served_logs import ServedLogs
-from anabranch.broker.serving.served_log import ServedLog
+from anabranch.broker.serving.log.served_log import ServedLog
 from anabranch.clock import Clock
 from anabranch.errors import (
     ConflictError,
@@ -54,18 +54,18 @@ class ClassicTopics:
         self._opening = KeyedLocks()
 
     async def may_create(self, name: TopicName) -> bool:
-        """Whether a topic is created on first use, by the policy of its namespace or of this broker."""
+        """Return whether a topic is created on first use, as its namespace or this broker says."""
         return await self._records.namespaces.creates_topics(
             name.namespace_name, self._settings.config.auto_create_topics
         )
 
     async def is_usable(self, name: TopicName) -> bool:
-        """Whether a client that uses the topic finds it, or makes it by using it."""
+        """Return whether a client that uses the topic finds it, or makes it by using it."""
         known = await self.partitions(name) is not None or await self._is_declared(name)
         return known or await self.may_create(name)
 
     async def open(self, name: TopicName, *, create: bool) -> ServedLog:
-        """The log of a topic that a client attaches to, created on first use if allowed."""
+        """Return the log of a topic that a client attaches to, created on first use if allowed."""
         found = self._logs.get(name)
         if found is not None:
             return found
@@ -101,7 +101,7 @@ class ClassicTopics:
         return await self._logs.make(name, store)
 
     async def store_of(self, name: TopicName) -> int:
-        """The store of a classic log, or the store in which it will be created."""
+        """Return the store of a classic log, or the store in which it will be created."""
         found = self._logs.stores.store_of(str(name))
         if found is not None:
             return found
@@ -178,7 +178,7 @@ class ClassicTopics:
         )
 
     async def partitions(self, name: TopicName) -> int | None:
-        """The number of partitions of a topic, 0 for a plain topic; None when the topic does not exist."""
+        """Return how many partitions a topic has, 0 for a plain topic; None if it does not exist."""
         if self._logs.get(name) is not None:
             return 0
         record = await self._records.find_classic(name)
@@ -197,7 +197,7 @@ class ClassicTopics:
         return await self.partitions(name)
 
     async def list(self, namespace: str, domain: ClassicDomain = "persistent") -> Sequence[TopicName]:
-        """The topics of a namespace, sorted; a partitioned topic is listed as its partitions."""
+        """Return the topics of a namespace, sorted; a partitioned topic is listed as its partitions."""
         found: dict[str, TopicName] = {}
         async for name, record in self._records.walk_classic(namespace, domain):
             found.update((str(log), log) for log in log_names(name, record.partitions))
@@ -206,18 +206,18 @@ class ClassicTopics:
     async def list_partitioned(
         self, namespace: str, domain: ClassicDomain = "persistent"
     ) -> Sequence[TopicName]:
-        """The partitioned topics of a namespace, sorted."""
+        """Return the partitioned topics of a namespace, sorted."""
         walk = self._records.walk_classic(namespace, domain)
         return sorted([name async for name, record in walk if record.partitions], key=str)
 
     async def is_migrated(self, name: TopicName) -> bool:
-        """Whether a classic topic, or the topic of a partition, became part of a scalable topic."""
+        """Return whether a classic topic, or the topic of a partition, became part of a scalable topic."""
         whole = name if name.partition is None else name.partitioned_topic
         record = await self._records.find_classic(whole)
         return record is not None and record.migrated
 
     async def _is_declared(self, name: TopicName) -> bool:
-        """Whether the name is a partition of a recorded topic; TopicNotFoundError for a number too high."""
+        """Return whether a name is a partition of a topic; TopicNotFoundError if its number is too high."""
         if name.partition is None:
             return False
         whole = await self._records.find_classic(name.partitioned_topic)
@@ -227,5 +227,5 @@ class ClassicTopics:
 
 
 def log_names(name: TopicName, partitions: int) -> Sequence[TopicName]:
-    """The names of the logs of a topic: its partitions, or its own name without partitions."""
+    """Return the names of the logs of a topic: its partitions, or its own name without partitions."""
     return [name.partition_name(index) for index in range(partitions)] or [name]

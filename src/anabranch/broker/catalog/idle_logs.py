@@ -11,8 +11,8 @@ from typing import Final
 
 from anabranch.aio import in_slices
 from anabranch.broker.catalog.served_logs import ServedLogs
-from anabranch.broker.serving.log_use import may_unload
-from anabranch.broker.serving.rate_meter import RateMeter
+from anabranch.broker.serving.log.served_log import may_unload
+from anabranch.broker.serving.rates.rate_meter import RateMeter
 from anabranch.config.broker import BrokerConfig
 from anabranch.model.names import TopicName
 

@@ -24,7 +24,7 @@ class PolicyBook:
         self._of_topics: dict[str, dict[str, TopicPolicies]] = {}
 
     def of(self, log: TopicName) -> TopicPolicies:
-        """The policies of a topic, for its own name, a partition or a segment."""
+        """Return the policies of a topic, for its own name, a partition or a segment."""
         namespace = log.namespace_name
         own = self._of_topics.get(namespace)
         found = None if own is None else own.get(topic_key(log.topic if log.is_segment else log))

@@ -17,9 +17,9 @@ from anabranch.broker.catalog.policy_book import PolicyBook
 from anabranch.broker.catalog.served_logs import ServedLogs
 from anabranch.broker.dispatch.compaction import COMPACTION
 from anabranch.broker.serving.context import Spawn
-from anabranch.broker.serving.producer import ServedProducer
-from anabranch.broker.serving.served_log import ServedLog
-from anabranch.broker.serving.skipping import skip_older
+from anabranch.broker.serving.log.producer import ServedProducer
+from anabranch.broker.serving.log.served_log import ServedLog
+from anabranch.broker.serving.subscription.skipping import skip_older
 from anabranch.errors import AnabranchError
 from anabranch.ledger.storage import SegmentLog
 from anabranch.model.names import TopicName
@@ -88,7 +88,7 @@ class PolicyRounds:
         return backlog.decide(quota, oldest) is not None
 
     def _exceeds(self, log: SegmentLog, policies: TopicPolicies) -> bool:
-        """Whether the threshold of compaction is exceeded, or the log does not keep entries for it yet."""
+        """Return whether enough is stored for a compaction, or the log does not keep entries for one yet."""
         cursor, extent = log.cursors.get(COMPACTION), log.extent
         if cursor is None or policies.compaction_bytes is None:
             return True

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from anabranch.broker.catalog.policy_book import PolicyBook
-from anabranch.broker.serving.throttles import Throttles
+from anabranch.broker.serving.rates.throttles import Throttles
 from anabranch.config.broker import BrokerConfig
 from anabranch.config.dynamic import with_values
 from anabranch.errors import AnabranchError, InvalidConfigurationError, LimitExceededError
@@ -68,7 +68,7 @@ class QuotaBook:
         return self._namespaces.get(namespace, self._default)
 
     def of_topic(self, name: TopicName) -> NamespaceQuotas:
-        """The limits of a topic: those of its namespace, with those that the topic has of its own."""
+        """Return the limits of a topic: those of its namespace, with those that the topic has of its own."""
         found = self.of_namespace(name.namespace_name)
         own = self._of_topics.get(name.namespace_name, {})
         policies = own.get(topic_key(name.topic if name.is_segment else name)) if own else None
@@ -112,7 +112,7 @@ class QuotaBook:
         raise kind(text)
 
     def topic_limits(self, name: TopicName) -> list[TopicLimit]:
-        """The limits that a new topic has to keep."""
+        """Return the limits that a new topic has to keep."""
         namespace = name.namespace_name
         limits = [
             TopicLimit(

@@ -47,7 +47,7 @@ class SchemaRegistry:
     """Finds and registers schemas; a version is a number, as eight bytes on the wire."""
 
     def __init__(self, schemas: SchemaStore, default: SchemaPolicy = SchemaPolicy()) -> None:  # noqa: B008 - frozen
-        """`default` holds where neither a topic nor its namespace has a policy."""
+        """`default` applies where neither a topic nor its namespace has a policy."""
         self._schemas = schemas
         self.default = default
         self._cached: OrderedDict[str, StoredSchema] = OrderedDict()
@@ -72,7 +72,7 @@ class SchemaRegistry:
         self._unwatch()
 
     async def get(self, topic: TopicName, version: bytes | None) -> tuple[StoredSchema, bytes] | None:
-        """The schema of a version, the newest by default, with its version; None when there is none."""
+        """Return a schema and its version, by default the newest; None if there is none."""
         index = await self._schemas.load_index(topic)
         if version is None:
             number = -1 if index is None or not index.living else index.living[-1]
@@ -80,7 +80,7 @@ class SchemaRegistry:
             (number,) = _VERSION.unpack(version)
         else:
             raise IncompatibleSchemaError(
-                f"{version.hex() or 'an empty text'} is no schema version; send {_VERSION.size} bytes"
+                f"{version.hex() or 'an empty text'} is not a schema version; send {_VERSION.size} bytes"
             )
         if index is None or not 0 <= number < len(index.versions) or index.versions[number].deleted:
             return None
@@ -88,7 +88,7 @@ class SchemaRegistry:
         return None if schema is None else (schema, _VERSION.pack(number))
 
     async def all(self, topic: TopicName) -> list[tuple[StoredSchema, bytes]]:
-        """The versions since the last deletion, oldest first."""
+        """Return the versions since the last deletion, oldest first."""
         index = await self._schemas.load_index(topic)
         if index is None:
             return []
@@ -96,7 +96,7 @@ class SchemaRegistry:
         return [found for number in numbers if (found := await self.get(topic, number)) is not None]
 
     async def number_of(self, topic: TopicName, schema: pb.Schema) -> int | None:
-        """The number of a schema that the topic has; None if it does not have it."""
+        """Return the number of a schema that the topic has; None if it does not have it."""
         index = await self._schemas.load_index(topic)
         new = _definition(schema)
         check_definition(new)
@@ -112,14 +112,14 @@ class SchemaRegistry:
             await self._check_next(topic, index, policy, new)
 
     async def policy(self, topic: TopicName) -> SchemaPolicy:
-        """The policy of the topic now."""
+        """Return the policy of the topic now."""
         index = await self._schemas.load_index(topic)
         path = records.namespace_path(records.NAMESPACES, topic.namespace_name)
         namespace = await self._schemas.read(NamespaceRecord, path) or NamespaceRecord()
         return policy_of({} if index is None else index.policies, namespace.policies, self.default)
 
     async def admit_producer(self, topic: TopicName, schema: pb.Schema | None, now_ms: int) -> bytes:
-        """The version of a producer's schema, which is added if it may be; empty without a schema."""
+        """Return the version of a producer's schema, which is added if it may be; empty without a schema."""
         policy = await self.policy(topic)
         typed = schema is not None and schema.type not in _NO_SCHEMA
         # Bytes have a version, too, unless the topic has values of another type.
@@ -167,7 +167,7 @@ class SchemaRegistry:
         *,
         administrator: bool = True,
     ) -> bytes:
-        """The version of a schema, which is added if it is new; raises IncompatibleSchemaError."""
+        """Return the version of a schema, which is added if it is new; raises IncompatibleSchemaError."""
         new = _definition(schema)
         check_definition(new)
         stored = StoredSchema(schema.name, schema.type, schema.schema_data, dict(new.properties), now_ms)
@@ -225,7 +225,7 @@ class SchemaRegistry:
 
 
 def whole_topic(name: TopicName) -> TopicName:
-    """The topic that owns the schemas of a segment or partition, as its users call it."""
+    """Return the topic that owns the schemas of a segment or partition, as its users call it."""
     return name.topic if name.is_segment else name.partitioned_topic
 
 
@@ -239,7 +239,7 @@ def check_fits(topic: str, index: SchemaIndexRecord, entry: SchemaVersionRecord)
     if len(index.versions) >= VERSIONS_MAX or stored + entry.size_bytes > TOPIC_BYTES_MAX:
         raise IncompatibleSchemaError(
             f"{topic} has {len(index.versions)} schemas of {stored} bytes; at most {VERSIONS_MAX} schemas of "
-            f"{TOPIC_BYTES_MAX} bytes are stored, delete the topic to begin anew"
+            f"{TOPIC_BYTES_MAX} bytes are stored, delete the topic to start again"
         )
 
 
@@ -256,7 +256,7 @@ def _definition(schema: pb.Schema) -> Definition:
 
 
 def definition_in(schema: StoredSchema) -> Definition:
-    """The definition of a stored version."""
+    """Return the definition of a stored version."""
     return Definition(_type_name(schema.type), schema.data, schema.properties)
 
 

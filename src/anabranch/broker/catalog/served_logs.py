@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 
 from anabranch.broker.catalog.side_logs import side_logs_of
 from anabranch.broker.catalog.stores import Stores
-from anabranch.broker.serving.context import LogContext, LogHome
-from anabranch.broker.serving.kept import KeptLog
-from anabranch.broker.serving.live_log import LiveLog
-from anabranch.broker.serving.served_log import ServedLog
+from anabranch.broker.serving.context import LogContext, OpenedStore
+from anabranch.broker.serving.log.live_log import LiveLog
+from anabranch.broker.serving.log.served_log import ServedLog
+from anabranch.broker.serving.subscription.kept import KeptLog
 from anabranch.errors import AnabranchError, NotOwnerError, TopicNotFoundError
 from anabranch.ledger.storage import SegmentLog
 from anabranch.model.drains import Ranges
@@ -52,15 +52,15 @@ class ServedLogs:
         return tuple(self._served.values())
 
     def loaded(self, name: TopicName) -> ServedLog | None:
-        """The log of that name if it is loaded; this does not count as a use of it."""
+        """Return the log of that name if it is loaded; this does not count as a use of it."""
         return self._served.get(name)
 
     def kept(self, name: TopicName) -> KeptLog | None:
-        """The counters of an unloaded log; None for a log that is loaded, or was never used here."""
+        """Return the counters of an unloaded log; None for a log that is loaded, or was never used here."""
         return self._kept.get(name)
 
     def get(self, name: TopicName) -> ServedLog | None:
-        """The log of that name; None when no open store has it."""
+        """Return the log of that name; None when no open store has it."""
         found = self._served.get(name)
         if found is None:
             log = self.stores.get(str(name))
@@ -78,14 +78,14 @@ class ServedLogs:
         return found
 
     def is_sound(self, place: Place) -> bool:
-        """Whether the log of an active segment takes entries, as far as this broker knows."""
+        """Return whether the log of an active segment takes entries, as far as this broker knows."""
         if not self.stores.is_open(place.store):
             return True
         log = self.stores.get(str(place.name))
         return log is not None and not log.sealed
 
     async def make(self, name: TopicName, store: int) -> ServedLog:
-        """The log of that name, created in this store if there is none; durable when it returns."""
+        """Return the log of that name, created in this store if there is none; durable when it returns."""
         found = self.get(name)
         if found is not None:
             return found
@@ -94,14 +94,14 @@ class ServedLogs:
         return self._serve(name, await self.stores.create(str(name), store))
 
     def _serve_live(self, name: TopicName, store: int) -> ServedLog:
-        """A live topic has no log in the store; the owner of the store serves the topic all the same."""
+        """Serve a live topic, which has no log in the store but belongs to the owner of the store."""
         self.stores.check(store)
-        home = LogHome(store, self.stores.opened[store])
-        made = self._served[name] = LiveLog(name, self._context, self._drained, home)
+        opened = OpenedStore(store, self.stores.opened[store])
+        made = self._served[name] = LiveLog(name, self._context, self._drained, opened)
         return made
 
     async def drop(self, name: TopicName) -> None:
-        """Disconnect the clients of a log and remove it; an absent log is fine."""
+        """Disconnect the clients of a log and remove it. Does nothing if there is none."""
         found = self.get(name)
         if found is not None:
             found.close()
@@ -156,8 +156,8 @@ class ServedLogs:
             store = self.stores.store_of(str(name))
             if store is None or self.stores.get(str(name)) is not log:
                 raise NotOwnerError(f"{name} is not served by this broker any more")
-            home = LogHome(store, self.stores.opened[store])
-            found = ServedLog(name, log, self._context, self._drained, home)
+            opened = OpenedStore(store, self.stores.opened[store])
+            found = ServedLog(name, log, self._context, self._drained, opened)
             self._served[name] = found
             kept = self._kept.pop(name, None)
             if kept is not None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from anabranch.broker.catalog.stores import Stores
 from anabranch.broker.dispatch.spilled import side_logs_in
-from anabranch.broker.serving.acknowledging import backlog_messages
+from anabranch.broker.serving.subscription.acknowledging import backlog_messages
 from anabranch.ledger.cursors import Cursor
 from anabranch.ledger.storage import SegmentLog
 
@@ -24,12 +24,12 @@ class Spilled(NamedTuple):
 
 
 def side_logs_of(log: SegmentLog) -> list[str]:
-    """The names of the side logs of all subscriptions of a log."""
+    """Return the names of the side logs of all subscriptions of a log."""
     return [name for cursor in log.cursors.values() if cursor.note for name in side_logs_in(cursor.note)]
 
 
 def spilled(stores: Stores, cursor: Cursor) -> Spilled:
-    """The spilled entries of a durable cursor, whether or not its log is loaded."""
+    """Return the spilled entries of a durable cursor, whether or not its log is loaded."""
     names = side_logs_in(cursor.note) if cursor.note else ()
     logs = [log for name in names if (log := stores.get(name)) is not None]
     ends = [(own.acks, log.extent.next_ordinal) for log in logs for own in log.cursors.values()]
@@ -38,12 +38,12 @@ def spilled(stores: Stores, cursor: Cursor) -> Spilled:
 
 
 def spilled_bytes(stores: Stores, log: SegmentLog) -> int:
-    """Bytes of all side logs of a log."""
+    """Return the bytes of all side logs of a log."""
     return sum(spilled(stores, cursor).size_bytes for cursor in log.cursors.values())
 
 
 def whole_backlog(stores: Stores, log: SegmentLog, cursor: Cursor) -> int:
-    """Messages of a durable cursor that are not acknowledged; spilled entries count with the average size."""
+    """Return how many messages a cursor has not acknowledged; a spilled entry counts as an average one."""
     extent, entries = log.extent, spilled(stores, cursor).entries
     stored = extent.next_ordinal - extent.first_ordinal
     messages = extent.next_index - extent.first_index
@@ -51,7 +51,7 @@ def whole_backlog(stores: Stores, log: SegmentLog, cursor: Cursor) -> int:
 
 
 def named_side_logs(stores: Stores) -> frozenset[str]:
-    """The names of all side logs that are in use."""
+    """Return the names of all side logs that are in use."""
     return frozenset(name for log in _logs(stores) for name in side_logs_of(log))
 
 
@@ -59,7 +59,7 @@ async def delete_garbage(stores: Stores) -> None:
     """Delete the side logs that no note names."""
     for storage in tuple(stores.opened.values()):
         for name in storage.side_names():
-            # Looked up anew for each: a subscription may have named the log while another one was deleted.
+            # Looked up again for each: a subscription may have named the log while another one was deleted.
             if name not in named_side_logs(stores):
                 await storage.delete(name)
 

@@ -34,7 +34,7 @@ class Stores:
         return store in self.opened
 
     async def open(self, store: int, name: str = "", fence: str | None = None) -> int:
-        """Recover and open a store, and return its identity; an open store is fine. As `SegmentStorage`."""
+        """Recover and open a store, and return its identity. Does nothing if it is open."""
         if store not in self.opened:
             storage = self._storage_of(store)
             storage.watch_failure(partial(self._failed, store))
@@ -58,15 +58,15 @@ class Stores:
             raise NotOwnerError(f"store {store} is not served by this broker")
 
     def names(self) -> Sequence[str]:
-        """Names of all logs in all open stores, sorted."""
+        """Return the names of all logs in all open stores, sorted."""
         return sorted(name for storage in self.opened.values() for name in storage.names())
 
     def side_names(self) -> Sequence[str]:
-        """Names of all side logs in all open stores, sorted."""
+        """Return the names of all side logs in all open stores, sorted."""
         return sorted(name for storage in self.opened.values() for name in storage.side_names())
 
     def store_of(self, name: str) -> int | None:
-        """The open store that has the log; None when no open store has it."""
+        """Return the open store that has the log; None when no open store has it."""
         for store, storage in self.opened.items():
             if storage.get(name) is not None:
                 return store
@@ -80,13 +80,13 @@ class Stores:
         return None
 
     def identity(self, store: int, log: SegmentLog) -> int:
-        """A number that tells a log of this open store from all earlier and later logs of its name."""
+        """Return a number that tells a log of this open store from all earlier and later logs of its name."""
         parts = f"{store}/{self.opened[store].store_id}/{log.id}"
         # 48 bits: JSON readers that know only floating-point numbers keep it exact.
         return int.from_bytes(blake2b(parts.encode(), digest_size=6).digest())
 
     async def create(self, name: str, store: int) -> SegmentLog:
-        """The log of that name, created in this store if no open store has it; durable when it returns."""
+        """Return a log, created durably in this store if no open store has it."""
         found = self.store_of(name)
         if found is None:
             self.check(store)
@@ -94,7 +94,7 @@ class Stores:
         return await self.opened[found].create(name)
 
     async def delete(self, name: str) -> None:
-        """Remove the log with its cursors, durably; an unknown name is fine."""
+        """Remove a log with its cursors, durably. Does nothing if there is none."""
         # A log that a store has hidden already may not be removed durably yet, so every store is asked.
         for storage in tuple(self.opened.values()):
             await storage.delete(name)

@@ -35,7 +35,7 @@ SIDE_LOGS = "side logs"
 
 
 def plan_trim(marks: Iterable[int], kept: int, next_ordinal: int) -> int:
-    """The first ordinal to keep, from the marks of all cursors and the first ordinal that retention keeps.
+    """Return the first ordinal to keep: the lower of all cursors' marks and what retention keeps.
 
     The last entry always stays, so that clients can ask for the last message id.
     """
@@ -43,7 +43,7 @@ def plan_trim(marks: Iterable[int], kept: int, next_ordinal: int) -> int:
 
 
 def first_kept(log: SegmentLog, limits: Retention, now_ms: int) -> int:
-    """The first ordinal within both limits of retention."""
+    """Return the first ordinal within both limits of retention."""
     kept = log.extent.first_ordinal
     if limits.time_s is not None:
         kept = max(kept, log.extent.ordinal_at_time(now_ms - int(limits.time_s * 1000)))
@@ -89,8 +89,8 @@ class Trimming:
                 kept = first_kept(log, limits, self._clock.wall_ms())
                 await self._attempt(name, trim(log, kept))
         await self._trim_side_logs()
-        async for segment in in_slices(self._logs.served, LOGS_PER_TURN):
-            for subscription in tuple(segment.subscriptions.values()):
+        async for served in in_slices(self._logs.served, LOGS_PER_TURN):
+            for subscription in tuple(served.subscriptions.values()):
                 subscription.pass_trimmed()
 
     async def _trim_side_logs(self) -> None:

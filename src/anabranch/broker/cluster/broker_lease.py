@@ -1,4 +1,4 @@
-"""The record that shows the other brokers that this broker lives; it vanishes when the lease is over.
+"""The record that tells the other brokers that this one is alive. It disappears when the lease ends.
 
 This module must not know stores.
 """
@@ -25,7 +25,7 @@ RETRIES: Final = Backoff(0.05, 1.0, jitter=0.0)
 
 
 class BrokerLease:
-    """Registers one broker, and registers it again when its lease ran out although the process lives."""
+    """Registers one broker, and registers it again if its lease ran out while the process was alive."""
 
     def __init__(self, directory: Directory, store: MetadataStore, me: BrokerRecord) -> None:
         self.me = me
@@ -36,7 +36,7 @@ class BrokerLease:
         self._tasks = TaskRegistry()
 
     async def register(self) -> None:
-        """Take a generation that no other start of a broker has, and join the living brokers."""
+        """Take a generation that no other broker start has used, and join the living brokers."""
         generation = await self._store.increment(GENERATIONS)
         self.me = msgspec.structs.replace(self.me, generation=generation)
         await self._write()
@@ -46,19 +46,19 @@ class BrokerLease:
         await self._directory.look()
 
     def renew_if_lapsed(self) -> None:
-        """Register again in the background if the directory does not list this broker any more."""
+        """Register again in the background if the directory no longer lists this broker."""
         if self._lapsed and not self._tasks:
             self._tasks.spawn(self._renew(), "register again")
 
     async def end(self) -> None:
-        """Remove the record; if that fails it stays until the lease is over."""
+        """Remove the record. If that fails, the record stays until the lease ends."""
         await self._tasks.stop()
         try:
             found = await self._store.get(self._path)
             if found is not None and records.decode(BrokerRecord, found.value) == self.me:
                 await self._store.delete(self._path, expected=found.version)
         except AnabranchError as error:
-            _logger.warning("the record of this broker stays until its lease is over: %s", error)
+            _logger.warning("the record of this broker stays until its lease ends: %s", error)
 
     @property
     def _lapsed(self) -> bool:
@@ -69,7 +69,7 @@ class BrokerLease:
     async def _renew(self) -> None:
         delays_s = RETRIES.delays()
         while self._lapsed:
-            _logger.warning("the lease of this broker was over; it registers again")
+            _logger.warning("the lease of this broker had ended; it registers again")
             try:
                 await self._write()
             except AnabranchError as error:

@@ -46,7 +46,7 @@ class ProvenLink(Protocol):
 
 
 class DialingProof:
-    """The part of the dialing broker: `hello` goes into CONNECT, `answer` into AUTH_RESPONSE."""
+    """The dialing broker's half of the proof: `hello` goes into CONNECT, `answer` into AUTH_RESPONSE."""
 
     def __init__(self, secret: bytes, nonce: bytes) -> None:
         self.hello = key_id_of(secret) + nonce
@@ -54,7 +54,7 @@ class DialingProof:
         self._nonce = nonce
 
     def answer(self, challenge: bytes) -> bytes:
-        """The proof; AuthenticationError if the accepting broker did not prove itself."""
+        """Return the proof. Raises AuthenticationError if the accepting broker did not prove itself."""
         theirs, proof = challenge[:NONCE_BYTES], challenge[NONCE_BYTES:]
         if not hmac.compare_digest(proof, accepting_proof(self._secret, theirs, self._nonce)):
             raise AuthenticationError("the other end does not know the secret between brokers")
@@ -62,7 +62,7 @@ class DialingProof:
 
 
 class AcceptingProof:
-    """The part of the accepting broker: `challenge` goes into AUTH_CHALLENGE."""
+    """The accepting broker's half of the proof: `challenge` goes into AUTH_CHALLENGE."""
 
     def __init__(self, secret: bytes, nonce: bytes, theirs: bytes) -> None:
         self.secret = secret
@@ -92,11 +92,11 @@ class ClusterSecret:
                 await store.delete(FORMER_PATH)
 
     def dial(self) -> DialingProof:
-        """Begin to prove this broker to another one."""
+        """Start proving this broker to another one."""
         return DialingProof(self._read().current, self._source.nonce())
 
     def accept(self, hello: bytes) -> AcceptingProof | None:
-        """Begin to let a broker prove itself; None if it knows no secret of this cluster."""
+        """Start checking another broker. Returns None if it does not know a secret of this cluster."""
         if self._secrets is None or len(hello) != KEY_ID_BYTES + NONCE_BYTES:
             return None
         key_id, theirs = hello[:KEY_ID_BYTES], hello[KEY_ID_BYTES:]
@@ -104,11 +104,11 @@ class ClusterSecret:
         return AcceptingProof(secret, self._source.nonce(), theirs) if secret is not None else None
 
     def note_link(self, link: ProvenLink, proof: AcceptingProof) -> None:
-        """Remember with which secret a broker proved itself."""
+        """Remember which secret a broker used to prove itself."""
         self._links[link] = proof.secret
 
     def refresh(self) -> None:
-        """Read the secrets again and close the links of brokers that proved one that has ended."""
+        """Read the secrets again, and close the links that were proven with a secret that has expired."""
         accepted = self._read().accepted(self._clock.wall_ms() / 1000)
         for link, secret in list(self._links.items()):
             if secret not in accepted:
@@ -116,7 +116,7 @@ class ClusterSecret:
                 link.hang_up()
 
     def _read(self) -> PeerSecrets:
-        """The secrets as they are now; the last ones if they cannot be read."""
+        """Return the current secrets, or the last known ones if they cannot be read."""
         try:
             self._secrets = self._source.load()
             self._failing = False
@@ -124,7 +124,9 @@ class ClusterSecret:
             if self._secrets is None:
                 raise
             if not self._failing:
-                _logger.error("the secret between brokers stays as it was: %s", error)
+                _logger.error(
+                    "the secret between brokers cannot be read, and the last one stays in use: %s", error
+                )
             self._failing = True
         return self._secrets
 

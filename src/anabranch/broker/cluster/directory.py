@@ -1,8 +1,8 @@
 """The living brokers and the owner of each store: a watched copy of the records in the metadata store.
 
-Every broker has a directory. It may be outdated for a moment, so the called broker checks again and refuses a
-request for a store that it does not own. This module must not know the content of stores, nor decide which
-broker should own a store.
+Every broker has a directory. It may be outdated for a moment, so the broker that is called checks again and
+refuses a request for a store that it does not own. This module must not know the content of stores, nor
+decide which broker should own a store.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ class Directory:
 
     async def look(self) -> None:
         """Read all records now, so that a caller sees its own changes without waiting for the watch."""
-        # One look at a time, so that the result of an older look never replaces a newer one.
+        # One look at a time: two looks that overlap could finish in the wrong order, and the older result
+        # would replace the newer one until the next change.
         async with self._looking:
             self._changed.clear()
             try:
@@ -103,5 +104,5 @@ class Directory:
             try:
                 await self.look()
             except MetadataError as error:
-                _logger.warning("the records of brokers and stores cannot be read: %s", error)
+                _logger.warning("cannot read the records of brokers and stores: %s", error)
                 await asyncio.sleep(RETRY_S)

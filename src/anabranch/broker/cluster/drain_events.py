@@ -1,4 +1,4 @@
-"""Events about sealed segments that drained, from the owner of a segment to the leader of its topic."""
+"""Carries the news that a sealed segment is drained from the segment's owner to the leader of its topic."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class DrainEvents:
     def __init__(self) -> None:
         self._listeners: dict[TopicName, list[DrainListener]] = {}
         self.otherwise: DrainListener = lambda event: None
-        """Gets the events of topics without listeners, which other brokers lead."""
+        """Receives the events of topics that other brokers lead, and that have no listener here."""
 
     def listen(self, topic: TopicName, listener: DrainListener) -> Callable[[], None]:
         """Call `listener` with each event of a topic; returns the undo."""
@@ -40,7 +40,7 @@ class DrainEvents:
         return undo
 
     def report(self, log: TopicName, subscription: str, ranges: Ranges) -> None:
-        """A subscription has acknowledged a sealed log, or these bucket hashes of it."""
+        """Report that a subscription has acknowledged a sealed log, or these bucket hashes of it."""
         topic = log.partitioned_topic.topic
         for listener in tuple(self._listeners.get(topic, [self.otherwise])):
             listener(Drained(log, subscription, ranges))
@@ -49,7 +49,7 @@ class DrainEvents:
 class DrainMessenger:
     """Sends events to leaders at other brokers until they accept them.
 
-    The next owner of a segment reports an event again that was lost with this process.
+    An event that is lost with this process is reported again by the next owner of the segment.
     """
 
     def __init__(self, tasks: TaskRegistry, leader: Callable[[TopicName], Awaitable[TopicLeader]]) -> None:

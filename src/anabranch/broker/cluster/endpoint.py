@@ -28,13 +28,13 @@ class Endpoint:
     """The addresses of a broker, and how it accepts connections. An address is empty without such a port."""
 
     url: str
-    """The address at which clients reach this broker and no other."""
+    """The address that reaches this broker and no other."""
     http_url: str
     listen: Accept
     url_tls: str = ""
     http_url_tls: str = ""
     peer_tls: PeerTls | None = None
-    """None if brokers have no TLS port."""
+    """None if the brokers have no TLS port."""
 
     def record(self, number: int) -> BrokerRecord:
         """The record of the broker with this number, before it has a generation."""

@@ -11,13 +11,13 @@ import logging
 from typing import Final
 
 from anabranch.aio import in_slices
-from anabranch.broker.catalog.catalog import Catalog
 from anabranch.broker.catalog.served_logs import ServedLogs
+from anabranch.broker.catalog.topic_catalog import TopicCatalog
 from anabranch.broker.cluster.links import ClusterLinks
 from anabranch.broker.cluster.ownership import Ownership, OwnershipOptions
 from anabranch.broker.cluster.peers import Target
 from anabranch.broker.cluster.routing import LEADER, LEADER_TARGET
-from anabranch.broker.serving.served_log import ServedLog
+from anabranch.broker.serving.log.served_log import ServedLog
 from anabranch.controller.service import ControllerService
 from anabranch.controller.topic.controller import TopicController
 from anabranch.errors import AnabranchError, in_words
@@ -26,7 +26,7 @@ from anabranch.model.names import TopicName
 _logger = logging.getLogger(__name__)
 
 LEAVE_S: Final = 5.0
-"""How long a store that is given up waits until its topics are not led any more."""
+"""How long giving up a store waits until its topics are no longer led here."""
 
 LOOKS: Final = 2
 """How many looks of its leader a segment waits for."""
@@ -38,10 +38,15 @@ CHECKED_AT_ONCE: Final = 200
 
 
 class LedStores:
-    """The stores that this broker owns, and the topics that it leads for it."""
+    """The stores that this broker owns, and the topics that it leads because it owns them."""
 
     def __init__(
-        self, controllers: ControllerService, catalog: Catalog, links: ClusterLinks, *, fixed_workers: bool
+        self,
+        controllers: ControllerService,
+        catalog: TopicCatalog,
+        links: ClusterLinks,
+        *,
+        fixed_workers: bool,
     ) -> None:
         """With `fixed_workers` the other workers may still start, and their stores are left to them first."""
         self.controllers = controllers
@@ -57,11 +62,11 @@ class LedStores:
         self._ownership = Ownership(links.lease, links.directory, links.store, catalog.stores, options)
 
     async def start(self) -> None:
-        """Claim the stores that this broker should own; as `Ownership.start`."""
+        """Claim the stores that this broker should own, as `Ownership.start` does."""
         await self._ownership.start()
 
     async def stop(self) -> None:
-        """Give all stores up; the controllers have to be stopped before."""
+        """Give up all stores. The controllers must be stopped first."""
         await self._ownership.stop()
 
     async def find_leaders(self) -> None:
@@ -77,7 +82,7 @@ class LedStores:
             async with asyncio.timeout(LEAVE_S):
                 await self.controllers.store_closing(store)
         except (AnabranchError, TimeoutError) as error:
-            _logger.warning("the topics of store %d were not left in order: %s", store, error)
+            _logger.warning("the topics of store %d could not be handed over in order: %s", store, error)
         finally:
             self._logs.leave(store)
 
@@ -85,8 +90,9 @@ class LedStores:
 class UnledTopics:
     """The topics whose leader does not look at a used segment of this broker.
 
-    A leader asks for the load of its active segments at every look. A segment with clients whose load was not
-    asked for long belongs to a topic that rests: its leader, maybe a new one, did not hear of the clients.
+    A leader asks for the load of its active segments at every look. A segment that has
+    clients although its load was not asked for belongs to a resting topic whose leader, possibly a new one,
+    has not heard of the clients.
     """
 
     def __init__(self, logs: ServedLogs, controllers: ControllerService) -> None:

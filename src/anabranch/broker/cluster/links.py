@@ -32,7 +32,7 @@ class ClusterLinks:
         number: int,
         owns: Callable[[int], bool],
     ) -> None:
-        """`number` is that of this broker; `owns` tells whether it owns a store now."""
+        """`number` is the number of this broker; `owns` tells whether it owns a store now."""
         self.store = store
         self.secret = secret
         self.owns = owns
@@ -52,7 +52,7 @@ class ClusterLinks:
         self._unwatch = self.directory.watch(self._brokers_changed)
 
     async def stop(self) -> None:
-        """Follow the records no more; calls have to be ended before, by closing `peers`."""
+        """Stop following the records. Close `peers` first, so that no call is under way."""
         self._unwatch()
         await self.directory.stop()
 

@@ -23,7 +23,7 @@ class TopicOwners:
         return self._directory.owner_of(store)
 
     async def owner_of(self, name: TopicName) -> BrokerRecord | None:
-        """The broker that serves a log or leads a topic; None if any will do.
+        """The broker that serves a log or leads a topic; None if any broker will do.
 
         Raises ServiceNotReadyError while the store of a log has no owner.
         """

@@ -36,7 +36,7 @@ from anabranch.metadata.store import MetadataStore
 _logger = logging.getLogger(__name__)
 
 STOP_S: Final = 12.0
-"""How long a stop waits until all stores are given up in order; then the rest are closed one by one."""
+"""How long a stop waits until all stores are given up in order. The rest are then closed one by one."""
 
 
 class Storages(Protocol):
@@ -62,9 +62,9 @@ class OwnershipOptions:
     workers: int = 1
     """Brokers 0 to `workers` - 1 are expected to start."""
     patience_s: float = 0.0
-    """How long the stores of expected brokers are left to them after a start; 0 where none is expected."""
+    """How long after a start the stores of expected brokers are left to them; 0 if none is expected."""
     unexpected: bool = False
-    """Whether other brokers may run beside this one although they are not expected."""
+    """Whether brokers may run beside this one that `workers` does not count."""
 
 
 class Ownership:
@@ -94,8 +94,9 @@ class Ownership:
     async def start(self) -> None:
         """Register this broker and claim its own store; a broker without others claims all stores.
 
-        Waits until a living owner gives the own store up. Raises if it cannot be opened. A broker with others
-        announces its stores later: the announcement may need the other brokers, and they may need this one.
+        Waits until a living owner gives this broker's own store up. Raises if the store cannot be opened. A
+        broker with others announces its stores later: the announcement may need the other brokers, and they
+        may need this one.
         """
         loop = asyncio.get_running_loop()
         self._impatient_at = loop.time() + self._options.patience_s
@@ -115,7 +116,7 @@ class Ownership:
         self._look()
 
     async def stop(self) -> None:
-        """Give every store up and unregister. May be called at any stage of `start`."""
+        """Give up every store and unregister. May be called at any stage of `start`."""
         self._stopping = True
         for cancel in self._cancel:
             cancel()
@@ -176,7 +177,7 @@ class Ownership:
                 try:
                     await self._take(number, StoreStep.OPEN)
                 except HeldError as error:
-                    _logger.info("store %d is not free yet, %s has it", number, error.holder)
+                    _logger.info("store %d is not free yet: %s holds it", number, error.holder)
                     with suppress(TimeoutError):
                         async with asyncio.timeout(next(delays_s)):
                             await changed.wait()
@@ -191,7 +192,7 @@ class Ownership:
             try:
                 await self._advance(number)
             except HeldError as error:
-                _logger.info("store %d is not free yet, %s has it", number, error.holder)
+                _logger.info("store %d is not free yet: %s holds it", number, error.holder)
             except (AnabranchError, OSError) as error:
                 _logger.warning("store %d: %s: %s", number, type(error).__name__, error)
             except Exception:
@@ -202,7 +203,7 @@ class Ownership:
                 return False
 
     async def _advance(self, number: int) -> None:
-        """Carry out steps until the store is as it should be; raises when a step fails."""
+        """Carry out steps until the store is in the state that is wanted. Raises if a step fails."""
         while (step := next_step(self._state(number), self._aim(number))) is not None:
             await self._take(number, step)
 
@@ -248,11 +249,14 @@ class Ownership:
         try:
             self._ids[number] = await self._storages.open(number, name)
         except HeldError as error:
-            # A broker registers before it takes a lock, so a look after a refusal shows every living holder.
+            # The holder may be a broker that was paused for longer than its lease. It must end before the
+            # store is opened here, or both would write to the same journal. A broker registers before it
+            # takes a lock, so a look after the refusal lists every living holder: one that is missing has no
+            # lease.
             await self._directory.look()
             if not lease_is_over(error.holder, self._directory.brokers):
                 raise
-            _logger.warning("store %d is taken from %s, whose lease is over", number, error.holder)
+            _logger.warning("store %d is taken from %s, whose lease has ended", number, error.holder)
             self._ids[number] = await self._storages.open(number, name, fence=error.holder)
         try:
             await self._check_identity(number)
@@ -262,7 +266,7 @@ class Ownership:
         _logger.info("store %d is open", number)
 
     async def _check_identity(self, number: int) -> None:
-        """Raise MissingDataError if other files than those of the store were opened."""
+        """Raise MissingDataError if the directory that was opened does not hold this store."""
         record = await self._records.read(StoreRecord, records.store_path(number))
         known, found = 0 if record is None else record.store_id, self._ids[number]
         if known and found and known != found:
@@ -273,7 +277,7 @@ class Ownership:
             )
 
     async def _publish(self, number: int, *, owned: bool) -> None:
-        """Write into the record of a store that this broker owns it, or does not own it any more."""
+        """Record that this broker owns a store, or that it no longer does."""
         me = self._lease.me
 
         def published(found: StoreRecord | None) -> StoreRecord:

@@ -20,11 +20,11 @@ from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.transport.pump import Pump
 
 PENDING_MAX: Final = 300
-"""Calls of one kind of target to one broker that may be under way; more calls wait. A broker accepts more
-requests from one connection than the calls of all kinds together."""
+"""How many calls to one kind of target at one broker may be under way; further calls wait. A broker accepts
+more requests from one connection than the calls of all kinds together."""
 
 WAITING_MAX: Final = 20_000
-"""Calls to one broker that may wait; more are refused."""
+"""How many calls to one broker may wait; further calls are refused."""
 
 
 class _Pending(NamedTuple):
@@ -49,13 +49,14 @@ class PeerLink:
         self._pending: dict[int, _Pending] = {}
         self._pushes: dict[int, _Pushes] = {}
         self._numbers = count(1)
-        # A leader answers after it has called segments, maybe over this link: calls that wait for a leader
-        # must not hold calls to segments up, so each kind of target has slots of its own.
+        # Each kind of target has its own slots, because calls nest: a leader answers only after it has called
+        # segments, perhaps over this link. With shared slots, calls that wait for leaders could take all of
+        # them, and the calls to segments that the leaders need would never be sent.
         self._slots: dict[str, asyncio.Semaphore] = {}
         self._waiting = 0
 
     async def call(self, target: str, call: VerbCall) -> Any:
-        """The result of a verb that opens no session; raises the error of the other broker."""
+        """Return the result of a verb that does not open a session. Raises the error of the other broker."""
         assert call.push is None, f"{call.verb.name} opens a session"
         async with self.slot(target):
             number, answer = self.post(target, call)

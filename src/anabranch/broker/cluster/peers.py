@@ -43,11 +43,11 @@ class Target(NamedTuple):
 
     port: Port[Any]
     find: Callable[[str], Awaitable[object]]
-    """Returns the object that serves the port for the rest of the target's name."""
+    """Returns the object that serves the port, found by the rest of the target's name."""
 
     @classmethod
     def of(cls, port: Port[Any], served: object) -> Target:
-        """A target whose name has no rest."""
+        """Return a target whose name has only one word."""
 
         async def find(rest: str) -> object:
             return served
@@ -73,7 +73,7 @@ class RemoteSession:
         return self._link.is_open
 
     async def call(self, call: VerbCall, *, timeout_s: float = CALL_S) -> Any:
-        """The result of a verb on the connection of the session. Raises as `Peers.call`."""
+        """Return the result of a verb on the connection of the session. Raises as `Peers.call` does."""
         async with _answered_within(timeout_s, self._link.url, self._target, call):
             return await self._link.call(self._target, call)
 
@@ -101,7 +101,7 @@ class Peers:
         return broker.peer_url(tls=self._tls is not None and self._tls.preferred)
 
     async def call(self, url: str, target: str, call: VerbCall, *, timeout_s: float = CALL_S) -> Any:
-        """The result of a verb; raises the error of the other broker, or that it could not be reached."""
+        """Return the result of a verb. Raises the other broker's error, or that it could not be reached."""
         async with _answered_within(timeout_s, url, target, call):
             link = await self._link(url)
             return await link.call(target, call)
@@ -109,7 +109,7 @@ class Peers:
     async def open_session(
         self, url: str, target: str, call: VerbCall, *, timeout_s: float = CALL_S
     ) -> tuple[Any, RemoteSession]:
-        """The result of a verb that opens a session, and the session; it is ended if the caller gave up."""
+        """Return the result of a verb that opens a session, and the session, ended if the caller gives up."""
         async with _answered_within(timeout_s, url, target, call):
             link = await self._link(url)
             async with link.slot(target):
@@ -123,7 +123,7 @@ class Peers:
                     raise
 
     def keep(self, urls: Collection[str]) -> None:
-        """Hang up on all brokers but these: the others are dead, and calls to them must not wait."""
+        """Hang up on all brokers except these. The others are dead, and calls to them must fail at once."""
         for url, link in list(self._links.items()):
             if url not in urls:
                 link.hang_up()
@@ -153,7 +153,7 @@ class Peers:
     async def _dial(self, url: str) -> PeerLink:
         parts = urlsplit(url)
         if parts.hostname is None or parts.port is None:
-            raise ConnectError(f"{url} is no broker's address")
+            raise ConnectError(f"{url} is not the address of a broker")
         link = PeerLink(url, self._forget)
         loop = asyncio.get_running_loop()
         machine = PeerMachine(self._secret.dial(), now=loop.time(), keep_alive_s=KEEP_ALIVE_S)
@@ -161,7 +161,7 @@ class Peers:
         try:
             await dial(parts.hostname, parts.port, lambda: machine, link, timeout_s=CONNECT_S, tls=tls)
         except AuthenticationError:
-            raise ConnectError(f"this broker and {url} do not know the same secret") from None
+            raise ConnectError(f"this broker and {url} do not share a secret") from None
         except OperationTimeoutError as error:
             # Nothing was asked yet, so the caller may ask again, as after a refused connection.
             raise UnreachableError(str(error)) from None

@@ -1,7 +1,7 @@
 """Admits producers, consumers and subscriptions within the quotas of their namespace and tenant.
 
-A client counts from its admission on, so requests at one broker never exceed a limit together. Requests that
-several brokers admit within the same moment may.
+A client counts from its admission on, so concurrent requests at one broker never exceed a limit. Requests
+that several brokers admit at the same moment may exceed it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from anabranch.broker.cluster.decide.quota_limits import (
 from anabranch.broker.cluster.directory import Directory
 from anabranch.broker.cluster.remote_calls import Port
 from anabranch.broker.cluster.usage_of_all import TARGET, USAGE, LocalUsage, UsageOfAll, answer
-from anabranch.broker.serving.consumer import ServedConsumer
-from anabranch.broker.serving.producer import ServedProducer
-from anabranch.broker.serving.rate_gates import RateGate
-from anabranch.broker.serving.served_log import ServedLog
-from anabranch.broker.serving.throttles import Throttles
-from anabranch.broker.serving.usage import Usage, UsingConsumer, topic_of
+from anabranch.broker.serving.delivery.consumer import ServedConsumer
+from anabranch.broker.serving.log.producer import ServedProducer
+from anabranch.broker.serving.log.served_log import ServedLog
+from anabranch.broker.serving.rates.rate_gates import RateGate
+from anabranch.broker.serving.rates.throttles import Throttles
+from anabranch.broker.serving.rates.usage import Usage, UsingConsumer, topic_of
 from anabranch.errors import ConsumerBusyError, ProducerBusyError
 from anabranch.metadata.broker_record import BrokerRecord
 from anabranch.metadata.topics import TopicStore
@@ -58,7 +58,7 @@ class QuotaGuard:
         return self
 
     async def run(self) -> None:
-        """Follow changes of quotas, and the loads of the other brokers, for ever."""
+        """Follow changes of quotas, and the loads of the other brokers, for as long as the broker runs."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.book.follow())
             tasks.create_task(self._shares.run())
@@ -78,7 +78,7 @@ class QuotaGuard:
 
     @contextmanager
     def attaching(self, client: object) -> Iterator[None]:
-        """Count an admitted client no more if it cannot be attached."""
+        """Stop counting an admitted client if it cannot be attached."""
         try:
             yield
         except BaseException:
@@ -134,7 +134,7 @@ class QuotaGuard:
             self.book.check_subscriptions(log.name, known)
 
     async def admit_subscription(self, topic: TopicName, known: int) -> None:
-        """Let a topic with so many durable subscriptions get one more; LimitExceededError if it may not."""
+        """Admit one more subscription to a topic with `known` durable ones. Raises LimitExceededError."""
         self.book.check_subscriptions(topic, known)
         await self._admit_in_tenant(topic)
 
@@ -162,7 +162,7 @@ class RateShares:
         throttles.first_share = self._first
 
     async def run(self) -> None:
-        """Exchange loads and follow them, for ever."""
+        """Exchange loads and follow them, for as long as the broker runs."""
         while True:
             await asyncio.sleep(ROUND_S if self._is_limited else IDLE_S)
             await self.follow_loads()

@@ -13,7 +13,7 @@ from anabranch.broker.catalog.stores import Stores
 from anabranch.broker.cluster.directory import Directory
 from anabranch.broker.cluster.remote_calls import Port
 from anabranch.broker.dispatch.compaction import COMPACTION
-from anabranch.broker.serving.usage import TenantUse, TopicUse, Usage, merged, merged_tenant
+from anabranch.broker.serving.rates.usage import TenantUse, TopicUse, Usage, merged, merged_tenant
 from anabranch.errors import AnabranchError
 from anabranch.metadata import records
 from anabranch.metadata.broker_record import BrokerRecord

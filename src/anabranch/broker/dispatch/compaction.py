@@ -3,6 +3,11 @@
 A compaction reads the entries of a log twice, in order: `LatestKeys.take` learns the latest messages, then
 `LatestKeys.kept` returns what stays of an entry. Messages without a key do not stay, as in Pulsar. An entry
 that cannot be opened, such as an encrypted batch, stays whole.
+
+For example, entry 7 is a batch with a=1, b=1 and a message without a key, entry 8 is a=2, entry 9 a tombstone
+of b. After three calls of `take`, only a is known, as (8, 0). `kept` returns None for 7 and 9 and the bytes
+of 8. With c=1 in place of b=1, `kept` returns entry 7 as a batch of three: placeholder, c=1, placeholder; so
+c keeps its batch index, and `kept_bits` of that entry is 0b010.
 """
 
 from __future__ import annotations
@@ -43,7 +48,7 @@ class CompactionNote(NamedTuple):
 
 
 def encode_compaction(note: CompactionNote) -> bytes:
-    """The note in the form of the notes of subscriptions, so that its side logs are found as theirs are."""
+    """Encode the note as those of subscriptions, so that its side logs are found in the same way."""
     sides = tuple(side for side in (note.current, note.filling) if side is not None)
     reading = msgspec.msgpack.encode((note.horizon, None if note.current is None else note.current.name))
     return encode_note(SpillNote(reading, sides, note.ledgers))
@@ -114,7 +119,7 @@ class LatestKeys:
                 self._latest[message.key] = (entry.ordinal, index)
 
     def kept(self, entry: Entry) -> bytes | None:
-        """The entry with its latest messages, all at their places in the batch; None if none is left."""
+        """Return the entry with its latest messages, all at their batch indexes; None if none is left."""
         opened = _open(entry.data, self._bytes_max)
         if opened is None:
             return entry.data
@@ -136,7 +141,7 @@ class LatestKeys:
 
 
 def kept_bits(data: bytes, bytes_max: int) -> int | None:
-    """The messages of a batch that are not placeholders, as bits by their index; None if all are whole."""
+    """Return the messages of a batch that are not placeholders, as bits by index; None if all are whole."""
     opened = _open(data, bytes_max)
     if opened is None or not opened.is_batch:
         return None
@@ -145,7 +150,7 @@ def kept_bits(data: bytes, bytes_max: int) -> int | None:
 
 
 def last_kept(data: bytes, bytes_max: int) -> int:
-    """The batch index of the last message that stayed in an entry; -1 if the entry is not a batch."""
+    """Return the batch index of the last message that stayed in an entry; -1 if the entry is not a batch."""
     opened = _open(data, bytes_max)
     if opened is None or not opened.is_batch:
         return -1
@@ -157,7 +162,7 @@ def _chunk_of(metadata: pb.MessageMetadata) -> str | None:
 
 
 def _open(data: bytes, bytes_max: int) -> _Opened | None:
-    """The messages of an entry; None for one that has to stay as it is."""
+    """Return the messages of an entry; None for one that has to stay as it is."""
     try:
         metadata, end = checked_metadata(data)
         is_batch = metadata.HasField("num_messages_in_batch")
@@ -195,7 +200,7 @@ def _messages(payload: bytes, count: int) -> list[_Message]:
 
 
 def _rebuilt(opened: _Opened, stay: list[bool]) -> bytes:
-    """The batch with placeholders for the messages that do not stay."""
+    """Return the batch with placeholders for the messages that do not stay."""
     parts = [
         opened.payload[message.start : message.end] if stays else _PLACEHOLDER
         for message, stays in zip(opened.messages, stay, strict=True)

@@ -4,6 +4,12 @@ A block is a run of ordinals. Each block knows when the first of its delayed ent
 may stay on disk until shortly before. This bounds the memory, and a restart passes over the blocks that have
 no other pending entries: the note lists them. Acknowledgements only grow and times do not change, so a note
 stays true. This module reads nothing; the caller does.
+
+For example, blocks have 8,192 entries. Entry 10 of block 0 is due in an hour and entry 9,000 of block 1 in
+two. While fewer than 2,000,000 delayed entries are in memory, both are; beyond that, only entries due within
+10 minutes are, and block 0 is read again 30 seconds before the hour is over. If everything below ordinal
+20,000 was read and nothing else of it is pending, the note lists both blocks with these times. A restart from
+it finds that `passed(0)` is 16,384, and starts to read there.
 """
 
 from __future__ import annotations
@@ -22,7 +28,7 @@ MEMORY_ENTRIES: Final = 2_000_000
 """Delayed entries in memory from which on only those of the next minutes are added to it."""
 
 WINDOW_MS: Final = 600_000
-"""How far ahead delayed entries are kept in memory when it holds many."""
+"""How far ahead delayed entries are kept in memory when many are there."""
 
 LEAD_MS: Final = 30_000
 """How long before the time of its first entry a block is read."""
@@ -124,7 +130,7 @@ class DelayedLog:
         return bool(self._unread)
 
     def passed(self, ordinal: int) -> int:
-        """The first ordinal from this one on that is in no block to be read later."""
+        """Return the first ordinal from this one on that is in no block to be read later."""
         while self._unread and ordinal >> self._bits in self._unread:
             ordinal = ((ordinal >> self._bits) + 1) << self._bits
         return ordinal
@@ -163,7 +169,7 @@ class DelayedLog:
                 del self._blocks[scan.number]
 
     def note(self, end: int, busy: Iterable[int], now_ms: int) -> bytes:
-        """The knowledge for a restart, when all before `end` is read; `busy` are entries due or delivered.
+        """Encode what a restart needs, when all before `end` is read; `busy` are entries due or delivered.
 
         Empty when a restart finds the delayed entries soon enough by itself.
         """
@@ -222,5 +228,5 @@ class DelayedLog:
 
 
 def is_note(note: bytes) -> bool:
-    """Whether bytes are a note of this module."""
+    """Return whether bytes are a note of this module."""
     return note.startswith(_MAGIC)

@@ -2,6 +2,10 @@
 
 Most entries lie in bins, each a range of times. A bin is not sorted until its time is near; then it becomes
 the near heap, which is exact to the millisecond. No step costs more than one bin, however many entries wait.
+
+For example, with bins of 2 entries, times 50, 10 and 40 are added. The third makes the heap too large: it is
+sorted, 10 stays near, and 40 and 50 become a bin from 40 on. `pop_due(30, 9)` returns 10, and the bin becomes
+the near heap.
 """
 
 from __future__ import annotations
@@ -60,7 +64,7 @@ class Delays:
         """Heap of the pairs before all bins; empty only when no entry waits."""
         self._bins: list[_Bin] = []
         self._firsts: list[_Pair] = []
-        """The first pair that each bin may hold."""
+        """The first pair that may lie in each bin."""
         self._top: _Pair = (0, 0)
         """The latest pair in the bins."""
 

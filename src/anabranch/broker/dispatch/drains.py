@@ -3,6 +3,11 @@
 `PendingBuckets` counts the entries of each bucket that are not acknowledged. `DrainMachine` is the life of
 the report: events in, at most one effect out. The result of an effect counts only if the cursor was not moved
 meanwhile, because a moved cursor makes drained buckets pending again.
+
+For example, a sealed log has buckets 0-99 and 100-65535 (splits (100,)), and entries 4 with hashes 7 to 8,
+and 5 with hash 300, are pending. Nothing is drained. Entry 4 is acknowledged: `drained` returns the range
+0-99, so the leader may open that range in the children while entry 5 is stuck. A batch without a stamp counts
+for both buckets.
 """
 
 from __future__ import annotations
@@ -10,18 +15,24 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import Final
 
+from google.protobuf.message import DecodeError
 from pyroaring import BitMap64
 
+from anabranch.errors import RemoteProtocolError
 from anabranch.model.acks import AckSet
 from anabranch.model.drains import Ranges, union
 from anabranch.model.hashing import bucket_index, bucket_ranges
+from anabranch.model.ranges import LAST_SLOT
+from anabranch.protocol.frames import metadata_span
+from anabranch.protocol.outer import read_outer
+from anabranch.protocol.pb import pulsar_pb2 as pb
 
 _EVERYWHERE: Final = -1
 """Stands for all buckets."""
 
 
 class PendingBuckets:
-    """Pending entries of a log that gets no more of them, by bucket; a few bits for each entry."""
+    """The pending entries of a sealed log by bucket; a few bits for each entry."""
 
     def __init__(self, splits: tuple[int, ...]) -> None:
         self._splits = splits
@@ -34,7 +45,7 @@ class PendingBuckets:
         if slots is not None:
             low, high = (bucket_index(self._splits, slot) for slot in slots)
         if high - low == len(self._ranges) - 1:
-            # Noted once: a log may hold very many entries of all buckets.
+            # Noted once: a log may have very many entries of all buckets.
             low = high = _EVERYWHERE
         for at in range(low, high + 1):
             self._bucket(at).add(ordinal)
@@ -44,7 +55,7 @@ class PendingBuckets:
         self._bucket(at).update(ordinals)
 
     def drained(self, acks: AckSet) -> Ranges:
-        """The slots of the buckets whose entries are all acknowledged; the set only grows."""
+        """Return the slots of the buckets whose entries are all acknowledged; the set only grows."""
         for at, ordinals in list(self._pending.items()):
             if ordinals.min() in acks:
                 acks.keep_pending(ordinals)
@@ -157,3 +168,22 @@ class DrainMachine:
         self.state = DrainState.UNKNOWN
         self.pending = None
         self.reported = ()
+
+
+def slots_of(entry: bytes) -> tuple[int, int] | None:
+    """Return the lowest and highest bucket hash among an entry's keys; None for a batch that does not say."""
+    try:
+        start, end = metadata_span(entry)
+        metadata = pb.MessageMetadata.FromString(entry[start:end])
+        low = high = metadata.entry_hash_min
+        if low or metadata.HasField("entry_hash_min"):
+            if metadata.HasField("entry_hash_max"):
+                high = metadata.entry_hash_max
+        elif metadata.HasField("num_messages_in_batch"):
+            return None
+        else:
+            low = high = read_outer(entry).bucket_hash
+    except (RemoteProtocolError, DecodeError):
+        return None
+    # An impossible stamp says nothing about the keys.
+    return (low, high) if low <= high <= LAST_SLOT else None

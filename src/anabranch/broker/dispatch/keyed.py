@@ -1,8 +1,14 @@
 """Key_Shared subscriptions: the entries of a slot go out in order, to one receiver at a time.
 
 Entries are ordinals here. The subscription offers them, delivers what it is handed and reports the result.
-A slot has at most one holder, the receiver with entries of it that are not settled yet, and moves to another
-receiver only when it has none. An entry that cannot go out waits in the lane of its slot.
+The outstanding entries of a slot are all at one receiver, and the slot moves to another one only when none is
+left. An entry that cannot go out waits in the lane of its slot.
+
+For example, entries 7, 8 and 9 have slots 3, 3 and 5, receiver A owns slot 3 and B owns slot 5. A has one
+permit. `offer(7, 3, 1)` returns A, which is not ready any more. `offer(8, 3, 1)` returns None: 8 waits in
+lane 3. `offer(9, 5, 1)` returns B, so slot 5 does not notice. When A gets permits, `take` returns 8 for A. If
+A leaves first, the selector names B for slot 3, but 8 waits until 7 is settled or taken back; in the latter
+case lane 3 has 7 and 8, and `take` returns them for B in this order.
 """
 
 from __future__ import annotations
@@ -14,12 +20,14 @@ from typing import NamedTuple
 from anabranch.broker.dispatch.lanes import LaneReason, Lanes
 from anabranch.broker.dispatch.receivers import Receiver
 from anabranch.broker.dispatch.selectors import AutoSplit, Selector
-from anabranch.broker.dispatch.slot_holds import Hold, SlotHolds
+from anabranch.broker.dispatch.slot_stops import SlotStop, SlotStops
 
 
 class Handout(NamedTuple):
-    """A held entry may go out to this receiver now; it is out of its lane until one of three calls follows:
-    `hand_out`, `drop` or `put_back`."""
+    """A waiting entry that may go out to this receiver now.
+
+    It is out of its lane until one of three calls follows: `hand_out`, `drop` or `put_back`.
+    """
 
     receiver: Receiver
     ordinal: int
@@ -31,7 +39,7 @@ class KeyedDispatch:
 
     def __init__(self) -> None:
         self.lanes = Lanes()
-        self.holds = SlotHolds()
+        self.stops = SlotStops()
         self.overdue: dict[int, tuple[int, int]] = {}
         """For each slot with overdue entries their number, and the time of the first one."""
         self._stuck: set[int] = set()
@@ -40,67 +48,74 @@ class KeyedDispatch:
         """First ordinal that a restored lane must not let out yet."""
         self._selector: Selector = AutoSplit()
         self.closed: frozenset[int] = frozenset()
-        self._holders: dict[int, Receiver] = {}
+        self._outstanding_at: dict[int, Receiver] = {}
+        """For each slot with outstanding entries the receiver that has them."""
         self._outstanding: dict[int, int] = {}
+        """For each slot the number of its outstanding entries, if there are any."""
         self._changed = False
-        # Per receiver the first held entry of each slot that it may take. Stale pairs are skipped when met.
+        # Per receiver the first waiting entry of each slot that it may take; stale pairs are skipped.
         self._takable: dict[Receiver, list[tuple[int, int]]] = {}
 
     @property
-    def held(self) -> int:
+    def waiting(self) -> int:
         """Entries that wait in lanes."""
-        return self.lanes.held
+        return self.lanes.waiting
 
     def change(self, selector: Selector, closed: frozenset[int] = frozenset()) -> None:
-        """Use the owners that `selector` names; a slot with a holder moves when its entries are settled.
+        """Use the owners that `selector` names; a slot with outstanding entries moves when they are settled.
 
         Slots that are `closed` have no owner yet.
         """
         self._selector = selector
         self.closed = closed
-        # The next `take` offers all held entries anew, so that many changes at once cost as much as one.
+        # The next `take` offers all waiting entries again, so that many changes at once cost as much as one.
         self._changed = True
 
     @property
-    def withheld(self) -> int:
+    def handovers(self) -> int:
         """Slots that wait for their former owner's acknowledgements before the next one gets them."""
         owner = self._selector.owner
-        return sum(owner(slot) not in (None, holder) for slot, holder in self._holders.items())
+        return sum(owner(slot) not in (None, now) for slot, now in self._outstanding_at.items())
 
     def clear(self) -> None:
-        """Forget all held and outstanding entries, because the subscription starts to read elsewhere."""
+        """Forget all waiting and outstanding entries, because the subscription starts to read elsewhere."""
         self.lanes.clear()
-        self.holds.clear()
+        self.stops.clear()
         self.overdue.clear()
         self._stuck.clear()
-        self._holders.clear()
+        self._outstanding_at.clear()
         self._outstanding.clear()
         self._takable.clear()
 
+    # Called for every fresh entry, so the usual one pays for three lookups that find nothing, the owner, and
+    # the receiver of the slot's outstanding entries. Order is kept by these two conditions: an entry never
+    # passes the lane of its slot, and a slot never has outstanding entries at two receivers. Without the
+    # second, a slot that moves to a new owner would be read by both while the former one still works on the
+    # earlier entries.
     def offer(
         self, ordinal: int, slot: int, messages: int, *, size: int = 0, now_ms: int = 0
     ) -> Receiver | None:
-        """Take the next entry of the log; return the receiver that gets it now, or None when it is held."""
-        if slot not in self.lanes and slot not in self.holds and slot not in self._stuck:
+        """Take the next entry of the log; return the receiver that gets it now, or None if it has to wait."""
+        if slot not in self.lanes and slot not in self.stops and slot not in self._stuck:
             owner = self._selector.owner(slot)
-            if owner is not None and owner.ready and self._holders.get(slot, owner) is owner:
+            if owner is not None and owner.ready and self._outstanding_at.get(slot, owner) is owner:
                 self._charge(owner, slot, messages)
                 return owner
-        self.hold(ordinal, slot, size=size, now_ms=now_ms)
+        self.let_wait(ordinal, slot, size=size, now_ms=now_ms)
         return None
 
-    def hold(self, ordinal: int, slot: int, *, size: int = 0, now_ms: int = 0) -> None:
-        """Let an entry wait in its lane, as long as others wait before it or it cannot go out."""
+    def let_wait(self, ordinal: int, slot: int, *, size: int = 0, now_ms: int = 0) -> None:
+        """Put an entry into the lane of its slot, where it waits behind the earlier ones."""
         if self.lanes.add(slot, ordinal, size, now_ms):
             self._offer_head(slot)
 
     def delay(self, ordinal: int, slot: int, at_ms: int, *, size: int = 0, now_ms: int = 0) -> None:
-        """Hold an entry, and its slot behind it, until `at_ms`; behind others it waits for them first."""
-        if self.lanes.add(slot, ordinal, size, now_ms) and slot not in self.holds:
-            self.holds.put(slot, Hold(LaneReason.DELAYED, now_ms, at_ms))
+        """Let an entry wait until `at_ms`, and its slot behind it; behind others it waits for them first."""
+        if self.lanes.add(slot, ordinal, size, now_ms) and slot not in self.stops:
+            self.stops.put(slot, SlotStop(LaneReason.DELAYED, now_ms, at_ms))
 
     def take(self, limit: int) -> list[Handout]:
-        """Held entries that may go out now, at most `limit`; oldest first for each receiver."""
+        """Return waiting entries that may go out now, at most `limit`; oldest first for each receiver."""
         if self._changed:
             self._changed = False
             self._takable.clear()
@@ -133,7 +148,7 @@ class KeyedDispatch:
     def put_back(self, handouts: Iterable[Handout]) -> None:
         """Let entries that were taken wait again, because they could not go out."""
         for _, ordinal, slot in handouts:
-            self.hold(ordinal, slot)
+            self.let_wait(ordinal, slot)
 
     def skip(self, slot: int, limit: int | None = None) -> list[int]:
         """Take the first entries out of a lane for good, or all of them; returns their ordinals."""
@@ -145,19 +160,19 @@ class KeyedDispatch:
         return skipped
 
     def settle(self, slot: int) -> bool:
-        """Note the acknowledgement of one outstanding entry; return whether it lets a held entry go out."""
+        """Note the acknowledgement of an outstanding entry; whether it lets a waiting entry go out."""
         left = self._outstanding[slot] - 1
         if left:
             self._outstanding[slot] = left
             return False
         del self._outstanding[slot]
-        holder = self._holders.pop(slot)
-        if slot not in self.lanes or self._selector.owner(slot) is holder:
+        receiver = self._outstanding_at.pop(slot)
+        if slot not in self.lanes or self._selector.owner(slot) is receiver:
             return False
         return self._offer_head(slot)
 
     def take_back(self, entries: Iterable[tuple[int, int]], now_ms: int = 0) -> None:
-        """Hold outstanding entries, as (ordinal, slot), for delivery before all later ones."""
+        """Let outstanding entries, as (ordinal, slot), wait for another delivery, before all later ones."""
         slots: dict[int, None] = {}
         for ordinal, slot in entries:
             slots[slot] = None
@@ -166,22 +181,22 @@ class KeyedDispatch:
         for slot in slots:
             self._ask_again(slot)
 
-    def stop(self, slot: int, hold: Hold) -> None:
-        """Let no entry of a slot go out until the hold ends, or `release`."""
-        self.holds.put(slot, hold)
+    def stop(self, slot: int, stop: SlotStop) -> None:
+        """Let no entry of a slot go out until the stop ends, or `release`."""
+        self.stops.put(slot, stop)
 
     def release(self, slot: int) -> bool:
         """Undo `stop`; whether the slot was stopped."""
-        hold = self.holds.get(slot)
-        if hold is None or hold.reason is LaneReason.DELAYED:
+        stop = self.stops.get(slot)
+        if stop is None or stop.reason is LaneReason.DELAYED:
             return False
-        self.holds.pop(slot)
+        self.stops.pop(slot)
         self._offer_head(slot)
         return True
 
     def release_due(self, now_ms: int) -> None:
-        """Let the slots go on whose holds end by themselves."""
-        for slot in self.holds.pop_due(now_ms):
+        """Let the slots go on whose stops end by themselves."""
+        for slot in self.stops.pop_due(now_ms):
             self._offer_head(slot)
 
     def count_overdue(self, slot: int, now_ms: int) -> None:
@@ -190,7 +205,7 @@ class KeyedDispatch:
         self.overdue[slot] = count + 1, since_ms
 
     def uncount_overdue(self, slot: int) -> bool:
-        """Note that an overdue entry is settled; whether it lets a held entry go out."""
+        """Note that an overdue entry is settled; whether it lets a waiting entry go out."""
         count, since_ms = self.overdue.pop(slot)
         if count > 1:
             self.overdue[slot] = count - 1, since_ms
@@ -205,18 +220,18 @@ class KeyedDispatch:
         before it acknowledges.
         """
         for slot in self.overdue.keys() - self._stuck:
-            holder = self._holders.get(slot)
-            if holder is not None and holder.short:
+            receiver = self._outstanding_at.get(slot)
+            if receiver is not None and receiver.short:
                 self._stuck.add(slot)
 
     def restore(self, slots: Iterable[tuple[int, int]], floor: int) -> None:
-        """Open lanes, as (slot, since_ms), whose entries below `floor` follow by `hold`, in order."""
+        """Open lanes, as (slot, since_ms), whose entries below `floor` follow by `let_wait`, in order."""
         self._floor = floor
         for slot, since_ms in slots:
             self.lanes.open(slot, since_ms).restored = True
 
     def restored(self) -> None:
-        """Note that all pending entries below the floor were held; restored lanes are like others now."""
+        """Note that all pending entries below the floor are in lanes; restored lanes are like others now."""
         self._floor = 0
         for slot in list(self.lanes):
             lane = self.lanes.get(slot)
@@ -225,12 +240,12 @@ class KeyedDispatch:
                 self.lanes.close_if_empty(slot)
         self._changed = True
 
-    def holder(self, slot: int) -> Receiver | None:
-        """The receiver with outstanding entries of a slot."""
-        return self._holders.get(slot)
+    def outstanding_at(self, slot: int) -> Receiver | None:
+        """Return the receiver that has outstanding entries of a slot."""
+        return self._outstanding_at.get(slot)
 
     def is_idle(self, slot: int) -> bool:
-        """Whether nothing of a slot is outstanding."""
+        """Return whether nothing of a slot is outstanding."""
         return slot not in self._outstanding
 
     def moved(self, slot: int) -> None:
@@ -238,29 +253,29 @@ class KeyedDispatch:
         self._offer_head(slot)
 
     def target(self, slot: int) -> Receiver | None:
-        """The receiver of the slot's next entry: its owner, unless another receiver holds earlier ones."""
-        if slot in self.holds or slot in self._stuck:
+        """Return the receiver of the slot's next entry: its owner, unless another one has earlier entries."""
+        if slot in self.stops or slot in self._stuck:
             return None
         lane = self.lanes.get(slot)
         if lane is not None and lane.restored and lane.head >= self._floor:
             return None
         owner = self._selector.owner(slot)
-        return owner if owner is None or self._holders.get(slot, owner) is owner else None
+        return owner if owner is None or self._outstanding_at.get(slot, owner) is owner else None
 
     def owner(self, slot: int) -> Receiver | None:
-        """The receiver that gets the slot when no other one holds entries of it."""
+        """Return the receiver that gets the slot when no other one has entries of it."""
         return self._selector.owner(slot)
 
     def _ask_again(self, slot: int) -> None:
         """Offer the first entry of a lane, which is another one now; a delay counted for the former one."""
-        hold = self.holds.get(slot)
-        if hold is not None and hold.reason is LaneReason.DELAYED:
-            self.holds.pop(slot)
+        stop = self.stops.get(slot)
+        if stop is not None and stop.reason is LaneReason.DELAYED:
+            self.stops.pop(slot)
         self._offer_head(slot)
 
     def _charge(self, receiver: Receiver, slot: int, messages: int) -> None:
         receiver.charge(messages)
-        self._holders[slot] = receiver
+        self._outstanding_at[slot] = receiver
         self._outstanding[slot] = self._outstanding.get(slot, 0) + 1
 
     def _offer_head(self, slot: int) -> bool:

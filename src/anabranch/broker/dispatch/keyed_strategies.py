@@ -1,4 +1,9 @@
-"""Strategies of delivery by key or bucket: how far a subscription reads past slots that are stuck."""
+"""Strategies of delivery by key or bucket: how far a subscription reads past slots that are stuck.
+
+For example, 12,000 entries of one key wait. `ByWindow` has room for 10,000 - 12,000 = -2,000 more, so nothing
+is read until 2,001 of them went out. `ByLanes` counts one lane of 50,000 and about 25,000 bytes of its 32
+MiB, so reading goes on; with 50,000 stuck keys it stops too, and says that lane_max is reached.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +47,7 @@ class KeyedStrategy(Protocol):
         """How many more entries may be read now, 0 or less at a bound."""
 
     def bound(self, lanes: Lanes) -> str | None:
-        """The bound at which reading stops, in words; None if it goes on."""
+        """Return the bound at which reading stops, in words; None if it goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +87,15 @@ class ByWindow:
     by_ranges: bool = False
 
     def room(self, lanes: Lanes) -> int:
-        return WINDOW_ENTRIES - lanes.held
+        return WINDOW_ENTRIES - lanes.waiting
 
     def bound(self, lanes: Lanes) -> str | None:
-        held = lanes.held
-        return f"{held} entries wait, and the window allows no more" if held >= WINDOW_ENTRIES else None
+        waiting = lanes.waiting
+        return f"{waiting} entries wait, and the window allows no more" if waiting >= WINDOW_ENTRIES else None
 
 
 def keyed_strategy(config: LaneConfig) -> KeyedStrategy:
-    """The strategy that the configuration names."""
+    """Return the strategy that the configuration names."""
     after_ms = round(1000 * config.lane_after_s)
     by_ranges = not config.keyed_consistent_hashing
     if config.keyed_dispatch == "window":

@@ -2,7 +2,11 @@
 
 The claim of a note is that all pending entries below `floor` belong to the listed slots. Acknowledgements
 only grow, so the claim stays true however old the note is. Reading may therefore start again at `floor`, with
-the listed slots held back until the pending entries below `floor` have been read again.
+the listed slots stopped until the pending entries below `floor` have been read again.
+
+For example, entries 5 and 6 of slot 3 wait, entry 90 of slot 8 is outstanding, and everything below 100 was
+read. The note lists slot 3 with floor 90, because slot 8 has no lane. After a restart, entry 90 and later
+ones go out at once if their slot is not 3; entries 5 and 6 are found meanwhile, and then slot 3 goes on.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ class SlotNote(msgspec.Struct, array_like=True, frozen=True):
     slot: int
     reason: LaneReason
     since_ms: int
-    held: bool = False
+    stopped: bool = False
     """Whether the slot was stopped on purpose: paused, or parked."""
     until_ms: int = 0
     text: str = ""
@@ -36,7 +40,7 @@ class LaneNote(msgspec.Struct, array_like=True, frozen=True):
     slots: tuple[SlotNote, ...] = ()
 
     def encode(self) -> bytes:
-        """The bytes for a cursor; none for a note that says nothing."""
+        """Return the bytes for a cursor; none for a note that says nothing."""
         return msgspec.msgpack.encode(self) if self.slots else b""
 
 

@@ -1,4 +1,9 @@
-"""Lanes as people see them: the slots that do not go on, why, and which consumer they wait for."""
+"""Lanes as people see them: the slots that do not go on, why, and which consumer they wait for.
+
+For example, entries 70 and 71 of slot 3 wait since 1,000 ms. Their owner A has no permits: the reason is
+`busy`, and they wait for A. If B owns the slot now and A still has entry 69, it is `handover`, and they wait
+for A. If an operator parked the slot at 2,000 ms, it is `parked`, and the lane is shown since 2,000 ms.
+"""
 
 from __future__ import annotations
 
@@ -8,42 +13,42 @@ from anabranch.broker.dispatch.keyed import KeyedDispatch
 from anabranch.broker.dispatch.lanes import LaneReason, LaneView
 
 
-def stopped_slots(dispatch: KeyedDispatch) -> Iterator[tuple[int, int, int]]:
+def waiting_slots(dispatch: KeyedDispatch) -> Iterator[tuple[int, int, int]]:
     """All slots that do not go on, as (slot, since_ms, entries)."""
-    lanes, holds, overdue = dispatch.lanes, dispatch.holds, dispatch.overdue
-    for slot in dict.fromkeys((*lanes, *holds, *overdue)):
-        lane, hold = lanes.get(slot), holds.get(slot)
-        since_ms = hold.since_ms if hold else lane.since_ms if lane else overdue[slot][1]
+    lanes, stops, overdue = dispatch.lanes, dispatch.stops, dispatch.overdue
+    for slot in dict.fromkeys((*lanes, *stops, *overdue)):
+        lane, stop = lanes.get(slot), stops.get(slot)
+        since_ms = stop.since_ms if stop else lane.since_ms if lane else overdue[slot][1]
         yield slot, since_ms, lane.count if lane else 0
 
 
 def lane_reason(dispatch: KeyedDispatch, slot: int) -> LaneReason:
     """Why the first entry of a slot does not go out."""
-    hold = dispatch.holds.get(slot)
-    if hold is not None:
-        return hold.reason
+    stop = dispatch.stops.get(slot)
+    if stop is not None:
+        return stop.reason
     if slot in dispatch.overdue:
         return LaneReason.UNACKNOWLEDGED
     owner = dispatch.owner(slot)
     if owner is None:
         return LaneReason.CLOSED if slot in dispatch.closed else LaneReason.NO_CONSUMER
-    return LaneReason.BUSY if dispatch.holder(slot) in (None, owner) else LaneReason.HANDOVER
+    return LaneReason.BUSY if dispatch.outstanding_at(slot) in (None, owner) else LaneReason.HANDOVER
 
 
 def lane_view(dispatch: KeyedDispatch, slot: int) -> LaneView | None:
-    """The lane of a slot; None for a slot that goes on."""
-    lane, hold = dispatch.lanes.get(slot), dispatch.holds.get(slot)
-    if lane is None and hold is None and slot not in dispatch.overdue:
+    """Return the lane of a slot; None for a slot that goes on."""
+    lane, stop = dispatch.lanes.get(slot), dispatch.stops.get(slot)
+    if lane is None and stop is None and slot not in dispatch.overdue:
         return None
-    waits_for = dispatch.holder(slot) or dispatch.owner(slot)
+    waits_for = dispatch.outstanding_at(slot) or dispatch.owner(slot)
     return LaneView(
         slot=slot,
         reason=lane_reason(dispatch, slot),
-        since_ms=hold.since_ms if hold else lane.since_ms if lane else dispatch.overdue[slot][1],
+        since_ms=stop.since_ms if stop else lane.since_ms if lane else dispatch.overdue[slot][1],
         entries=lane.count if lane else 0,
         size_bytes=lane.size_bytes if lane else 0,
         first_ordinal=lane.head if lane else -1,
         waits_for=waits_for.name if waits_for else "",
-        until_ms=hold.until_ms if hold else 0,
-        note=hold.note if hold else "",
+        until_ms=stop.until_ms if stop else 0,
+        note=stop.note if stop else "",
     )

@@ -2,6 +2,10 @@
 
 A slot is a hash of keys or a bucket. A lane keeps ordinals in a compressed bitmap, a few bytes each, so that
 one stuck slot may have millions of waiting entries. This module knows nothing of receivers.
+
+For example, entries 70, 71 and 90 of slot 3 wait, of 200 bytes each. The lane has `head` 70, `count` 3,
+`size_bytes` 600, and counts as 1,000 + 3 * 2 + 1 * 100 bytes of memory. `pop` returns 70 and makes 71 the
+head. An entry that comes back, say 65, becomes the head, because a lane is ordered by ordinals.
 """
 
 from __future__ import annotations
@@ -114,11 +118,11 @@ class Lane:
         return ordinal
 
     def first(self, limit: int) -> list[int]:
-        """The first ordinals, at most `limit`."""
+        """Return the first ordinals, at most `limit`."""
         return list(islice(self.entries, limit))
 
     def between(self, first: int, end: int, limit: int) -> list[int]:
-        """The ordinals from `first` on and below `end`, at most `limit`."""
+        """Return the ordinals from `first` on and below `end`, at most `limit`."""
         return list(islice(takewhile(end.__gt__, self.entries.iter_equal_or_larger(first)), limit))
 
 
@@ -127,7 +131,7 @@ class Lanes:
 
     def __init__(self) -> None:
         self._lanes: dict[int, Lane] = {}
-        self.held = 0
+        self.waiting = 0
         """Entries in all lanes."""
         self.memory_bytes = 0
         """Estimated memory of all lanes."""
@@ -145,12 +149,12 @@ class Lanes:
         return self._lanes.get(slot)
 
     def head(self, slot: int) -> int:
-        """The first ordinal that waits; -1 if none does."""
+        """Return the first ordinal that waits; -1 if none does."""
         lane = self._lanes.get(slot)
         return -1 if lane is None else lane.head
 
     def open(self, slot: int, since_ms: int) -> Lane:
-        """The lane of a slot, made if it is missing."""
+        """Return the lane of a slot, made if it is missing."""
         lane = self._lanes.get(slot)
         if lane is None:
             lane = self._lanes[slot] = Lane(since_ms)
@@ -162,7 +166,7 @@ class Lanes:
         lane = self.open(slot, now_ms)
         before = lane.memory_bytes
         first = lane.add(ordinal, size)
-        self.held += 1
+        self.waiting += 1
         self.memory_bytes += lane.memory_bytes - before
         return first
 
@@ -171,7 +175,7 @@ class Lanes:
         lane = self._lanes[slot]
         before = lane.memory_bytes
         ordinal = lane.pop()
-        self.held -= 1
+        self.waiting -= 1
         self.memory_bytes += lane.memory_bytes - before
         return ordinal
 
@@ -183,4 +187,4 @@ class Lanes:
 
     def clear(self) -> None:
         self._lanes.clear()
-        self.held = self.memory_bytes = 0
+        self.waiting = self.memory_bytes = 0

@@ -2,6 +2,10 @@
 
 Deliveries of about the same time share a bitmap, so that the overdue ones are found by one intersection and
 no step looks at every entry.
+
+For example, with 30,000 ms allowed a step is 3,000 ms. Entries 7 and 8, delivered at 0 and 2,999, share a
+bitmap, and 9, delivered at 3,000, starts the next one. 8 is acknowledged. `next_ms` is 33,000, when even the
+youngest entry that the first bitmap may have is overdue; `expire(33_000)` returns 7.
 """
 
 from __future__ import annotations
@@ -15,8 +19,8 @@ STEPS = 10
 """Parts of the allowed time in which deliveries count as simultaneous."""
 
 
-class Outstanding:
-    """The outstanding entries of one keyed subscription, by ordinal."""
+class OutstandingAges:
+    """The outstanding entries of one keyed subscription, and when each of them is overdue."""
 
     def __init__(self, unacked_ms: int) -> None:
         """An entry is overdue after `unacked_ms`; never if that is 0."""
@@ -49,7 +53,7 @@ class Outstanding:
         self._ages.clear()
 
     def expire(self, now_ms: int) -> Iterable[int]:
-        """The entries that became overdue since the last call."""
+        """Return the entries that became overdue since the last call."""
         found = BitMap64()
         # The youngest entry of a bitmap is a step younger than the oldest one.
         while self._ages and self._ages[0][0] + self._unacked_ms // STEPS <= now_ms:

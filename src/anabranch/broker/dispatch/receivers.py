@@ -1,4 +1,9 @@
-"""A consumer as dispatch sees it, and the choice of the next consumer where keys do not matter."""
+"""A consumer as dispatch sees it, and the choice of the next consumer where keys do not matter.
+
+For example, A and B have priority 0, C has 1. `Ranking` spreads partitions over the best priority: A is
+active for partition 0, B for 1, A for 2. `RoundRobin` returns A, B, A, B...; while A and B have no permits it
+returns C, and once A is ready again it returns A.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +31,7 @@ class Receiver:
         self.link: ReceiverLink = link
         self.priority = priority
         self.permits = 0
-        """Messages the consumer still wants; negative after a batch that held more than it wanted."""
+        """Messages the consumer still wants; negative after a batch with more than it wanted."""
         self.window = 0
         """Most permits that it had at once."""
         self.unacked = 0
@@ -91,7 +96,7 @@ class Ranking:
         del self._ranked[bisect_left(self._ranked, self._ranks.pop(receiver))]
 
     def active(self, partition: int) -> Receiver | None:
-        """The receiver of all entries; partitions are spread over the receivers of the best priority."""
+        """Return the receiver of all entries; partitions are spread over those of the best priority."""
         if not self._ranked:
             return None
         best = bisect_right(self._ranked, self._ranked[0][0], key=lambda rank: rank[0])
@@ -120,7 +125,7 @@ class RoundRobin:
         self._changed = None
 
     def next(self) -> Receiver | None:
-        """The receiver whose turn it is, or None when no receiver is ready."""
+        """Return the receiver whose turn it is, or None when no receiver is ready."""
         if self._changed is not None:
             self._sort(self._changed)
         receivers = self._receivers

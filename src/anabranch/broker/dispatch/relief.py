@@ -1,8 +1,14 @@
 """Relief of a busy receiver: its other slots with nothing outstanding go to receivers with room, for a while.
 
 A receiver is busy when it takes nothing and one of its slots has waited for a while. The override lies over
-any selector; dispatch moves a slot only when its former holder has settled it, so no order is at risk. Moves
-are few, because a moved slot costs its new receiver the state of its keys. Time is an argument.
+any selector; dispatch moves a slot only when its former receiver has settled it, so order is not at risk.
+Moves are few, because a moved slot costs its new receiver the state of its keys. Time is an argument.
+
+For example, A takes nothing, and its slots 3, 4 and 5 wait since 0, 1,000 and 2,000 ms; 4 and 5 are idle. At
+4,999 ms nothing moves. At 7,000 ms slot 3 is taken for the cause, and 4 and 5 go to the receiver with most
+permits: B with 100, which counts as 50 after the first move, then C with 80. At most 8 slots move within a
+second, and a slot that moved stays where it is for 10 seconds; then it goes back if A is ready and the slot
+is idle.
 """
 
 from __future__ import annotations
@@ -60,7 +66,7 @@ class SlotState(Protocol):
     """The knowledge of dispatch about slots."""
 
     def is_idle(self, slot: int) -> bool:
-        """Whether nothing of a slot is outstanding."""
+        """Return whether nothing of a slot is outstanding."""
 
 
 class Relief:

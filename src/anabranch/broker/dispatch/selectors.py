@@ -1,11 +1,17 @@
-"""The owner of each slot, a hash of the key or a bucket, of a Key_Shared subscription, by its mode."""
+"""The owner of each slot, a hash of the key or a bucket, of a Key_Shared subscription, by its mode.
+
+For example, `SplitRanges` over 100 slots: A alone has all of them. B joins and gets the lower half, 0-50, and
+A keeps 51-100; C halves the largest range, the lowest of equal ones, and gets 0-25. B leaves: its range 26-50
+goes to the next range above, that of A. `Buckets` with 8 buckets and receivers A and B gives 0-3 to A and 4-7
+to B; if bucket 2 is closed, its entries wait.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import pairwise
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from anabranch.broker.dispatch.receivers import Receiver
 from anabranch.errors import ConsumerAssignError
@@ -21,6 +27,20 @@ class Selector(Protocol):
     """Which receiver a slot belongs to, by the rules of one Key_Shared mode."""
 
     def owner(self, slot: int) -> Receiver | None: ...
+
+
+class SlotOwners(NamedTuple):
+    """The owners of all slots of a subscription, until its consumers change again."""
+
+    selector: Selector
+    readers: Collection[Receiver]
+    """The receivers that own a slot."""
+    closed: frozenset[int] = frozenset()
+    """Slots that have no owner yet."""
+    moves: int = 0
+    """Slots that went from one receiver to another by the last change."""
+    movable: bool = True
+    """Whether relief may lend slots of a busy receiver to others."""
 
 
 class SplitSelector(Selector, Protocol):
@@ -123,7 +143,7 @@ class Sticky:
             self._owners[part.start : part.end + 1] = [owner] * part.width
 
     def is_free(self, part: HashRange) -> bool:
-        """Whether no receiver has a slot of this range."""
+        """Return whether no receiver has a slot of this range."""
         return self._owners[part.start : part.end + 1].count(None) == part.width
 
     def owner(self, slot: int) -> Receiver | None:
@@ -155,7 +175,7 @@ class Buckets:
 def sticky_ranges(
     ranges: Sequence[tuple[int, int]], is_free: Callable[[HashRange], bool]
 ) -> tuple[HashRange, ...]:
-    """The ranges a STICKY consumer asks for; ConsumerAssignError when they are bad or taken."""
+    """Return the ranges a STICKY consumer asks for; ConsumerAssignError when they are bad or taken."""
     if not ranges:
         raise ConsumerAssignError("a sticky consumer must name its hash ranges")
     for start, end in ranges:
@@ -173,7 +193,7 @@ def sticky_ranges(
 
 
 def bucket_boundaries(ranges: Sequence[tuple[int, int]]) -> tuple[int, ...]:
-    """The split points of a bucket list that tiles the ring; ConsumerAssignError when it does not."""
+    """Return the split points of a bucket list that tiles the ring; ConsumerAssignError when it does not."""
     expected = 0
     for start, end in ranges:
         if start != expected or end < start or end >= HASH_SLOTS:

@@ -1,8 +1,13 @@
 """Spilled entries of lanes: their form in a side log, the note that names the side logs, and when to spill.
 
-A side log holds copies of entries of one subscription, in the order of the main log. Its messages count the
+A side log has copies of entries of one subscription, in the order of the main log. Its messages count the
 ordinals of the main log: the index after an entry tells the ordinal of the original. So the copies are found
 without a scan, also after a restart.
+
+For example, a side log whose first original is 70 has copies of 70, 75 and 76. They claim 1, 5 and 1
+messages, so the indexes after them are 1, 6 and 7, and 70 - 1 + 6 = 75 is the original of the second copy. A
+spill is due if lanes keep more than the limit, say 100 MiB, and at most 7 of 8 entries of that part are
+pending; it ends below 75 MiB.
 """
 
 from __future__ import annotations
@@ -62,7 +67,7 @@ def decode_note(data: bytes) -> SpillNote:
 
 
 def side_logs_in(note: bytes) -> list[str]:
-    """The names of the side logs in the note of a cursor."""
+    """Return the names of the side logs in the note of a cursor."""
     return [record.name for record in decode_note(note).sides]
 
 
@@ -77,7 +82,7 @@ class SpillOrigin(NamedTuple):
 
 
 def encode_copy(origin: SpillOrigin, data: bytes) -> bytes:
-    """The data of a copy in the side log."""
+    """Return the data of a copy in the side log."""
     (ledger, entry), ordinal, index, count, timestamp_ms = origin
     return _ORIGIN.pack(_VERSION, ledger, entry, ordinal, index, count, timestamp_ms) + data
 
@@ -108,7 +113,7 @@ class OldLedgers:
         self.known = ()
 
     def ordinal_of(self, position: Position) -> int | None:
-        """The ordinal at a position; in a ledger that is not known, the first of the next known ledger."""
+        """Return the ordinal at a position; in an unknown ledger, the first of the next known one."""
         at = bisect_right(self.known, (position.ledger, -1))
         if at == len(self.known):
             return None
@@ -116,7 +121,7 @@ class OldLedgers:
         return first + max(position.entry, 0) if ledger == position.ledger else first
 
     def position_of(self, ordinal: int) -> Position | None:
-        """The position of an ordinal, if it is in a known ledger or behind one."""
+        """Return the position of an ordinal, if it is in a known ledger or behind one."""
         at = bisect_right(self.known, ordinal, key=lambda known: known[1]) - 1
         if at < 0:
             return None
@@ -133,10 +138,10 @@ class Retained(NamedTuple):
 
 
 def spill_is_due(retained: Retained, limit_bytes: int) -> bool:
-    """Whether copies of the pending entries would free room in a log that keeps more than the limit."""
+    """Return whether a log keeps more than the limit and copies of its pending entries would free room."""
     return retained.size_bytes > limit_bytes and retained.pending <= DENSE * retained.entries
 
 
 def spill_is_done(retained: Retained, limit_bytes: int) -> bool:
-    """Whether a spill that is under way may end."""
+    """Return whether a spill that is under way may end."""
     return retained.size_bytes <= ENOUGH * limit_bytes or not retained.pending

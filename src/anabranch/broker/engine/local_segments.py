@@ -9,8 +9,8 @@ from anabranch.broker.catalog.served_logs import ServedLogs
 from anabranch.broker.catalog.side_logs import spilled, spilled_bytes, whole_backlog
 from anabranch.broker.catalog.trimming import trim
 from anabranch.broker.cluster.drain_events import DrainEvents
-from anabranch.broker.serving.served_log import ServedLog, troubles_of
-from anabranch.broker.serving.subscription import Subscription
+from anabranch.broker.serving.log.served_log import ServedLog, troubles_of
+from anabranch.broker.serving.subscription.subscription import Subscription
 from anabranch.controller.decide.admission import Roster
 from anabranch.controller.decide.consistency import LogState
 from anabranch.controller.ports.segments import Aim, Drained, SegmentLoad

@@ -29,7 +29,7 @@ class LogAddress(NamedTuple):
 
 
 class LogLocation(NamedTuple):
-    """Where a client finds the log of a segment, as layouts tell it."""
+    """The place of a segment's log, as layouts tell clients."""
 
     address: LogAddress | None
     """None if the server is not known now; the client looks the log up, or waits for the next layout."""
@@ -41,7 +41,7 @@ class LogLocation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EngineTraits:
-    """What an engine offers, as values that do not change while a broker runs."""
+    """The offers and limits of an engine, as values that do not change while a broker runs."""
 
     server_version: str
     """The version in CONNECTED."""
@@ -111,7 +111,7 @@ class Engine(Protocol):
         """The name under which clients attach to a segment; any other name is returned as it is."""
 
     def locate(self, topic: TopicName, segment: Segment) -> LogLocation:
-        """Where the log of a segment is, as known at once."""
+        """Return the place of a segment's log as far as it is known without waiting."""
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Call `changed` when `locate` has other answers although no broker or store has changed.

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from google.protobuf.message import Message
 
 from anabranch.broker.dispatch.keyed_strategies import ByLanes, KeyedStrategy, keyed_strategy
-from anabranch.broker.serving.compacted_log import CompactedLog
-from anabranch.broker.serving.log_use import LogUse
-from anabranch.broker.serving.rate_gates import Pauses
-from anabranch.broker.serving.throttles import Throttles, TopicThrottle
-from anabranch.broker.serving.usage import Usage
+from anabranch.broker.serving.rates.rate_gates import Pauses
+from anabranch.broker.serving.rates.throttles import Throttles, TopicThrottle
+from anabranch.broker.serving.rates.usage import Usage
 from anabranch.clock import Clock
 from anabranch.config.broker import BrokerConfig
 from anabranch.failpoints import Failpoints, NoFailpoints
-from anabranch.ledger.storage import SegmentLog
+from anabranch.ledger.storage import Entry, EntryPlaces, ReadableLog, SegmentLog
 from anabranch.metadata.producer_epochs import TopicEpoch
 from anabranch.model.drains import Ranges
 from anabranch.model.names import TopicName
@@ -74,7 +73,7 @@ class ClientLink(Protocol):
     def forget_consumer(self, consumer_id: int) -> None: ...
 
     async def alive(self) -> bool:
-        """Whether the peer answers a request for a sign of life."""
+        """Return whether the peer answers a request for a sign of life."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +126,22 @@ class LogContext:
     failpoints: Failpoints = field(default_factory=NoFailpoints)
 
 
+class CompactedView(ReadableLog, Protocol):
+    """A log as its compacted readers see it."""
+
+    @property
+    def extent(self) -> EntryPlaces: ...
+
+    @property
+    def first_ordinal(self) -> int: ...
+
+    async def ordinal_at_time(self, time_ms: int) -> int:
+        """Ordinal of the first entry that was stored at that time or later, or the end."""
+
+    def kept_bits(self, entry: Entry) -> int | None:
+        """Return the messages of an entry that a compaction kept, as bits; None if all of them."""
+
+
 class SideStorage(Protocol):
     """The store of a log, for the side logs of its subscriptions; as `SegmentStorage`."""
 
@@ -137,11 +152,37 @@ class SideStorage(Protocol):
     async def delete(self, name: str) -> None: ...
 
 
-class LogHome(NamedTuple):
-    """The number of the store that a log lives in, and the store."""
+class OpenedStore(NamedTuple):
+    """The store in which a log lies."""
 
-    store: int
+    number: int
     storage: SideStorage
+
+
+class LogUse:
+    """Values that a served log shares with its subscriptions; they do not refer to the log.
+
+    A call that waits counts as a use until it ends, so no log is unloaded while a caller still needs it.
+    """
+
+    __slots__ = ("calls", "splits", "used_s")
+
+    def __init__(self, now_s: float) -> None:
+        self.calls = 0
+        """Calls that wait for the disk, the leader or a client and then go on with the log."""
+        self.used_s = now_s
+        """When the log was last looked up, or had a client."""
+        self.splits: tuple[int, ...] = ()
+        """Bucket boundaries of the segment; set when a client attaches."""
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """Keep the log loaded inside the block."""
+        self.calls += 1
+        try:
+            yield
+        finally:
+            self.calls -= 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,5 +197,5 @@ class SubscriptionContext:
     sides: SideStorage
     report_drained: Callable[[str, Ranges], None]
     """Called with the name of a subscription and the slots that it has drained."""
-    compacted: Callable[[], CompactedLog] | None = None
+    compacted: Callable[[], CompactedView] | None = None
     """The log as compacted readers see it; None in tests without compaction."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from anabranch.broker.serving.consumer import ServedConsumer
-from anabranch.broker.serving.served_log import ServedLog
-from anabranch.broker.serving.subscription import Subscription
+from anabranch.broker.serving.delivery.consumer import ServedConsumer
+from anabranch.broker.serving.log.served_log import ServedLog
+from anabranch.broker.serving.subscription.subscription import Subscription
 from anabranch.controller.ports.leader import Membership, TopicLeader
 from anabranch.model.names import TopicName
 
@@ -37,7 +37,7 @@ class Registered(NamedTuple):
         self.controller.connection_lost(self.registration)
 
     async def leave(self) -> None:
-        """Remove the consumer for good; its connection has forgotten it already."""
+        """Remove the consumer for good. Its connection has already forgotten it."""
         self.uncount()
         try:
             await self.controller.leave(self.registration)

@@ -1,4 +1,4 @@
-"""The function for a command, and the answer to its failure."""
+"""The function that handles a command, and the function that answers its failure."""
 
 from __future__ import annotations
 

@@ -13,13 +13,13 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from anabranch.broker.serving.producer import ServedProducer
-from anabranch.broker.serving.served_log import ServedLog
+from anabranch.broker.serving.log.producer import ServedProducer
+from anabranch.broker.serving.log.served_log import ServedLog
 from anabranch.broker.wire.attachments import Attached, Registered
 from anabranch.broker.wire.command_handler import CommandHandler, has_answer
 from anabranch.broker.wire.entrance import admit, refusal_of
 from anabranch.broker.wire.java_m1 import is_java_m1
-from anabranch.broker.wire.liveness import ListeningMachine, answers
+from anabranch.broker.wire.liveness import SignOfLife
 from anabranch.broker.wire.openings import Openings
 from anabranch.broker.wire.publish_room import SMALL_BYTES, ConnectionRoom
 from anabranch.broker.wire.pushes import Pushes
@@ -63,13 +63,13 @@ class ServerConnection:
         self.waiting: dict[int, ServedProducer] = {}
         """Producers that may not send yet."""
         self.producer_logs: dict[int, ServedLog] = {}
-        """The log of each producer, also of a waiting one."""
+        """The log of each producer, including those that wait."""
         self.consumers: dict[int, Attached] = {}
         self.registrations: dict[int, Registered] = {}
         self.publish_bytes = 0
         self.throttled = False
         self.ended = False
-        """Whether the connection is gone; a producer or consumer that is still being made is dropped."""
+        """Whether the connection is gone. A producer or consumer that is still being made is then dropped."""
         self.write: Callable[[bytes], None] = _discard
         self.deliver: Callable[[Sequence[bytes]], None] = _discard
         self.address = ""
@@ -81,14 +81,14 @@ class ServerConnection:
         self.caller = ANYONE
         self.refreshes = self.is_refreshing = False
         """Whether the client sends new credentials when it is asked; whether new ones are being checked."""
-        self._handlers = handlers
-        self._connections = connections
+        self._handlers, self._connections = handlers, connections
         self._pump: Pump | None = None
         self.pauses = ReadingPauses()
         self.room = ConnectionRoom(services.room, self)
         self.resume_if_room = self.room.resume
         self._turns = CommandTurns(self._run, self.pauses, services.limits.turns.later)
         self.openings = Openings(lambda: len(self.producer_logs) + len(self.consumers))
+        self._life = SignOfLife()
         self._former: dict[int, None] = {}
         self._requests = 0
         self.pushes = Pushes(lambda: self.writable)
@@ -116,7 +116,12 @@ class ServerConnection:
         self._turns.take(commands)
 
     def _run(self, commands: Iterable[Command]) -> Slices | None:
-        """Handle commands until one has more to do; the rest of its work."""
+        """Handle commands until one has more to do than fits into a turn; returns the rest of its work."""
+        # The hottest loop of the broker: every published entry passes here. SEND is told apart by its type,
+        # before the table of handlers, and reaches its producer without a check of rights (`Revocation` ends
+        # producers whose role lost its right), without a task and without an await. The wall clock is read
+        # once per batch of commands, at the first SEND. Bytes are counted here and compared with the limits
+        # once behind the loop, so that a read of a hundred SENDs costs one comparison.
         producers = self.producers
         slices: Slices | None = None
         now_ms = taken_bytes = 0
@@ -202,16 +207,20 @@ class ServerConnection:
         finally:
             self._requests -= 1
             if self.ended:
-                # The handler may have attached a producer or consumer after all others were released.
+                # A handler that awaited may have attached a producer or consumer after `lost` released the
+                # others.
                 run_in_turns(self._take_releases(), self.services.tasks)
             elif changes != self.services.authorizer.grants.changes:
-                # The role may have lost the right to what the handler has opened.
+                # Rights were checked before the handler ran. The role may have lost the right meanwhile, and
+                # the revocation that took it away did not see the object that the handler has opened since.
                 self.services.revocation.check(self)
 
     def _refuse(self, handler: CommandHandler, command: Message, error: Exception) -> None:
         if not isinstance(error, AnabranchError):
             _logger.error("%s failed", type(command).__name__, exc_info=error)
-            error = UnknownServerError(f"the broker failed on {type(command).__name__}; its log says why")
+            error = UnknownServerError(
+                f"the broker failed on {type(command).__name__}; see the broker's log for the reason"
+            )
         if isinstance(error, AuthorizationError):
             self.services.gate.audit.write(refusal_of(command, self.caller, self.address, error))
         handler.refuse(self, command, error)
@@ -224,7 +233,7 @@ class ServerConnection:
         self._pump.close(RemoteProtocolError(reason))
 
     def _stray_send(self, producer_id: int) -> None:
-        """Drop a late SEND of a closed producer; close the connection for a producer that never existed."""
+        """Drop a late SEND of a closed producer. Close the connection if the producer never existed."""
         opening = ("producer", producer_id) in self.openings or producer_id in self.waiting
         if opening or producer_id in self._former:
             return
@@ -254,7 +263,7 @@ class ServerConnection:
         if self.pauses or not self.writable:
             # The connection is not read just now, so the peer's silence proves nothing.
             return True
-        return await answers(self._pump) and not self.ended
+        return await self._life.comes(self._pump) and not self.ended
 
     def _writable_again(self) -> None:
         self.pushes.flush()
@@ -290,8 +299,7 @@ class ServerConnection:
             if self in self._connections:
                 del self._connections[self]
                 self.services.limits.arrivals.leave(self.address)
-            if self._pump is not None and isinstance(self._pump.machine, ListeningMachine):
-                self._pump.machine.stop_listening()
+            self._life.stop_waiting()
             run_in_turns(self._take_releases(), self.services.tasks)
 
     def _take_releases(self) -> list[Callable[[], object]]:

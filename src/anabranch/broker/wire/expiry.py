@@ -1,7 +1,8 @@
 """Credentials that expire on open connections: the broker asks for new ones, and disconnects without them.
 
-One task looks at all connections once a second, on the wall clock: it has no timer per connection, and a
-clock that is set anew counts at once. A client has its time to answer on the clock of the event loop.
+One task looks at all connections once a second and compares with the wall clock. This needs no timer per
+connection, and takes effect at once when the clock is set. The time that a client has to answer is measured
+on the clock of the event loop.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Expiry:
         self._audit = audit
         self._answer_s = answer_s
         self._challenged: dict[ServerConnection, float] = {}
-        """Until when each challenged connection has to answer."""
+        """The time by which each challenged connection has to answer."""
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()

@@ -1,7 +1,7 @@
 """The handshake of a connection: the role in CONNECT is proven before any other command is looked at.
 
-The pump is not read meanwhile, and commands of the same read wait. The pump's machine drops a connection
-whose handshake takes too long, the proof included.
+The pump is not read until then, and commands that arrived in the same read wait. The pump's machine drops a
+connection whose handshake, including the proof, takes too long.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Handshake:
         self._entered = False
         self._waiting: list[Command] = []
         self.commands: Callable[[Pump, Sequence[Command]], None] = self._begin
-        """Takes the commands of the pump; from the end of the handshake on that of the connection itself."""
+        """Takes the commands of the pump. After the handshake it is the connection's own method, so
+        that later commands do not pass through this object."""
 
     def connected(self, pump: Pump) -> None:
         """Wait for CONNECT, which comes next."""
@@ -56,7 +57,8 @@ class Handshake:
             if isinstance(error, RemoteProtocolError):
                 self._services.limits.warnings.warning("closed the connection of %s: %s", pump.peer, error)
             self._services.limits.door.leave(pump)
-        # A bound method of its own is a reference cycle, which only garbage collection would free.
+        # An attribute that holds a bound method of its own object is a reference cycle. Connections come and
+        # go in great numbers, and only a garbage collection would free them.
         self.commands = _drop
 
     def _begin(self, pump: Pump, commands: Sequence[Command]) -> None:
@@ -106,8 +108,10 @@ class Handshake:
 
     def _refuse_peer(self, pump: Pump, shown: Shown) -> None:
         warn = self._services.limits.warnings.warning
-        warn("%s claims to be a broker of this cluster without its secret", pump.peer)
-        error = RefusedCredentialsError("the client claims to be a broker, without the secret of the cluster")
+        warn("%s claims to be a broker of this cluster but does not know its secret", pump.peer)
+        error = RefusedCredentialsError(
+            "the client claims to be a broker but does not know the secret of the cluster"
+        )
         self._services.gate.refuse(shown, CONNECT, error.reason)
         self._refuse(pump, error)
 

@@ -18,9 +18,9 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Protocol
 
-from anabranch.broker.serving.consumer import ServedConsumer
 from anabranch.broker.serving.context import ClientLink
-from anabranch.broker.serving.subscription import Subscription
+from anabranch.broker.serving.delivery.consumer import ServedConsumer
+from anabranch.broker.serving.subscription.subscription import Subscription
 from anabranch.broker.wire.attachments import Attached
 from anabranch.broker.wire.services import Services
 from anabranch.errors import AnabranchError
@@ -45,7 +45,7 @@ class KnownPeer(Protocol):
 
 
 def understands_ends(connection: KnownPeer) -> bool:
-    """Whether the client goes on after the end of its registration, or of a topic whose layout it watches."""
+    """Whether the client recovers from the end of its registration, or of a topic whose layout it watches."""
     return connection.peer_is_ours
 
 
@@ -56,7 +56,8 @@ async def wait_for_former_reader(services: Services, attaching: Attached) -> boo
         if not subscription.consumers:
             return True
         with suppress(AnabranchError):
-            # The former reader may have lost its assignment. Without a leader just now, it is not reminded.
+            # The former reader may have missed its new assignment. If there is no leader now, the next round
+            # reminds it.
             controller = await services.controllers.controller(segment.name.topic)
             await controller.remind(subscription.name)
         if _only_finishes(subscription, consumer):

@@ -1,4 +1,4 @@
-"""The producers, consumers and registrations of one connection that are being made."""
+"""The producers, consumers and registrations of one connection that are still being made."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from typing import Final
 from anabranch.errors import ServiceNotReadyError, TooManyRequestsError
 
 OBJECTS_MAX: Final = 20_000
-"""Producers and consumers of one connection."""
+"""How many producers and consumers one connection may have."""
 
 
 class Openings:
-    """Notes what a client closes, or loses with its connection, before it is made."""
+    """Remembers which objects a client closed, or lost with its connection, while they were being made.
+
+    Making an object takes several awaits. Without this note, an object whose client closed it meanwhile would
+    be attached and stay so.
+    """
 
     def __init__(self, count_made: Callable[[], int]) -> None:
         self._count_made = count_made
@@ -39,7 +43,7 @@ class Openings:
         return key in self._closed_early
 
     def cancel(self, what: str, number: int) -> bool:
-        """Note that the client closed a producer or consumer which may still be made; whether it is."""
+        """Note that the client closed a producer or consumer. Returns whether it is still being made."""
         if (what, number) not in self._closed_early:
             return False
         self._closed_early[what, number] = True

@@ -1,4 +1,4 @@
-"""Room for entries that wait for the disk: the bytes that one connection, and all together, may have.
+"""Limits the bytes of entries that wait for the disk, for each connection and for all of them together.
 
 A connection above its room is not read. Producers of our clients stop before that: they send only as many
 bytes as the broker gives them credit for, so that the other requests of their connection are always read.
@@ -16,7 +16,7 @@ from anabranch.protocol.pb import pulsar_pb2 as pb
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-    from anabranch.broker.serving.rate_gates import Pauses
+    from anabranch.broker.serving.rates.rate_gates import Pauses
 
 SMALL_BYTES: Final = 64 * 2**10
 """A connection with fewer waiting bytes is read in any case, so that each producer makes progress."""
@@ -28,7 +28,7 @@ STORING: Final = 2
 """A connection gets no credit back while this many times its credit waits for the disk."""
 
 TOLD: Final = 4
-"""A client learns that its entries were taken whenever this part of its credit was."""
+"""A client is told that its entries were taken each time 1/TOLD of its credit was used."""
 
 
 class Publishing(Protocol):
@@ -69,13 +69,13 @@ class PublishRoom:
         return waiting_bytes > SMALL_BYTES and self._all_waiting() > self._total_max
 
     def has_room(self, waiting_bytes: int) -> bool:
-        """Whether a connection that paused may go on; always when none of its bytes wait any more."""
+        """Whether a paused connection may go on. It always may if none of its bytes wait."""
         if waiting_bytes > self._each_max // 2:
             return False
         return waiting_bytes <= SMALL_BYTES or self._all_waiting() <= self._total_max
 
     def gives_credit(self, waiting_bytes: int) -> bool:
-        """Whether a connection gets its credit back; always when few of its bytes wait.
+        """Whether a connection gets its credit back. It always does if few of its bytes wait.
 
         It has to be refused long before connections pause, because producers of others cannot wait for it.
         """

@@ -35,7 +35,7 @@ class Pushes:
         self.sessions: dict[PushKey, Callable[[], None]] = {}
         """Open watches, and registrations of other brokers, each with the function that ends it."""
         self.watches: dict[PushKey, OpenWatch] = {}
-        """Those of the sessions that are watches of clients."""
+        """The sessions that are watches of clients."""
         self._unsent: dict[PushKey, Callable[[], None]] = {}
         self._closed = False
 
@@ -49,7 +49,7 @@ class Pushes:
         self.watches[key] = watch
 
     def end_session(self, key: PushKey) -> None:
-        """Close a session; an unknown one is fine."""
+        """Close a session. An unknown session is ignored."""
         end = self.sessions.pop(key, None)
         self.watches.pop(key, None)
         if end is not None:

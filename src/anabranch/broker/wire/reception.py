@@ -11,10 +11,10 @@ from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.expiry import Expiry
 from anabranch.broker.wire.handlers import handlers_for
 from anabranch.broker.wire.handshake import Handshake
-from anabranch.broker.wire.liveness import ListeningMachine
 from anabranch.broker.wire.services import Services
 from anabranch.errors import VersionConflictError
 from anabranch.metadata.store import ABSENT, MetadataStore
+from anabranch.protocol.connection import ServerMachine
 from anabranch.transport.door import Listener
 from anabranch.transport.fair_pump import FairPump
 from anabranch.transport.pump import Pump
@@ -40,7 +40,7 @@ class Reception:
         self._message_bytes_max = services.config.max_message_bytes
 
     async def prepare(self) -> None:
-        """Find out the size of messages that clients must accept; before `listen`."""
+        """Find out the message size that clients must accept. Call it before `listen`."""
         store, configured = self._services.records.store, self._services.config.max_message_bytes
         self._message_bytes_max = await largest_message_bytes(store, configured)
 
@@ -57,7 +57,7 @@ class Reception:
     def make_pump(self) -> Pump:
         """The pump of a connection that was just accepted."""
         config, traits = self._services.config, self._services.engine.traits
-        machine = ListeningMachine(
+        machine = ServerMachine(
             now=asyncio.get_running_loop().time(),
             keep_alive_s=config.keep_alive_s,
             handshake_s=config.handshake_timeout_s,
@@ -65,11 +65,13 @@ class Reception:
             features=traits.features,
         )
         machine.version = traits.server_version
+        # The handshake proves the caller first.
+        machine.admits_all = False
         connection = ServerConnection(self._services, self._handlers, self.connections)
         return FairPump(machine, Handshake(connection), self._services.limits)
 
     async def close(self) -> None:
-        """Accept nothing more, answer the accepted entries so that no producer has to resend one, hang up."""
+        """Stop accepting, answer all accepted entries so that no producer has to resend one, and hang up."""
         for server in self._servers:
             server.close()
         for connection in self.connections:

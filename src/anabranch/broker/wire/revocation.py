@@ -14,8 +14,8 @@ from typing import Final, NamedTuple, Protocol
 from anabranch.aio import TaskRegistry, in_slices
 from anabranch.broker.catalog.authorizer import Authorizer
 from anabranch.broker.serving.context import Spawn
-from anabranch.broker.serving.producer import ServedProducer
-from anabranch.broker.serving.served_log import ServedLog
+from anabranch.broker.serving.log.producer import ServedProducer
+from anabranch.broker.serving.log.served_log import ServedLog
 from anabranch.broker.wire.attachments import Attached, Registered
 from anabranch.broker.wire.pushes import OpenWatch, Pushes, PushKey
 from anabranch.errors import AnabranchError, AuthorizationError
@@ -82,7 +82,7 @@ class Revocation:
         authorizer.grants.watch(self._changed)
 
     def check(self, connection: OpenConnection) -> None:
-        """Judge all objects of one connection: its role changed, or grants did while it opened an object."""
+        """Judge all objects of one connection: its role changed, or grants changed while it opened one."""
         if self._authorizer.enabled:
             self._late[connection] = None
             self._run()
@@ -105,7 +105,8 @@ class Revocation:
                     await self._judge(list(self._connections), names)
                     await self._judge(late, {ALL})
                 except Exception as error:
-                    # An unreadable grant ends no object: the right may well be there.
+                    # Objects stay open while grants cannot be read, because the role may still have its
+                    # right.
                     _logger.warning("changed rights could not be read, and will be read again: %s", error)
                     self._names |= names
                     self._late |= late
@@ -133,7 +134,7 @@ class Revocation:
         try:
             one.end(AuthorizationError(f"{need.resource} needs {need.right.value}"))
         except Exception:
-            # The other objects must not stay open for it.
+            # One failure must not keep the other objects open.
             _logger.exception("%s of %s could not be ended", need.resource, address)
 
 
@@ -189,7 +190,7 @@ async def _leave(registered: Registered) -> None:
     try:
         await registered.controller.leave(registered.registration)
     except AnabranchError:
-        # Without a leader just now, the member is evicted after its grace period.
+        # If there is no leader now, the next leader evicts the member after its grace period.
         registered.lost()
 
 

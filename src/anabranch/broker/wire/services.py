@@ -68,9 +68,9 @@ class Services:
 
     @property
     def requests_max(self) -> int:
-        """Most requests of one connection that may be under way; the broker refuses more."""
+        """How many requests of one connection may be under way; the broker refuses more."""
         return REQUESTS_MAX if len(self.tasks) < TASKS_MAX else REQUESTS_FEW
 
     def make_producer_name(self) -> str:
-        """A name that no producer of this cluster ever had."""
+        """Return a name that no producer of this cluster has had before."""
         return f"{self.config.cluster}-{self.lease.me.generation}-{next(self._name_numbers)}"

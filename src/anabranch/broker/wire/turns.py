@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, S
 from typing import Final
 
 from anabranch.aio import TaskRegistry
-from anabranch.broker.serving.rate_gates import RateGate
+from anabranch.broker.serving.rates.rate_gates import RateGate
 from anabranch.protocol.commands import Command
 from anabranch.transport.pump import Pump
 
@@ -58,7 +58,7 @@ class ReadingPauses:
                 self.pump.resume_reading()
 
     def end(self, link: object) -> None:
-        """Let no gate wait for this connection, which is gone."""
+        """Take this connection, which is gone, out of all gates."""
         for reason in self._reasons:
             if isinstance(reason, RateGate):
                 reason.forget(link)
@@ -109,7 +109,7 @@ class CommandTurns:
         return _no_work()
 
     def go_on(self, slices: Slices | None) -> None:
-        """Run the later commands, after these slices of the command for which they waited."""
+        """Run the later commands after `slices`, the rest of the command for which they waited."""
         self._held = False
         self._slices = slices
         if not self._closed:
@@ -168,12 +168,12 @@ def _run_step(step: Callable[[], object]) -> None:
     try:
         step()
     except Exception:
-        # The other steps release producers and consumers that would stay attached for ever.
+        # Without the other steps, their producers and consumers would stay attached for good.
         _log.exception("a producer, consumer or watch of a lost connection could not be released")
 
 
 def first_slice(slices: Slices) -> Slices | None:
-    """Run the first slice; the rest, or None when it was all."""
+    """Run the first slice. Returns the rest, or None if nothing is left."""
     return None if _is_done(slices) else slices
 
 

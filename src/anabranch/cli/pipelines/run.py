@@ -16,9 +16,9 @@ from anabranch.cli.role import ClientRole, role_of, without_credentials
 from anabranch.cli.signals import ended_by_signals
 from anabranch.errors import InvalidConfigurationError
 from anabranch.spark.pipelines.failures import spark_failures
-from anabranch.spark.pipelines.places import TopicPlace
 from anabranch.spark.pipelines.progress import Show, shown
 from anabranch.spark.pipelines.sessions import session_for
+from anabranch.spark.pipelines.topic_places import TopicPlace
 
 _TLS = {
     "tls_trust_certs_file_path": "client.tlsTrustCertsFilePath",

@@ -15,19 +15,19 @@ from anabranch.client.schema import V
 from anabranch.errors import AlreadyClosedError
 
 
-class NotingConsumer(Protocol):
-    """The asyncio twin of a consumer that acknowledges."""
+class NotingAcks(Protocol):
+    """The acknowledgements of the asyncio twin."""
 
-    def _note(self, messages: Sequence[Message[Any]]) -> None: ...
+    def note(self, messages: Sequence[Message[Any]]) -> None: ...
 
 
 class AckNotes(Generic[V]):
     """The messages that callers of one consumer have acknowledged and its twin does not know of yet."""
 
-    def __init__(self, portal: Portal, twin: NotingConsumer, method: str) -> None:
+    def __init__(self, portal: Portal, acks: NotingAcks, method: str) -> None:
         """`method` names the callers' method in errors."""
         self._portal = portal
-        self._twin = twin
+        self._acks = acks
         self._method = method
         self._noted: list[Message[V]] = []
         self._taking = False
@@ -51,4 +51,4 @@ class AckNotes(Generic[V]):
         # Callers may add notes between the two steps, which are atomic.
         taken = self._noted[:]
         del self._noted[: len(taken)]
-        self._twin._note(taken)
+        self._acks.note(taken)

@@ -6,12 +6,12 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from anabranch.client.blocking.portal import Handle, Portal
 from anabranch.client.blocking.taken import TakenMessages
 from anabranch.client.consume.consumers.checkpoint_consumer import AsyncCheckpointConsumer
-from anabranch.client.consume.inbox.inbox import Inbox
+from anabranch.client.consume.consumers.consumer import Consumer as AsyncConsumer
 from anabranch.client.decide.look_ahead import next_look_ahead
 from anabranch.client.figures import State
 from anabranch.client.message import Message
@@ -20,16 +20,24 @@ from anabranch.client.schema import V
 from anabranch.errors import AlreadyClosedError, ReceiveTimeoutError
 from anabranch.model.checkpoint import Checkpoint
 
-C = TypeVar("C", bound=Inbox[Any])
+C = TypeVar("C", bound=AsyncConsumer[Any])
 R = TypeVar("R")
 
 
-class Consumer(Handle, Generic[C, V]):
-    """Receiving and iterating, as all blocking consumers do; `C` is the type of the asyncio twin."""
+class Consumer(Generic[C, V]):
+    """Receiving and iterating, as all blocking consumers do; `C` is the type of the asyncio twin.
 
-    def __init__(self, portal: Portal, twin: C) -> None:
-        super().__init__(portal)
+    The other base class of each consumer is `Handle`, which runs calls in the thread of the loop.
+    """
+
+    if TYPE_CHECKING:
+
+        def _run(self, method: str, work: Callable[[], Coroutine[Any, Any, R]]) -> R: ...
+        def _call(self, method: str, function: Callable[[], R]) -> R: ...
+
+    def __init__(self, twin: C) -> None:
         self._twin = twin
+        self._inbox = twin.parts.inbox
         self._taken: TakenMessages[V] = TakenMessages()
         """Messages that later calls find without crossing threads."""
         self._next_single = self._taken.singles.popleft
@@ -77,7 +85,7 @@ class Consumer(Handle, Generic[C, V]):
 
     def __next__(self) -> Message[V]:
         try:
-            if self._twin._stopped:
+            if self._inbox.stopped:
                 self._await_resume("__next__", None)
             return self._next_single()
         except IndexError:
@@ -115,7 +123,7 @@ class Consumer(Handle, Generic[C, V]):
     def _take(self, what: str, limit: int) -> None:
         now = time.monotonic()
         most = max(limit, next_look_ahead(self._ahead, self._found, now - self._taken_at))
-        self._taken.put(self._call(what, lambda: self._twin._poll(most)))
+        self._taken.put(self._call(what, lambda: self._inbox.poll(most)))
         if self._taken:
             self._ahead, self._found, self._taken_at = most, len(self._taken), now
 
@@ -135,7 +143,7 @@ class Consumer(Handle, Generic[C, V]):
 
     def _await_resume(self, what: str, timeout: Seconds | None) -> None:
         if self._twin.paused:
-            self._run(what, lambda: self._twin._resumed(timeout))
+            self._run(what, lambda: self._inbox.resumed(timeout))
 
     def close(self, timeout: Seconds | None = None) -> None:
         """End waiting receives and iterations, confirm acknowledgements and leave the topic.
@@ -147,7 +155,7 @@ class Consumer(Handle, Generic[C, V]):
         self._taken.clear()
 
 
-class CheckpointConsumer(Consumer[AsyncCheckpointConsumer[V], V]):
+class CheckpointConsumer(Consumer[AsyncCheckpointConsumer[V], V], Handle):
     """Reads a topic from a checkpoint on; the blocking form of AsyncCheckpointConsumer.
 
     Example:
@@ -158,8 +166,9 @@ class CheckpointConsumer(Consumer[AsyncCheckpointConsumer[V], V]):
     """
 
     def __init__(self, portal: Portal, twin: AsyncCheckpointConsumer[V]) -> None:
-        # Written out because pyright infers the type of the values from this signature only.
-        super().__init__(portal, twin)
+        # Pyright infers the type of the values from this signature only.
+        Handle.__init__(self, portal)
+        super().__init__(twin)
 
     def checkpoint(self) -> Checkpoint:
         """The position after the last message handed out; reading from it continues with the next message."""
@@ -167,13 +176,13 @@ class CheckpointConsumer(Consumer[AsyncCheckpointConsumer[V], V]):
             waiting = self._taken.waiting()
 
         async def look() -> Checkpoint:
-            return self._twin._checkpoint_before(waiting)
+            return self._twin.parts.checkpoint_before(waiting)
 
         try:
             return self._run("checkpoint", look)
         except AlreadyClosedError:
             # The client is closed, and nothing moves the position any more.
-            return self._twin._checkpoint_before(waiting)
+            return self._twin.parts.checkpoint_before(waiting)
 
     def commit(self, checkpoint: Checkpoint | None = None, timeout: Seconds | None = None) -> None:
         """Tell the group that this checkpoint, or the current one, is stored by the application.

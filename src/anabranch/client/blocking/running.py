@@ -4,27 +4,43 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from inspect import isawaitable
 from types import CoroutineType
-from typing import Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
-from anabranch.client.blocking.consumers import Consumer
-from anabranch.client.consume.consumers.moving import MovableConsumer, SeekTarget
+from anabranch.client.blocking.taken import TakenMessages
+from anabranch.client.consume.consumers.queue_consumer import AsyncQueueConsumer
+from anabranch.client.consume.consumers.stream_consumer import AsyncStreamConsumer
+from anabranch.client.consume.consumers.subscription_parts import SeekTarget
 from anabranch.client.consume.handlers.attempts import HandlerKindError, check_callable, refuse_generator
 from anabranch.client.consume.handlers.run_options import RunArguments, RunOrder, RunStatistics
-from anabranch.client.consume.handlers.runnable import FLUSH_S
+from anabranch.client.consume.handlers.runs import FLUSH_S
+from anabranch.client.consume.inbox.inbox import Inbox
 from anabranch.client.message import Message
 from anabranch.client.options import Seconds, positive, seconds
 from anabranch.client.schema import V
 
-R = TypeVar("R", bound=MovableConsumer[Any])
+W = TypeVar("W")
+R = TypeVar("R", bound=AsyncQueueConsumer[Any] | AsyncStreamConsumer[Any])
 
 
-class RunningConsumer(Consumer[R, V]):
-    """A blocking consumer that can hand its messages to handlers in threads."""
+class RunningConsumer(Generic[R, V]):
+    """A blocking consumer that can hand its messages to handlers in threads, and move its subscription.
+
+    It adds to a `Consumer`, which has the attributes that are named here.
+    """
+
+    _twin: R
+    _inbox: Inbox[V]
+    _taken: TakenMessages[V]
+    _lock: threading.Lock
+
+    if TYPE_CHECKING:
+
+        def _run(self, method: str, work: Callable[[], Coroutine[Any, Any, W]]) -> W: ...
 
     @property
     def run_statistics(self) -> RunStatistics | None:
@@ -56,7 +72,7 @@ class RunningConsumer(Consumer[R, V]):
 
         async def serve() -> RunStatistics:
             try:
-                self._twin._hand_out_again(taken)
+                self._inbox.hand_out_again(taken)
                 work = _in_threads(threads, handler)
                 return await self._twin.run(work, concurrency=concurrency, order=order, **more)
             finally:
@@ -100,7 +116,7 @@ def _call(handler: Callable[[Message[V]], object], message: Message[V]) -> None:
     if isawaitable(found):
         if isinstance(found, CoroutineType):
             found.close()
-        raise HandlerKindError(f"the handler {handler!r} is no plain function; use AsyncClient with it")
+        raise HandlerKindError(f"the handler {handler!r} is not a plain function; use AsyncClient with it")
     refuse_generator(handler, found)
 
 

@@ -6,18 +6,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from anabranch.client.blocking.ack_notes import AckNotes
-from anabranch.client.blocking.portal import Portal
+from anabranch.client.blocking.consumers import Consumer
+from anabranch.client.blocking.portal import Handle, Portal
 from anabranch.client.blocking.running import RunningConsumer
 from anabranch.client.consume.consumers.queue_consumer import AsyncQueueConsumer
 from anabranch.client.consume.consumers.stream_consumer import AsyncStreamConsumer
-from anabranch.client.message import Message
+from anabranch.client.message import Message, entry_of
 from anabranch.client.options import Seconds
 from anabranch.client.schema import V
 from anabranch.errors import in_words
 from anabranch.model.ids import MessageId
 
 
-class StreamConsumer(RunningConsumer[AsyncStreamConsumer[V], V]):
+class StreamConsumer(Consumer[AsyncStreamConsumer[V], V], RunningConsumer[AsyncStreamConsumer[V], V], Handle):
     """Reads a share of a topic in key order; the blocking form of AsyncStreamConsumer.
 
     Example:
@@ -30,8 +31,10 @@ class StreamConsumer(RunningConsumer[AsyncStreamConsumer[V], V]):
     """
 
     def __init__(self, portal: Portal, twin: AsyncStreamConsumer[V]) -> None:
-        super().__init__(portal, twin)
-        self._notes: AckNotes[V] = AckNotes(portal, twin, "StreamConsumer.acknowledge_cumulative")
+        Handle.__init__(self, portal)
+        super().__init__(twin)
+        self._context, self._acks = twin.parts.context, twin.parts.acks
+        self._notes: AckNotes[V] = AckNotes(portal, self._acks, "StreamConsumer.acknowledge_cumulative")
 
     @property
     def subscription(self) -> str:
@@ -50,16 +53,16 @@ class StreamConsumer(RunningConsumer[AsyncStreamConsumer[V], V]):
 
     def acknowledge_cumulative(self, message: Message[V] | MessageId) -> None:
         """Acknowledge all messages handed out up to this one, in every segment."""
-        twin = self._twin
+        context = self._context
         if (
-            twin._notes_acks
-            and not twin._closed
+            self._acks.notes_only
+            and not context.closed
             and isinstance(message, Message)
-            and message._entry.source.home is twin
+            and entry_of(message).source.owner is context
         ):
             self._notes.put(message)
         else:
-            self._run("acknowledge_cumulative", lambda: twin.acknowledge_cumulative(message))
+            self._run("acknowledge_cumulative", lambda: self._twin.acknowledge_cumulative(message))
 
     def flush_acks(self, timeout: Seconds | None = None) -> None:
         """Send grouped acknowledgements and return when the broker has confirmed them.
@@ -69,7 +72,7 @@ class StreamConsumer(RunningConsumer[AsyncStreamConsumer[V], V]):
         self._run("flush_acks", lambda: self._twin.flush_acks(timeout))
 
 
-class QueueConsumer(RunningConsumer[AsyncQueueConsumer[V], V]):
+class QueueConsumer(Consumer[AsyncQueueConsumer[V], V], RunningConsumer[AsyncQueueConsumer[V], V], Handle):
     """Reads all segments in parallel; the blocking form of AsyncQueueConsumer.
 
     Example:
@@ -81,8 +84,10 @@ class QueueConsumer(RunningConsumer[AsyncQueueConsumer[V], V]):
     """
 
     def __init__(self, portal: Portal, twin: AsyncQueueConsumer[V]) -> None:
-        super().__init__(portal, twin)
-        self._notes: AckNotes[V] = AckNotes(portal, twin, "QueueConsumer.acknowledge")
+        Handle.__init__(self, portal)
+        super().__init__(twin)
+        self._context, self._acks = twin.parts.context, twin.parts.acks
+        self._notes: AckNotes[V] = AckNotes(portal, self._acks, "QueueConsumer.acknowledge")
 
     @property
     def subscription(self) -> str:
@@ -91,16 +96,16 @@ class QueueConsumer(RunningConsumer[AsyncQueueConsumer[V], V]):
 
     def acknowledge(self, message: Message[V] | MessageId | Iterable[Message[V] | MessageId]) -> None:
         """Acknowledge one message or several; the broker never delivers them again."""
-        twin = self._twin
+        context = self._context
         if (
-            twin._notes_acks
-            and not twin._closed
+            self._acks.notes_only
+            and not context.closed
             and isinstance(message, Message)
-            and message._entry.source.home is twin
+            and entry_of(message).source.owner is context
         ):
             self._notes.put(message)
         else:
-            self._run("acknowledge", lambda: twin.acknowledge(message))
+            self._run("acknowledge", lambda: self._twin.acknowledge(message))
 
     def negative_acknowledge(
         self,

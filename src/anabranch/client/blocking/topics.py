@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Generic, Self
 
 from anabranch.client.blocking.portal import Handle, Portal
-from anabranch.client.consume.consumers.moving import SeekTarget
+from anabranch.client.consume.consumers.subscription_parts import SeekTarget
 from anabranch.client.consume.consumers.topics_consumer import AsyncTopicsConsumer
 from anabranch.client.message import Message
 from anabranch.client.options import Seconds
@@ -48,7 +48,7 @@ class TopicsConsumer(Handle, Generic[V]):
         return self._run("receive", lambda: self._twin.receive(timeout))
 
     def receive_many(self, max_messages: int, timeout: Seconds | None = None) -> list[Message[V]]:
-        """Wait for a message and return those at hand of one topic, up to `max_messages`; empty in vain."""
+        """Return the buffered messages of one topic, up to `max_messages`; empty if the wait timed out."""
         return self._run("receive_many", lambda: self._twin.receive_many(max_messages, timeout))
 
     def __iter__(self) -> Self:

@@ -9,6 +9,7 @@ from anabranch.client.api import AsyncClient
 from anabranch.client.bulk.cursor_mirror import CursorMirror
 from anabranch.client.bulk.reading_client import BulkReading
 from anabranch.client.consume.consumers.arguments import StreamArguments, stream_options
+from anabranch.client.consume.consumers.stream_parts import StreamParts
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.ends import ConsumerEnd
 from anabranch.client.net.subscribing import end_consumer
@@ -23,6 +24,10 @@ from anabranch.protocol.pb import pulsar_pb2 as pb
 
 class BulkClient(AsyncClient, BulkReading):
     """Adds to the client of applications what bulk readers and sinks need."""
+
+    @property
+    def operation_timeout_s(self) -> float:
+        return self._operation_timeout_s
 
     async def create_bulk_producer(
         self, topic: str, *, compression: CompressionName | None = None
@@ -71,7 +76,8 @@ class BulkClient(AsyncClient, BulkReading):
             "ack_receipts": True,
         }
         options = stream_options(topic, subscription, "earliest", given)
-        return await self._opened(CursorMirror(self._connections(), BYTES, options, self._open_letters))
+        parts = StreamParts(self._connections(), BYTES, options, self._open_letters, paused=True)
+        return await self._opened(CursorMirror(parts))
 
 
 class _NoReader(ConsumerEnd):

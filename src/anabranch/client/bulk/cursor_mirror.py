@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from typing import NamedTuple
 
-from anabranch.client.consume.consumers.stream_consumer import AsyncStreamConsumer
-from anabranch.client.consume.segments.attachment import Attachment, SegmentAddress
+from anabranch.client.consume.consumers.stream_parts import StreamParts
 from anabranch.client.consume.segments.segment_consumer import SegmentConsumer
 from anabranch.client.net.closing import Deadline
+from anabranch.client.options import Seconds
 from anabranch.errors import OperationTimeoutError
 
 ASSIGNMENT_POLL_S = 0.01
@@ -36,11 +35,15 @@ class AckPlace(NamedTuple):
         return ((1 << self.message_count) - 1) >> read << read
 
 
-class CursorMirror(AsyncStreamConsumer[bytes]):
+class CursorMirror:
     """The cursors of one subscription; made by `BulkClient.mirror_cursors`."""
 
-    def _consume(self, address: SegmentAddress, attachment: Attachment) -> SegmentConsumer:
-        return super()._consume(address, replace(attachment, paused=True))
+    def __init__(self, parts: StreamParts[bytes]) -> None:
+        self.parts = parts
+
+    async def close(self, timeout: Seconds | None = None) -> None:
+        """Leave the subscription within `timeout`, by default the operation timeout."""
+        await self.parts.close_by(Deadline(self.parts.context.limit_s(timeout)))
 
     async def follow(
         self, places: Mapping[int, AckPlace], awaited: Collection[int], timeout_s: float
@@ -54,19 +57,20 @@ class CursorMirror(AsyncStreamConsumer[bytes]):
         deadline = Deadline(timeout_s)
         if not await deadline.allow(self._follow(dict(places), set(awaited) & places.keys())):
             raise OperationTimeoutError(
-                f"the cursors of {self.subscription} on {self.topic} could not be moved within "
-                f"{timeout_s:g} s; another consumer may have its segments"
+                f"the cursors of {self.parts.subscription} on {self.parts.context.topic} could not be moved "
+                f"within {timeout_s:g} s; another consumer may have its segments"
             )
 
     async def _follow(self, places: dict[int, AckPlace], awaited: set[int]) -> None:
+        context, sources = self.parts.context, self.parts.segments.sources
         while True:
-            for id_ in [id_ for id_, source in self._sources.items() if id_ in places and _is_ready(source)]:
-                source, place = self._sources[id_], places.pop(id_)
+            for id_ in [id_ for id_, source in sources.items() if id_ in places and _is_ready(source)]:
+                source, place = sources[id_], places.pop(id_)
                 source.acks.add_up_to(place.ledger, place.entry, place.remaining)
                 await source.acks_confirmed()
                 awaited.discard(id_)
-            if self._failure is not None:
-                raise self._failure
+            if context.failure is not None:
+                raise context.failure
             if not awaited:
                 return
             await asyncio.sleep(ASSIGNMENT_POLL_S)

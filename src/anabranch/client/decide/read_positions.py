@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from anabranch.client.decide.ordering import before_first, bits_after, covers, place, readable
-from anabranch.client.message import Message
+from anabranch.client.message import Message, place_of
 from anabranch.client.received import Received
 from anabranch.errors import AnabranchError
 from anabranch.model.checkpoint import Checkpoint, CheckpointKind
@@ -200,9 +200,9 @@ class ReadPositions:
         """The checkpoint as if the messages `waiting`, the last ones handed out, had not been handed out."""
         reached: dict[int, MessageId] = {}
         for message in reversed(waiting):
-            entry: Received = message._entry
+            entry, index = place_of(message)
             id_ = entry.source.segment_id
-            earlier = [index for index in entry.wanted_indexes() if index < message._index]
+            earlier = [one for one in entry.wanted_indexes() if one < index]
             position = place(entry, earlier[-1]) if earlier else entry.before
             if position is not None and id_ in checkpoint.positions and id_ in self.positions:
                 reached[id_] = position

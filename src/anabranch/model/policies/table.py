@@ -143,7 +143,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "offloadDeletionLagMs": _NO_TIERS,
     "inactiveTopicPolicies": "a topic that stores messages stays until it is deleted, also without clients",
     "subscriptionExpirationTime": "a subscription without consumers stays until it is deleted",
-    "delayedDelivery": "delayed delivery is always on, to the millisecond",
+    "delayedDelivery": "delayed delivery is on for Shared and Key_Shared subscriptions, and cannot be tuned",
     "deduplicationSnapshotInterval": "sequence ids are stored with each entry, without snapshots",
     "subscribeRate": "consumers may subscribe at any rate; limit their number with maxConsumersPerTopic",
     "entryFilters": "brokers run no code of users; filter in the consumer",

@@ -1,4 +1,4 @@
-"""Reads topics of Anabranch brokers by message index. This module must not know Spark."""
+"""Reads topics of Anabranch brokers by message index. It must not know Spark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anabranch.client.net.layout_watch import TopicLayout
 from anabranch.errors import TopicNotFoundError
 from anabranch.model.ranges import HashRange
 from anabranch.protocol.outer import head_without
-from anabranch.spark.brokers.segment_questions import KeptTails, places_at, places_of
+from anabranch.spark.brokers.segment_questions import KeptTails, cursor_positions, positions_at
 from anabranch.spark.brokers.slices_ahead import SlicesAhead
 from anabranch.spark.brokers.thread_client import ThreadClient
 from anabranch.spark.decide.source.offsets import TopicCut
@@ -44,12 +44,12 @@ class AnabranchReader:
         listing = self._clients.client.topics(pattern.namespace, classic=pattern.is_classic)
         return [name for name in map(short_name, self._clients.run(listing)) if pattern.matches(name)]
 
-    def places_at(self, topic: str, topology: Topology, time_ms: int) -> Mapping[int, int]:
-        return self._clients.run(places_at(self._clients.tails, self._names(topic, topology), time_ms))
+    def positions_at(self, topic: str, topology: Topology, time_ms: int) -> Mapping[int, int]:
+        return self._clients.run(positions_at(self._clients.tails, self._names(topic, topology), time_ms))
 
-    def places_of(self, topic: str, topology: Topology, subscription: str) -> Mapping[int, int] | None:
+    def cursor_positions(self, topic: str, topology: Topology, subscription: str) -> Mapping[int, int] | None:
         names = self._names(topic, topology)
-        return self._clients.run(places_of(self._clients.tails, names, subscription, topology))
+        return self._clients.run(cursor_positions(self._clients.tails, names, subscription, topology))
 
     def mirror(self, topic: str, subscription: str, cut: TopicCut, topology: Topology) -> None:
         if self._mirrors is None:
@@ -92,11 +92,11 @@ class AnabranchReader:
         while True:
             segments = found.layout.segments
             names = {found.segment_topic(segment): id_ for id_, segment in segments.items()}
-            # Asked after the layout, so the extents of its sealed segments are final.
+            # Asked after the layout, so the ends of its sealed segments are final.
             try:
                 tails = await self._tails.of(names, lambda _, tail: tail.sealed)
             except TopicNotFoundError:
-                # If a segment was pruned in between, a newer layout lacks it.
+                # If a segment was pruned in the meantime, a newer layout lacks it.
                 found = self._layouts[topic] = await self.layout(topic)
                 if segments.keys() <= found.layout.segments.keys():
                     raise
@@ -113,7 +113,7 @@ class AnabranchReader:
     async def _of_each(
         self, topic: str, asked: Mapping[int, int], ask: Callable[[str, int], Awaitable[int | None]]
     ) -> dict[int, int]:
-        """Return the answers about segments; those that are gone, or cannot be asked, are missing."""
+        """Return the answers about segments; those that are gone or give no answer are absent."""
         layout = self._layouts[topic]
         segments = layout.layout.segments
 
@@ -128,11 +128,11 @@ class AnabranchReader:
         return {id_: number for id_, number in zip(known, found, strict=True) if number is not None}
 
     async def layout(self, topic: str) -> TopicLayout:
-        """Return the current layout; waits for a broker that is restarting, for the operation timeout."""
+        """Return the current layout; a restarting broker is awaited for up to the operation timeout."""
         return await self._clients.client.layout(topic, with_pruned=True)
 
     async def _open_slice(self, part: Slice) -> SegmentReader | None:
-        """Return a reader of the slice; None when its segment is gone."""
+        """Return a reader of the slice, or None if its segment is gone."""
         layout = self._layouts.get(part.topic)
         if layout is None or part.segment not in layout.layout.segments:
             layout = self._layouts[part.topic] = await self.layout(part.topic)

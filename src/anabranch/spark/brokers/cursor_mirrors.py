@@ -1,4 +1,4 @@
-"""Cursors that follow the cuts of streams: one mirror per topic and subscription, kept between calls."""
+"""Moves cursors at the brokers along with the cuts of streams: one mirror per topic and subscription."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from anabranch.spark.decide.source.offsets import TopicCut
 from anabranch.spark.decide.source.topology import Topology
 
 MEMBER_NAME = "spark"
-"""The name of the only member of a mirrored subscription; a restarted query gets its place at once."""
+"""The name of the only member of a mirrored subscription; a restarted query takes it over at once."""
 
 FOLLOW_S = 10.0
-"""Longest wait for the cursors; a later cut moves them then."""
+"""Longest wait for the cursors; if it is exceeded, a later cut moves them."""
 
 
 class CursorMirrors:
@@ -31,10 +31,10 @@ class CursorMirrors:
     async def follow(
         self, topic: str, subscription: str, cut: TopicCut, topology: Topology, names: Mapping[int, str]
     ) -> None:
-        """Move the cursors to a cut; raises OperationTimeoutError when other consumers hold segments."""
+        """Move the cursors to a cut; raises OperationTimeoutError if other consumers hold segments."""
         key = (topic, subscription)
         read, before = read_positions(cut, topology), self._reached.get(key, {})
-        # Pruned segments have no name, and no cursor.
+        # Pruned segments have neither a name nor a cursor.
         due = {
             id_: names[id_] for id_, at in read.items() if at > 0 and before.get(id_) != at and id_ in names
         }
@@ -59,5 +59,5 @@ class CursorMirrors:
     async def _places(self, names: Mapping[int, str], read: Mapping[int, int]) -> dict[int, AckPlace]:
         by_name = {name: id_ for id_, name in names.items()}
         found = await of_all(names, lambda name: self._tails.at_index(name, read[by_name[name]] - 1))
-        # Of a message that retention has removed already, nothing is left to acknowledge.
+        # A message that retention has already removed need not be acknowledged.
         return {id_: AckPlace(*at[1:]) for id_, at in found.items() if at.index == read[id_] - 1}

@@ -1,8 +1,9 @@
-"""Topics of Apache Pulsar, which does not number messages: the reading port by ledger, entry and batch index.
+"""Reads topics of Apache Pulsar, which does not number messages, by ledger, entry and batch index.
 
-Segments and partitions are read as those of our brokers are, with positions of `decide.places`. The broker
-tells the first ledger that it stores, so that entries which retention removed before they were read are
-noticed. It does not tell how many entries an old ledger had. This module must not know Spark.
+Segments and partitions are read like those of Anabranch brokers, with the positions of
+`decide.source.places`. A broker tells the first ledger that it stores, so entries that retention removed
+before they were read are noticed. It does not tell how many entries an old ledger had. This module must not
+know Spark.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ if TYPE_CHECKING:
     from anabranch.client.net.schemas import TopicSchema
 
 FADING = 0.9
-"""How much of a larger estimate of messages per entry is left at the next look."""
+"""The part of a larger estimate of messages per entry that remains at the next lookup."""
 
 
 class PulsarReader:
-    """The reading port over a session with brokers of Apache Pulsar."""
+    """The reading port for brokers of Apache Pulsar."""
 
     def __init__(self, clients: ThreadClient) -> None:
         self._clients = clients
         self._tails = clients.run(_tails_of(clients))
         self._layouts: dict[str, TopicLayout] = {}
         self._classic: set[str] = set()
-        """Topics that exist only as classic ones, under the name of a scalable one."""
+        """Topics that were asked for as scalable ones but exist only as classic ones."""
         self._kept = KeptTails(self._tails)
         self._per_entry: dict[str, float] = {}
 
@@ -52,10 +53,10 @@ class PulsarReader:
         names = self._clients.run(self._list(pattern))
         return [name for name in map(short_name, names) if pattern.matches(name)]
 
-    def places_at(self, topic: str, topology: Topology, time_ms: int) -> Mapping[int, int]:
-        return self._clients.run(self._places_at(topic, topology, time_ms))
+    def positions_at(self, topic: str, topology: Topology, time_ms: int) -> Mapping[int, int]:
+        return self._clients.run(self._positions_at(topic, topology, time_ms))
 
-    def places_of(self, topic: str, topology: Topology, subscription: str) -> Mapping[int, int] | None:
+    def cursor_positions(self, topic: str, topology: Topology, subscription: str) -> Mapping[int, int] | None:
         raise UnsupportedFeatureError("the option subscription needs an Anabranch broker")
 
     def mirror(self, topic: str, subscription: str, cut: TopicCut, topology: Topology) -> None:
@@ -77,7 +78,7 @@ class PulsarReader:
 
     def schema_topic(self, topic: str, segment: int) -> str:
         name = _name_in(self._clients.run(self._layout(topic)), segment)
-        # Imported late: few queries ask for schemas, whose modules take long to load.
+        # Imported late: few queries ask for schemas, and these modules take long to load.
         from anabranch.client.net.schemas import has_own_schemas
 
         return topic if name is None or not has_own_schemas(parse_topic(topic), name) else name
@@ -87,14 +88,14 @@ class PulsarReader:
         return {}
 
     def stored_after(self, topic: str, segments: Sequence[int], time_ms: int) -> dict[int, int]:
-        """Return nothing, as above."""
+        """Return nothing: Pulsar does not tell when it stored a message."""
         return {}
 
     def settle(self, topic: str, positions: Mapping[int, int]) -> Mapping[int, int]:
         """Return for each position the one of the first entry stored there or later."""
         return self._clients.run(self._settle(topic, positions))
 
-    async def _places_at(self, topic: str, topology: Topology, time_ms: int) -> dict[int, int]:
+    async def _positions_at(self, topic: str, topology: Topology, time_ms: int) -> dict[int, int]:
         layout = await self._layout(topic)
         found = {}
         for id_ in topology.layout.segments:
@@ -121,11 +122,11 @@ class PulsarReader:
         while True:
             found = await self._layout(topic, fresh=True)
             segments = found.layout.segments
-            # Asked after the layout, so the extents of its sealed segments are final.
+            # Asked after the layout, so the ends of its sealed segments are final.
             try:
                 return Topology(found.layout, await self._spans(found))
             except TopicNotFoundError:
-                # If a segment was pruned in between, a newer layout lacks it.
+                # If a segment was pruned in the meantime, a newer layout lacks it.
                 newer = await self._layout(topic, fresh=True)
                 if segments.keys() <= newer.layout.segments.keys():
                     raise
@@ -143,7 +144,7 @@ class PulsarReader:
         return known
 
     async def _list(self, pattern: TopicPattern) -> list[str]:
-        """Return the full names of topics; classic ones stand for scalable ones that the broker lacks."""
+        """Return the full names of topics; without scalable topics, classic ones take their names."""
         client = self._clients.client
         try:
             return await client.topics(pattern.namespace, classic=pattern.is_classic)
@@ -152,7 +153,7 @@ class PulsarReader:
             return [name.replace("persistent://", "topic://", 1) for name in names]
 
     async def _look_up(self, topic: str) -> TopicLayout:
-        """Return the layout of the scalable topic of that name, or else of the classic one."""
+        """Return the layout of the scalable topic of that name, or of the classic one if there is none."""
         name = parse_topic(topic)
         if topic not in self._classic:
             try:
@@ -166,7 +167,7 @@ class PulsarReader:
         return found
 
     def _span(self, name: str, tail: PlaceTail, sealed: bool) -> SegmentSpan:
-        # Rather too many than too few: the estimate limits the size of a micro-batch.
+        # Too high an estimate is better than too low a one, because it limits the size of a micro-batch.
         per_entry = max(float(tail.last_messages), FADING * self._per_entry.get(name, 1.0))
         self._per_entry[name] = per_entry
         first = next_ = position_of(MessagePlace(*tail.first))
@@ -175,7 +176,7 @@ class PulsarReader:
         return SegmentSpan(first, next_, sealed, per_entry)
 
     async def _open_slice(self, part: Slice) -> PlacedSlice | None:
-        """Return a reader of the slice; None when its segment is gone."""
+        """Return a reader of the slice, or None if its segment is gone."""
         name = _name_in(await self._layout(part.topic), part.segment)
         if name is None:
             name = _name_in(await self._layout(part.topic, fresh=True), part.segment)
@@ -191,7 +192,7 @@ class PulsarReader:
 
 
 class PlacedSlice:
-    """Reads one slice, and finds out at each new ledger whether entries before it were removed unread."""
+    """Reads one slice, and checks at each new ledger whether entries before it were removed unread."""
 
     def __init__(self, reader: PlaceReader, tails: PlaceTails, topic: str, part: Slice) -> None:
         self._reader = reader
@@ -203,7 +204,7 @@ class PlacedSlice:
         self._ended = False
 
     async def read(self, timeout: float) -> list[StoredEntry]:
-        """Return the next entries; at last the end of the slice, and then none."""
+        """Return the next entries; after the last ones an entry that marks the end, and then nothing."""
         if self._ended:
             return []
         entries = await self._reader.read(timeout)
@@ -223,9 +224,9 @@ class PlacedSlice:
         return StoredEntry(last - entry.message_count + 1, entry.message_count, entry.data, complete)
 
     async def _nothing_removed(self) -> bool:
-        """Whether retention removed no entry from the expected place on.
+        """Whether retention has removed no entry from the expected place on.
 
-        It removes the oldest ledgers first: as long as one is stored, all later ones are.
+        It removes the oldest ledgers first, so as long as one ledger is stored, all later ones are.
         """
         return (await self._tails.tail(self._topic)).first <= self._expected
 
@@ -236,7 +237,7 @@ class PlacedSlice:
 async def next_stored(reader: PlaceReader, tails: PlaceTails, topic: str, position: int) -> int:
     """Return the position of the first entry stored at this position or later; `reader` starts there.
 
-    The position itself, when entries from it on were removed: the next look at the topic reports the loss.
+    If entries from the position on were removed, return it unchanged: the next lookup reports the loss.
     """
     try:
         stored = (await reader.read())[0].place

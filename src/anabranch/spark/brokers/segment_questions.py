@@ -1,7 +1,7 @@
-"""Questions about many segments of a topic, asked of the brokers in parts.
+"""Asks brokers about many segments of a topic, a limited number at a time.
 
-The answers are tails (kept for a while if a segment is sealed), the positions at a time, and the positions of
-a subscription.
+The answers are the tails of segments (cached for a while if a segment is sealed), their positions at a time,
+and the positions of a subscription.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from anabranch.spark.decide.source.topology import Topology
 T = TypeVar("T")
 
 ASKED_AT_ONCE = 64
-"""Segments in one round of questions."""
+"""Segments that are asked about at the same time."""
 
 SEALED_TAIL_TTL_S = 30.0
-"""How long the tail of a sealed segment is kept: its end is final, but trimming moves its start."""
+"""How long the tail of a sealed segment is cached: its end is final, but trimming moves its start."""
 
 
 class Tails(Protocol[T]):
@@ -31,7 +31,7 @@ class Tails(Protocol[T]):
 
 
 class KeptTails(Generic[T]):
-    """Tails by the names of segments."""
+    """The tails of segments by name; those of sealed segments are cached."""
 
     def __init__(self, tails: Tails[T]) -> None:
         self._tails = tails
@@ -60,18 +60,18 @@ class KeptTails(Generic[T]):
         return found
 
 
-async def places_at(tails: SegmentTails, names: Mapping[int, str], time_ms: int) -> dict[int, int]:
-    """Return the first position of each segment that was published then or later, or its end."""
+async def positions_at(tails: SegmentTails, names: Mapping[int, str], time_ms: int) -> dict[int, int]:
+    """Return each segment's first position that was published then or later, or its end."""
     found = await of_all(names, lambda name: tails.at_time(name, time_ms))
     return {id_: place.index for id_, place in found.items()}
 
 
-async def places_of(
+async def cursor_positions(
     tails: SegmentTails, names: Mapping[int, str], subscription: str, topology: Topology
 ) -> dict[int, int] | None:
-    """Return the first position of each segment that a subscription has not acknowledged; None without it.
+    """Return each segment's first position that a subscription has not acknowledged, or None without it.
 
-    A segment that was sealed before the subscription began lacks it; nothing of the segment is due then.
+    A segment that was sealed before the subscription was created lacks it. None of its messages are due then.
     """
     found = await of_all(names, lambda name: tails.unacknowledged(name, subscription))
     if all(place is None for place in found.values()):

@@ -1,4 +1,8 @@
-"""Reads the slices of a task one after the other, and requests the next ones in advance."""
+"""Reads the slices of a task one after the other, and requests the next ones in advance.
+
+Without requests in advance, each slice would cost a round trip before its first entry, which adds up in a
+task with many small slices.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +16,10 @@ from anabranch.spark.decide.source.topology import Slice
 from anabranch.spark.topics import E, SliceReader
 
 READERS_AHEAD = 8
-"""Slices opened in advance, so that many small slices do not each wait for a round trip."""
+"""Most slices that are open at once."""
 
 ROWS_AHEAD = 50_000
-"""Rows in opened slices from which on no further slice is opened."""
+"""No further slice is opened while the open ones have this many rows; two are always open."""
 
 
 class SlicesAhead(Generic[E]):
@@ -39,7 +43,7 @@ class SlicesAhead(Generic[E]):
         self._rows_ahead = 0
 
     async def next(self) -> tuple[int, list[E]] | None:
-        """Return the next entries with the number of their slice; None at the end."""
+        """Return the next entries with the number of their slice, or None at the end."""
         while True:
             self._open_more()
             if not self._reads:
@@ -49,13 +53,13 @@ class SlicesAhead(Generic[E]):
                 async with asyncio.timeout(self._timeout_s):
                     entries = await reading
             except TimeoutError as error:
-                part, why = self._slices[number], str(error) or "no answer"
+                part, why = self._slices[number], str(error) or "the broker did not answer"
                 raise OperationTimeoutError(
-                    f"segment {part.segment} of topic {part.topic} gave no message within "
+                    f"segment {part.segment} of topic {part.topic} delivered no message within "
                     f"{self._timeout_s:g} s: {why}; check {self._service_url} or raise pollTimeoutMs"
                 ) from None
             if entries:
-                # Read on while the caller works on these entries.
+                # Read ahead while the caller decodes these entries.
                 self._reads[0] = (number, asyncio.ensure_future(self._more(number)))
                 return number, entries
             self._reads.popleft()
@@ -82,7 +86,8 @@ class SlicesAhead(Generic[E]):
         try:
             return [] if reader is None else await reader.read(self._timeout_s)
         except TopicNotFoundError:
-            # The segment was pruned or created again after the lookup; the caller finds the slice too short.
+            # The segment was pruned or recreated after the lookup. The caller notices that the slice is
+            # short.
             return []
 
     async def close(self) -> None:

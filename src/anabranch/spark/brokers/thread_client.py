@@ -1,8 +1,8 @@
-"""The client of one thread: its event loop runs only while a call waits.
+"""The client of one thread, whose event loop runs only while a call waits.
 
 Spark's Python workers do one thing at a time, so no second thread is needed: between calls the kernel buffers
-the bytes that the broker sends. Workers and their clients outlive micro-batches and queries. The client
-replaces a connection that broke between calls when its loop runs next.
+the bytes that the broker sends. Workers and their clients outlive micro-batches and queries. If a connection
+breaks between calls, the client replaces it the next time its loop runs.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class ThreadClient:
         self.client, self.tails = self.run(self._open())
 
     async def _open(self) -> tuple[ReadingClient, SegmentTails]:
-        # Both belong to the loop that runs while they are made.
+        # Both belong to the loop that is running when they are made.
         client = ReadingClient(self._url, **_client_arguments(self._settings))
         return client, client.tails()
 
     def bulk(self) -> BulkClient:
-        """Return the client of writers and mirrors, which has connections of its own; made on first use."""
+        """Return the client of writers and mirrors, made on first use. It has its own connections."""
         if self._bulk is None:
             self._bulk = new_bulk_client(self._url, self._settings)
         return self._bulk
@@ -55,7 +55,7 @@ class ThreadClient:
     def leave(self, work: Coroutine[Any, Any, None]) -> None:
         """Run the work now, or schedule it if the loop is running.
 
-        Python may close an iterator at any moment, also while another call runs the loop.
+        Python may close an iterator at any moment, even while another call runs the loop.
         """
         if self._loop.is_running():
             self._leaving = self._loop.create_task(work)
@@ -71,7 +71,7 @@ class ThreadClient:
 
 
 def new_bulk_client(url: str, settings: Settings) -> BulkClient:
-    """Return a client that writes, of the event loop that uses it first; the caller closes it."""
+    """Return a client that can write, for the event loop that first uses it. The caller closes it."""
     from anabranch.client.bulk.bulk_client import BulkClient
 
     return BulkClient(url, **_client_arguments(settings))

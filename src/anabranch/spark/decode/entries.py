@@ -1,6 +1,6 @@
-"""Opens stored entries: checks them, unpacks them and gives each the form of a batch.
+"""Opens stored entries: verifies and decompresses them, and gives each the form of a batch.
 
-Knows the outer form of entries and nothing of Spark; `spans` finds the messages inside.
+It knows the outer format of entries and nothing about Spark; `spans` finds the messages inside.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _pack_size = Struct(">I").pack
 
 
 class Payload(NamedTuple):
-    """The payload of one entry in the form of a batch, also when the entry holds a single message."""
+    """The payload of one entry in the form of a batch, even if the entry holds a single message."""
 
     data: bytes | memoryview
     count: int  # type: ignore[assignment]
@@ -30,15 +30,15 @@ class Payload(NamedTuple):
     producer: str = ""
     schema_version: bytes = b""
     first_sequence: int = 0
-    """Numbers messages that have no sequence id of their own, from the first one on."""
+    """Messages without a sequence id of their own are numbered from this one."""
     consecutive: bool = False
-    """Whether all messages are numbered so, although they have ids of their own."""
+    """Whether all messages are numbered that way, even if they have ids of their own."""
     bucket_hashes: HashRange | None = None
-    """Lowest and highest bucket hash of the messages, as the producer stamped them."""
+    """Lowest and highest bucket hash of the messages, as the producer recorded them."""
 
 
 def open_entry(entry: bytes, limit: int) -> Payload:
-    """Check and unpack an entry; raises the errors of `protocol.batches.decode_columns`."""
+    """Verify and decompress an entry; raises the errors of `protocol.entries.decode_columns`."""
     metadata, end = checked_metadata(entry)
     if metadata.encryption_keys:
         raise UnsupportedFeatureError("the entry is encrypted, which the Spark source cannot read")
@@ -49,7 +49,7 @@ def open_entry(entry: bytes, limit: int) -> Payload:
     data: bytes | memoryview = memoryview(entry)[end:]
     fault = fault_in_count(metadata, len(data))
     if metadata.HasField("marker_type"):
-        fault = "a marker, which no broker delivers"
+        fault = "the entry is a marker, which no broker delivers"
     if fault is not None:
         raise CorruptDataError(fault)
     published = min(metadata.publish_time, TIME_MS_MAX)
@@ -59,7 +59,7 @@ def open_entry(entry: bytes, limit: int) -> Payload:
         inner, count = data, metadata.num_messages_in_batch
     else:
         inner, count = _as_batch(metadata, bytes(data)), 1
-    # An entry whose outer metadata was written again has old ids inside.
+    # An entry that was published by a sink has new outer metadata, but still the old ids inside.
     ids = metadata.sequence_id, metadata.highest_sequence_id - metadata.sequence_id == count - 1
     name, version = metadata.producer_name, metadata.schema_version
     return Payload(inner, count, published, name, version, *ids, stamped_hashes(metadata))
@@ -71,7 +71,7 @@ def _as_batch(metadata: pb.MessageMetadata, value: bytes) -> bytes:
     if metadata.HasField("partition_key") and not metadata.null_partition_key:
         key: str | bytes = metadata.partition_key
         if isinstance(key, bytes):
-            # Protobuf parses text of a peer that is not UTF-8, but refuses to set it.
+            # Protobuf can parse text that is not UTF-8, but refuses to set it.
             header.MergeFromString(bytes((KEY,)) + encode_varint(len(key)) + key)
         else:
             header.partition_key = key

@@ -1,4 +1,8 @@
-"""Reads the headers of many messages at once, one field of all of them at a time."""
+"""Reads the headers of many messages at once: one field of every header per round.
+
+This is the general reader. It handles every field in any order, and costs one pass over the columns per
+field; `usual_headers` is faster for the headers that most producers write.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ _ALL = slice(None)
 class HeaderFields:
     """The fields of many headers. Each header has a cursor; each round reads one field of every header.
 
-    A cursor stays inside its header. A number may run a few bytes past the end of the last header, so the
+    A cursor stays inside its header. A number may extend a few bytes past the end of the last header, so the
     caller pads `data`.
     """
 
@@ -40,7 +44,7 @@ class HeaderFields:
         return self._flags.get(tag, np.zeros(count, np.bool_))
 
     def read(self) -> None:
-        # A slice stands for all rows and saves a look-up per row.
+        # A slice means all rows, and saves an indexed lookup per row.
         rows: Numbers | slice = _ALL if self.sound.all() else np.flatnonzero(self.sound)
         while True:
             left = self._ends[rows] - self._cursor[rows]
@@ -51,7 +55,7 @@ class HeaderFields:
             if len(left) == 0 or (not isinstance(rows, slice) and len(rows) == 0):
                 break
             self._read_round(rows)
-        # The flag "null key" wins over a key in the same header.
+        # The flag "null key" overrides a key in the same header.
         if NULL_KEY in self._flags:
             self.no_key |= self._flags[NULL_KEY]
 
@@ -68,7 +72,7 @@ class HeaderFields:
     def _read_field(self, tag: int, rows: Numbers | slice) -> None:
         number, after = self._varint(self._cursor[rows] + 1)
         if tag in (PROPERTIES, KEY, ORDERING_KEY):
-            # Bounded by the payload, so that a wrong length cannot overflow.
+            # Limited to the size of the payload, so that a wrong length cannot overflow.
             behind = after + np.minimum(number, len(self._data))
             if tag == KEY:
                 self.key_starts[rows] = after
@@ -86,12 +90,12 @@ class HeaderFields:
         elif tag in (COMPACTED_OUT, ENCODED, NULL_VALUE, NULL_KEY):
             self._flags.setdefault(tag, np.zeros(len(self._cursor), np.bool_))[rows] = number != 0
         else:
-            # An unknown tag: these bytes are a value and not a header.
+            # An unknown tag: these bytes are part of a value, not a header.
             after = self._ends[rows] + 1
         self._cursor[rows] = np.minimum(after, self._ends[rows] + 1)
 
     def _varint(self, at: Numbers) -> tuple[Numbers, Numbers]:
-        """Return the numbers that start at `at`, without their highest bit, and the offsets behind them."""
+        """Return the numbers that start at `at`, at most 63 bits of each, and the offsets after them."""
         data = self._data
         low = data[at]
         number = low.astype(np.int64)

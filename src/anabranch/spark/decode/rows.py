@@ -1,4 +1,11 @@
-"""From stored entries to Arrow batches of exactly the types that Spark derives from the requested schema."""
+"""Turns stored entries into Arrow batches of exactly the types that Spark derives from the requested schema.
+
+Entries are collected until a batch is large enough, and then decoded together: a few passes of numpy or of
+compiled code over all their bytes, instead of Python code per message. There are two ways. If only keys,
+values and what the entry itself tells are wanted, and all messages belong to the task, `pieces.copied` copies
+keys and values in one compiled pass. Otherwise `spans` finds the offsets of all parts, and the columns are
+built from those.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +22,7 @@ from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.spark.columns import Flags, Numbers, binary_column, number_column, repeated_text
 from anabranch.spark.decide.source.topology import Slice
 from anabranch.spark.decode.entries import Payload
-from anabranch.spark.decode.owners import decoded_key, key_hashes
-from anabranch.spark.decode.pieces import Copied, EntryPiece, copied
+from anabranch.spark.decode.pieces import Copied, EntryPiece, copied, decoded_key, key_hashes
 from anabranch.spark.decode.spans import Spans, find_spans
 
 if TYPE_CHECKING:
@@ -48,7 +54,7 @@ class RowBuilder:
     ) -> None:
         """Without `report_bad`, an entry that cannot be decoded raises CorruptDataError.
 
-        With `values`, the value column is decoded.
+        With `values`, the value column is decoded instead of left as bytes.
         """
         self._schema = arrow_schema(schema)
         self._report_bad = report_bad
@@ -78,7 +84,7 @@ class RowBuilder:
             self._bytes += len(payload.data)
 
     def take(self) -> Any:
-        """Return a batch of the rows since the last call; None when filtering leaves no row."""
+        """Return a batch of the rows since the last call, or None if filtering leaves no row."""
         pieces, self._pieces = self._pieces, []
         self._rows = self._bytes = 0
         if not pieces:
@@ -88,6 +94,7 @@ class RowBuilder:
         try:
             spans = find_spans([piece.payload for piece in pieces])
         except CorruptDataError:
+            # One bad entry spoils the joined bytes, so the entries are tried one by one to find it.
             pieces = [piece for piece in pieces if self._is_sound(piece)]
             spans = find_spans([piece.payload for piece in pieces])
         rows = _FoundRows(self.topic, pieces, spans)
@@ -101,7 +108,7 @@ class RowBuilder:
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _is_sound(self, piece: EntryPiece) -> bool:
-        """Whether an entry can be decoded; reports it otherwise."""
+        """Return whether an entry can be decoded, and report it if not."""
         try:
             find_spans([piece.payload])
         except CorruptDataError as error:
@@ -113,14 +120,14 @@ class RowBuilder:
 
 
 class _EntryRows:
-    """The messages that become rows of one batch, all of them unless a subclass picks some."""
+    """The messages of one batch; all of them become rows unless a subclass picks some."""
 
     def __init__(self, topic: str, pieces: list[EntryPiece]) -> None:
         self.topic = topic
         self._pieces = pieces
         self._counts = np.array([piece.payload.count for piece in pieces], np.int64)
         self._picked: Any = None
-        """The numbers of the messages that become rows; None for all."""
+        """The indexes of the messages that become rows; None for all."""
 
     def keys(self) -> Any:
         raise NotImplementedError
@@ -171,7 +178,7 @@ class _EntryRows:
 
 
 class _CopiedRows(_EntryRows):
-    """Messages whose keys and values are columns already."""
+    """Messages whose keys and values are already columns."""
 
     def __init__(self, topic: str, pieces: list[EntryPiece], columns: Copied) -> None:
         super().__init__(topic, pieces)
@@ -185,7 +192,7 @@ class _CopiedRows(_EntryRows):
 
 
 class _FoundRows(_EntryRows):
-    """Messages whose parts have spans in the joined payloads; those of other tasks are left out."""
+    """Messages with spans in the joined payloads; those that belong to other tasks are left out."""
 
     def __init__(self, topic: str, pieces: list[EntryPiece], spans: Spans) -> None:
         super().__init__(topic, pieces)
@@ -196,7 +203,7 @@ class _FoundRows(_EntryRows):
             within = self._within_entry()
             wanted &= (within >= skip) & (within < skip + self._of_entry([p.take for p in pieces]))
         if not all(piece.is_whole for piece in pieces):
-            # One call for all rows: a call per entry would be slow when each entry holds one row.
+            # One call for all rows: a call per entry would be slow if each entry holds one row.
             hashes = key_hashes(spans)
             for piece, end in zip(pieces, np.cumsum(self._counts).tolist(), strict=True):
                 if not piece.is_whole:
@@ -253,7 +260,7 @@ def _sequences(rows: _FoundRows) -> Any:
 
 
 def _headers(rows: _FoundRows, kind: Any) -> Any:
-    """Return the headers column, built row by row: properties are rare."""
+    """Return the headers column. It is built row by row, because properties are rare."""
     spans = rows.spans
     starts, ends = rows.pick(spans.header_starts), rows.pick(spans.header_ends)
     lists: list[list[dict[str, Any]]] = [[]] * rows.count
@@ -264,7 +271,7 @@ def _headers(rows: _FoundRows, kind: Any) -> Any:
 
 
 def _raw(text: str | bytes) -> bytes:
-    # Protobuf returns bytes for text of a peer that is not UTF-8.
+    # Protobuf returns bytes for text that is not UTF-8.
     return text if isinstance(text, bytes) else text.encode()
 
 

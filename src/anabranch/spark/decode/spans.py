@@ -1,9 +1,12 @@
-"""Finds the messages in opened entries: the offsets of key, value and header of each in the joined bytes.
+"""Finds the messages in opened entries: the offsets of each key, value and header in the joined bytes.
 
-The payloads of many entries are read by columns: a few passes over the bytes instead of a few calls per
-message. A message starts with the size of its header in four bytes, usually three zeros and one other byte,
-followed by one of three tags. This pattern finds candidates; the sizes that they declare prove which of them
-are messages. Knows the batch form of the wire and nothing of Spark.
+The payloads of many entries are read by columns, with a few passes over the bytes instead of a few calls per
+message. A batch has no index: the start of a message follows only from the sizes of those before it, which
+would need a loop over messages. So this module guesses. A message starts with the size of its header in four
+bytes, usually three zeros and one other byte, followed by one of three tags. This pattern finds candidates,
+some of which lie inside values. The sizes that the candidates declare then prove which ones form a chain from
+the first byte to the last, and only a complete chain is accepted. If there is none, a slow loop reads the
+messages one by one. It knows the batch format of the wire and nothing about Spark.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ _IS_FIRST_TAG = np.zeros(256, np.bool_)
 _IS_FIRST_TAG[[KEY, PAYLOAD_SIZE, PROPERTIES]] = True
 
 _PAD = bytes(REACH_BYTES)
-"""Follows the joined payloads, so that reading a few bytes ahead needs no check."""
+"""Appended to the joined payloads, so that reading a few bytes ahead needs no check."""
 
 _LARGE_MESSAGE_BYTES = 1536
 """Above this average size, reading every byte costs more than a call per message."""
@@ -49,7 +52,7 @@ _read_size = Struct(">I").unpack_from
 
 @dataclass(slots=True)
 class Spans:
-    """Offsets in the joined payloads, one row per message; an end is the offset behind the last byte."""
+    """Offsets in the joined payloads, one row per message; an end is the offset after the last byte."""
 
     raw: bytes
     data: Bytes
@@ -67,7 +70,7 @@ class Spans:
     event_times_ms: Numbers
     """0 for a message without an event time."""
     sequences: Numbers | None
-    """-1 for a message without a sequence id; None if each header ends with one that was not read."""
+    """-1 for a message without a sequence id; None if every header ends with one, which is read on demand."""
     compacted: Flags
     """Compaction removed the message; only its index is left."""
     properties: Flags
@@ -78,7 +81,7 @@ class Spans:
 
 
 def find_spans(payloads: Sequence[Payload]) -> Spans:
-    """Return the spans of all messages; raises CorruptDataError when the payloads contradict their counts."""
+    """Return the spans of all messages; raises CorruptDataError if the payloads contradict their counts."""
     raw = b"".join([*(payload.data for payload in payloads), _PAD])
     data = np.frombuffer(raw, np.uint8)
     total = len(raw) - len(_PAD)
@@ -99,7 +102,7 @@ def find_spans(payloads: Sequence[Payload]) -> Spans:
 
 
 def _read_compiled(raw: bytes, data: Bytes, counts: Numbers, bases: Numbers, total: int) -> Spans | None:
-    """Return the messages if the compiled reader is there, and all headers have the usual shape."""
+    """Return the messages, or None if the compiled reader is missing or a header has an unusual shape."""
     count = int(counts.sum())
     if find_messages is None or count * MESSAGE_BYTES_MIN > total:
         return None
@@ -112,7 +115,7 @@ def _read_compiled(raw: bytes, data: Bytes, counts: Numbers, bases: Numbers, tot
 
 
 def _search(raw: bytes, data: Bytes, count: int, total: int) -> Spans | None:
-    """Return the messages if all of them match the pattern of candidates."""
+    """Return the messages, or None if not all of them match the pattern of candidates."""
     starts = _candidates(data, total)
     usual = read_usual(data, starts, total)
     rows = follow(starts, usual.value_ends, count, total)
@@ -125,13 +128,14 @@ def _search(raw: bytes, data: Bytes, count: int, total: int) -> Spans | None:
 
 def _candidates(data: Bytes, total: int) -> Numbers:
     """Return the offsets of three zero bytes, any byte and one of the first tags."""
-    # Three zero bytes cover a pair of them at an even offset, and only half of all pairs are there.
+    # Three zero bytes in a row always contain a zero pair at an even offset, and there are only half as many
+    # of those to look at.
     pairs = np.frombuffer(data.data, "<u2", (total + 1) // 2)
     even = np.flatnonzero(pairs == 0) * 2
     near = np.empty((len(even), 2), np.int64)
     near[:, 0] = even - 1
     near[:, 1] = even
-    # The byte before offset 0 is the last one of the padding here.
+    # For offset 0, numpy takes the last byte of the padding as the byte before, which must not count.
     zero = np.empty((len(even), 2), np.bool_)
     zero[:, 0] = (data[near[:, 0]] == 0) & (even > 0)
     zero[:, 1] = data[even + 2] == 0
@@ -142,9 +146,9 @@ def _candidates(data: Bytes, total: int) -> Numbers:
 def follow(starts: Numbers, ends: Numbers, count: int, total: int) -> Numbers | slice | None:
     """Return the rows that lead from offset 0 to `total`, each starting where the one before ends.
 
-    Some candidates lie inside values; the others are `count` messages, or the result is None. An end below 0
-    belongs to a row that is no message. Rows that follow each other are taken together, so that only the
-    gaps between them cost a step.
+    Some candidates lie inside values; the others must be `count` messages, or the result is None. A row with
+    a negative end is not a message. Consecutive rows are taken together, so that only the gaps between them
+    cost a step of the loop.
     """
     rows = len(starts)
     if rows < count or rows == 0 or starts[0] != 0:
@@ -179,7 +183,7 @@ def _fits(spans: Spans, bases: Numbers, counts: Numbers) -> bool:
 
 
 def _walk(raw: bytes, bases: list[int], counts: list[int], total: int) -> Numbers:
-    """Return the start of each message by reading header after header: slow, and right for every form."""
+    """Return the start of each message by reading header after header: slow, but correct for every form."""
     starts = []
     read = pb.SingleMessageMetadata.FromString
     try:
@@ -232,7 +236,7 @@ def _usual_spans(raw: bytes, data: Bytes, header_starts: Numbers, usual: UsualHe
 def _spans_at(raw: bytes, data: Bytes, starts: Numbers) -> tuple[Spans, Flags]:
     """Read the headers that follow the four size bytes at `starts`.
 
-    The flags say which headers end at their declared size and declare a payload inside the bytes.
+    The flags tell which headers end at their declared size and declare a payload within the bytes.
     """
     count, last = len(starts), len(raw) - len(_PAD)
     size = data[starts + 3].astype(np.int64)

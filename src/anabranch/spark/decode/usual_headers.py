@@ -1,7 +1,7 @@
-"""Reads headers of the usual shape, many at once: key or none, payload size, event time or none, sequence id.
+"""Reads many headers of the usual shape: optional key, payload size, optional event time, sequence id.
 
-Each header takes a few loads of eight bytes; masks compare the tags in such a word with the expected ones.
-Headers with other fields are left to `message_headers`.
+Each header takes a few loads of eight bytes, and masks compare the tags in such a word with the expected
+ones. Headers with other fields are left to `message_headers`.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from anabranch.spark.columns import Bytes, Flags, Numbers
 from anabranch.spark.decode.message_headers import EVENT_TIME, KEY, PAYLOAD_SIZE, SEQUENCE
 
 REACH_BYTES = 192
-"""How far behind the last start a load may reach; the caller pads the bytes by as much."""
+"""How far past the last start a load may reach; the caller pads the bytes by this much."""
 
 _HEAD_MASK = 0x80FF_00FF_FFFF
-"""In the first word: the upper bytes of the header's size, the first tag, and the top bit of a key length."""
+"""In the first word: the upper bytes of the header's size, the first tag, a key length's top bit."""
 _KEYED = KEY << 32
 _KEYLESS_MASK = 0x00FF_00FF_FFFF
 _KEYLESS = PAYLOAD_SIZE << 32
 _TIME_BYTES = 6
-"""Bytes of a time in milliseconds from 2004 to 2109; other times are left to the other reader."""
+"""Bytes of a time in milliseconds between 2004 and 2109; the general reader handles other times."""
 _TIME_MASK = 0xFF | sum(0x80 << 8 * at for at in range(1, _TIME_BYTES + 1))
 _TIME_WORD = EVENT_TIME | sum(0x80 << 8 * at for at in range(1, _TIME_BYTES))
 
 
 def _sequence_patterns() -> tuple[Numbers, Numbers]:
-    """Return masks and words of a tag and a number that take so many bytes together, by their number.
+    """Return, by size in bytes, the mask and the masked word of a sequence id with its tag.
 
-    A number ends at its first byte without the top bit. Numbers that do not fit a word have no pattern.
+    A number ends at its first byte without the top bit. Numbers that do not fit into a word have no pattern.
     """
     masks, words = [0] * 10, [1] * 10
     for size in range(2, 9):
@@ -43,7 +43,7 @@ _SEQUENCE_MASKS, _SEQUENCE_WORDS = _sequence_patterns()
 
 
 class UsualHeaders(NamedTuple):
-    """Offsets of the parts of messages; rows of another shape have the value end -1."""
+    """Offsets of the parts of messages; rows with an unusual header have the value end -1."""
 
     header_ends: Numbers
     value_ends: Numbers
@@ -54,7 +54,7 @@ class UsualHeaders(NamedTuple):
 
 
 def read_usual(data: Bytes, starts: Numbers, total: int) -> UsualHeaders:
-    """Read the headers whose sizes are at `starts`; a message that ends behind `total` has no usual shape."""
+    """Read the headers whose sizes are at `starts`; a message that ends after `total` counts as unusual."""
     words: Any = np.ndarray((len(data) - 7,), "<i8", data.data, strides=(1,))
     head = words[starts]
     keyed = (head & _HEAD_MASK) == _KEYED
@@ -75,7 +75,7 @@ def read_usual(data: Bytes, starts: Numbers, total: int) -> UsualHeaders:
     after = key_ends + 2
     long = (size_word & 0x8000) != 0
     if long.any():
-        # Two bytes; a payload size of three is left to the other reader.
+        # The size has two bytes; the general reader handles one of three.
         sizes[long] |= ((size_word >> 9) & 0x3F80)[long]
         after += long
         usual &= ~long | ((size_word & 0x80_0000) == 0)
@@ -96,14 +96,14 @@ def read_usual(data: Bytes, starts: Numbers, total: int) -> UsualHeaders:
 
 
 def _are_sequences(words: Numbers, sizes: Numbers) -> Flags:
-    """Return whether the first bytes of each word, as many as the size says, are one sequence id."""
+    """Return whether the first bytes of each word, as many as `sizes` says, are exactly one sequence id."""
     known = np.minimum(sizes.view(np.uint64), np.uint64(9)).view(np.int64)
     fitting: Flags = (words & _SEQUENCE_MASKS[known]) == _SEQUENCE_WORDS[known]
     return fitting
 
 
 def _times_in(words: Numbers) -> Numbers:
-    """Return the numbers in the bytes behind the first one."""
+    """Return the numbers in the bytes after the first one."""
     times = np.zeros(len(words), np.int64)
     for at in range(_TIME_BYTES):
         times |= (words >> 8 * (at + 1) & 0x7F) << 7 * at
@@ -111,7 +111,7 @@ def _times_in(words: Numbers) -> Numbers:
 
 
 def last_numbers(data: Bytes, ends: Numbers) -> Numbers:
-    """Return the numbers of at most eight bytes that end before `ends`; their tags have one byte."""
+    """Return the numbers of at most eight bytes that end at `ends`, each preceded by a tag of one byte."""
     numbers = data[ends - 1].astype(np.int64)
     rows = np.arange(len(ends))
     for back in range(2, 10):

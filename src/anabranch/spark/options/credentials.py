@@ -1,7 +1,8 @@
-"""The options with which driver and executors prove their role.
+"""The options with which driver and executors authenticate.
 
 Spark shows options in error texts, unless their names contain words such as `token` or `secret`. So a secret
-is refused in an option that Spark shows. A place, such as `file:///path`, is read where it is used.
+is refused in an option that Spark shows. A reference to a secret, such as `file:///path`, is read where it is
+used.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ SHOWN = "authparams"
 HIDDEN = "authsecretparams"
 TOKEN = "authtoken"
 NAMES = (*PLUGIN, SHOWN, HIDDEN, TOKEN)
-"""The options, without case, dots and the prefix `client.`."""
+"""The options in lower case, without dots and without the prefix `client.`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SparkCredentials:
-    """The name and the parameters of credentials; it travels to executors, and `repr` shows no secret."""
+    """The name and the parameters of credentials. It is sent to executors, and `repr` shows no secret."""
 
     plugin: str
     parameters: str = field(repr=False)
 
     def make(self) -> Authentication | None:
-        """The credentials, in the process that uses them."""
+        """Return the credentials, in the process that uses them."""
         # Imported late: most queries have no credentials, and every process of a job loads this module.
         from anabranch.credentials.plugins import authentication_from
 
@@ -41,7 +42,7 @@ class SparkCredentials:
 
 
 def read_credentials(given: Mapping[str, str]) -> SparkCredentials | None:
-    """The credentials in the options; None without any. Raises InvalidConfigurationError."""
+    """Return the credentials in the options, or None if there are none; raises InvalidConfigurationError."""
     token = given.get(TOKEN)
     plugin = one_of_names(given, PLUGIN) or ""
     if token is not None:

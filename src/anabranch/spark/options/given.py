@@ -1,7 +1,7 @@
-"""Reads the text of options: names without case, values with units.
+"""Parses the text of options: names in any case, values with units.
 
-A name that the source does not know is refused with the nearest known name, because a misspelt limit or start
-that is silently ignored costs data or money.
+An unknown name is refused with the most similar known name, because a misspelt limit or start that is
+silently ignored costs data or money.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Settings = tuple[tuple[str, Any], ...]
 """Keyword arguments of the client as a value: comparable, hashable, picklable."""
 
 CREDENTIALS = "credentials"
-"""The setting that holds SparkCredentials; the others are arguments of the client."""
+"""The setting that holds SparkCredentials; all others are arguments of the client."""
 
 _UNITS_S = {"": 0.001, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -43,7 +43,11 @@ class GivenOptions:
             if name in not_yet:
                 raise InvalidConfigurationError(f"option {not_yet[name]} of the {what} is not supported yet")
             near = get_close_matches(name, [*names, *not_yet], 1, 0.5)
-            hint = f"did you mean {(names | not_yet)[near[0]]}?" if near else f"known are {', '.join(known)}"
+            hint = (
+                f"did you mean {(names | not_yet)[near[0]]}?"
+                if near
+                else f"its options are {', '.join(known)}"
+            )
             raise InvalidConfigurationError(f"the {what} has no option {name}; {hint}")
 
     def text(self, name: str) -> str | None:
@@ -75,7 +79,7 @@ class GivenOptions:
         return self.read(given[0], parse) if given else None
 
     def client(self) -> Settings:
-        """Return the settings for the client; names match without case and punctuation."""
+        """Return the settings for the client; upper case and punctuation in names do not matter."""
         found: dict[str, Any] = {}
         credentials: dict[str, str] = {}
         for name, text in sorted(self._given.items()):
@@ -128,7 +132,7 @@ def byte_size(text: str) -> int:
 
 
 def duration_s(text: str) -> float:
-    """Return seconds; a number without a unit is in milliseconds."""
+    """Return a duration in seconds; a number without a unit means milliseconds."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.lower())
     if not match or match[2] not in _UNITS_S:
         raise ValueError("it takes a time, such as 500 (milliseconds), 500ms, 10s or 15m")
@@ -145,7 +149,7 @@ _OF_SPARK = (
     "asyncprogresstrackingcheckpointintervalms",
     "_asyncprogresstrackingoverridesinksupportcheck",
 )
-"""Options that Spark itself adds to those of the user, or reads beside a sink, for its own use."""
+"""Options that Spark adds to those of the user, or reads for its own purposes."""
 
 PREFIXES = ("client.", "pulsar.client.")
 """Prefixes of the options that go to the client; the second one is that of Pulsar's own connector."""

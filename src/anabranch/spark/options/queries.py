@@ -1,17 +1,19 @@
-"""The options of a source or sink, read and checked once, when Spark plans a query.
+"""The options of a source or sink, parsed and checked once, when Spark plans a query.
 
-Spark passes option names in lower case. This module must not know how an option takes effect.
+Spark passes option names in lower case. This module must not know what an option does.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from anabranch.errors import InvalidConfigurationError
-from anabranch.model.names import validate_subscription
+from anabranch.model.names import TopicName, validate_subscription
+from anabranch.spark.decide.sink.logs import checkpoint_sink, is_job_sink
 from anabranch.spark.decide.source.offsets import Start
 from anabranch.spark.decide.source.topic_names import TopicPattern, short_name
 from anabranch.spark.options.given import (
@@ -26,7 +28,6 @@ from anabranch.spark.options.given import (
     whole_number,
     word,
 )
-from anabranch.spark.options.sinks import check_repetition, sink_place
 from anabranch.spark.options.starts import (
     END_OPTIONS,
     START_OPTIONS,
@@ -67,7 +68,7 @@ _SOURCE_FIELDS: Mapping[str, tuple[str, Callable[[str], Any], Any]] = {
     "retry_interval_s": ("fetchOffset.retryIntervalMs", duration_s, 0.01),
     "view_ttl_s": ("metadata.cache.ttl.ms", duration_s, 0.05),
 }
-"""By field of SourceOptions: the option, the reading of its text, and the value if it is not given."""
+"""By field of SourceOptions: the option, the function that parses its text, and the default."""
 
 _ROLE = ("authPluginClassName", "authParams")
 
@@ -112,19 +113,19 @@ _SINK_LATER = (
 )
 
 _DELIVERIES = ("exactly-once", "at-least-once")
-"""The defaults of streams and of batches."""
+"""The default of streams, and the default of batches."""
 
 _COMPRESSIONS = ("none", "lz4", "zlib", "zstd", "snappy")
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of a read, batch or stream; None where the user set nothing and no default exists."""
+    """The options of a batch or streaming read; None if the user set nothing and there is no default."""
 
     service_url: str
     client: Settings
     topics: tuple[str, ...]
-    """In their short form; empty when a pattern says which topics are read."""
+    """In their short form; empty if a pattern says which topics are read."""
     pattern: TopicPattern | None
     starting: Start | None
     ending: Start | None
@@ -161,7 +162,7 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """The options of a write, batch or stream."""
+    """The options of a batch or streaming write."""
 
     service_url: str
     client: Settings
@@ -177,13 +178,13 @@ class SinkOptions:
     sink_namespace: str
     """The namespace of the sink's logs, such as public/default."""
     sink_id: str | None
-    """None: the query, or else the job, has a sink of its own."""
+    """None if the query or job uses a sink of its own."""
     transaction: str | None
     batch: int | None
 
 
 def read_source_options(given: Mapping[str, str]) -> SourceOptions:
-    """Raise InvalidConfigurationError with the option's name and the values that it takes."""
+    """Return the options of a read; InvalidConfigurationError names the option and what it accepts."""
     options = GivenOptions(given, _SOURCE, _SOURCE_LATER, "source")
     topics, pattern = read_topics(options)
     found = SourceOptions(
@@ -203,23 +204,23 @@ def read_source_options(given: Mapping[str, str]) -> SourceOptions:
 
 
 def read_sink_options(given: Mapping[str, str], *, streaming: bool = False) -> SinkOptions:
-    """Raise InvalidConfigurationError with the option's name and the values that it takes."""
+    """Return the options of a write; InvalidConfigurationError names the option and what it accepts."""
     options = GivenOptions(given, _SINK, _SINK_LATER, "sink")
-    # LZ4 costs less time than broker and disk save by the smaller entries; Zstandard costs more.
+    # LZ4 costs less time than the smaller entries save at the broker and its disk; Zstandard costs more.
     compression = options.read("compression", lambda text: word(text, _COMPRESSIONS), "lz4")
     delivery = options.read("delivery", lambda text: word(text, _DELIVERIES), _DELIVERIES[not streaming])
     exactly_once = delivery == "exactly-once"
     if exactly_once and options.read(ASYNC_PROGRESS, flag, False):
         raise InvalidConfigurationError(
-            f"{ASYNC_PROGRESS} stores progress only now and then: after a crash Spark gives other rows "
-            "the number of a batch that was written, so delivery=exactly-once cannot hold; leave that option "
-            "out, or set delivery=at-least-once"
+            f"{ASYNC_PROGRESS} stores progress only from time to time: after a crash Spark gives other rows "
+            "the number of a batch that was already written, so delivery=exactly-once cannot hold; leave "
+            "that option out, or set delivery=at-least-once"
         )
-    # The options of a view or table name the topic as for reading.
+    # The options of a view or table name the topic with the options for reading.
     topic = options.text("topic") or options.text("path") or options.text("subscribe")
     name = None if topic is None else short_name(topic)
-    namespace, sink_id = sink_place(options, name)
-    check_repetition(options, None if streaming or not exactly_once else sink_id)
+    namespace, sink_id = _sink_name(options, name)
+    _check_repetition(options, None if streaming or not exactly_once else sink_id)
     return SinkOptions(
         service_url=options.required("service.url"),
         client=options.client(),
@@ -239,32 +240,68 @@ def read_sink_options(given: Mapping[str, str], *, streaming: bool = False) -> S
     )
 
 
+def _sink_name(options: GivenOptions, topic: str | None) -> tuple[str, str | None]:
+    """Return namespace and id of the sink: as given, or the topic's namespace and the checkpoint's id."""
+    namespace = TopicName.parse(topic or "any", default_domain="topic").namespace_name
+    given = options.text("sinkId")
+    if given is not None:
+        *place, sink_id = given.split("/")
+        if len(place) not in (0, 2) or not re.fullmatch(r"[\w.-]{1,100}", sink_id, re.ASCII):
+            raise InvalidConfigurationError(
+                f"option sinkId is {given!r}; it takes up to 100 letters, digits, dots, dashes and "
+                "underscores, with tenant/namespace/ before them if the sink's logs belong elsewhere"
+            )
+        if is_job_sink(sink_id):
+            raise InvalidConfigurationError(
+                f"option sinkId is {given!r}, but such names are reserved for batch jobs without sinkId; "
+                "choose another one"
+            )
+        return "/".join(place) or namespace, sink_id
+    checkpoint = options.text("checkpointLocation")
+    return namespace, None if checkpoint is None else checkpoint_sink(checkpoint)
+
+
+def _check_repetition(options: GivenOptions, sink_id: str | None) -> None:
+    """Refuse names of batches where they cannot identify a repeated batch; `sink_id` is None for a stream.
+
+    A stream would take all its micro-batches for the same batch, and write only the first one.
+    """
+    given = [name for name in ("txnId", "batchId") if options.text(name) is not None]
+    if len(given) > 1:
+        raise InvalidConfigurationError(f"options {' and '.join(given)} both name a batch; give one of them")
+    if given and sink_id is None:
+        raise InvalidConfigurationError(
+            f"option {given[0]} is for batch writes with delivery=exactly-once and a sinkId, to recognise a "
+            "job that is run again; a stream numbers its batches itself"
+        )
+
+
 def sink_part(options: Mapping[str, str]) -> dict[str, str]:
-    """Return options for both ends, such as those of a table, without those that only reading needs."""
+    """Return the options of a table or pipeline without those that only reading needs."""
     sink = {name.lower() for name in _SINK}
     reading = {name.lower() for name in _SOURCE} - sink
     return {name: text for name, text in options.items() if name.lower() not in reading}
 
 
 def source_part(options: Mapping[str, str]) -> dict[str, str]:
-    """Return options for both ends of a pipeline without those that only writing needs."""
+    """Return the options of a pipeline without those that only writing needs."""
     source = {name.lower() for name in _SOURCE}
     writing = {name.lower() for name in _SINK} - source
     return {name: text for name, text in options.items() if name.lower() not in writing}
 
 
 def is_sink_option(name: str) -> bool:
-    """Whether the sink knows an option, in any case."""
+    """Whether the sink has an option of this name, in upper or lower case."""
     return name.lower().startswith(PREFIXES) or name.lower() in map(str.lower, (*_SINK, *_SINK_LATER))
 
 
 def is_source_option(name: str) -> bool:
-    """Whether the source knows an option, in any case."""
+    """Whether the source has an option of this name, in upper or lower case."""
     return name.lower().startswith(PREFIXES) or name.lower() in map(str.lower, (*_SOURCE, *_SOURCE_LATER))
 
 
 def text_of(options: Mapping[str, object]) -> dict[str, str]:
-    """Return options as the text that Spark takes, with cuts and other values as JSON, without None."""
+    """Return options as text, as Spark requires: cuts and other values as JSON, None left out."""
     found = {}
     for name, value in options.items():
         if value is None:

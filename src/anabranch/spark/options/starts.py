@@ -1,6 +1,6 @@
 """The options that name topics, and those that say where a query starts and ends.
 
-Reads and checks them against each other; must not know how a start becomes a cut.
+This module parses them and checks them against each other. It must not know how a start becomes a cut.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ END_OPTIONS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 
 
 def read_topics(options: GivenOptions) -> tuple[tuple[str, ...], TopicPattern | None]:
-    """Return the topics by name, or none of them and a pattern."""
+    """Return the topics by name, or no topics and a pattern."""
     given = [name for name in TOPIC_OPTIONS if options.text(name) is not None]
     if len(given) != 1:
-        found = " and ".join(given) if given else "none of them"
+        found = " and ".join(given) if given else "none"
         raise InvalidConfigurationError(
             "name the topic with one of the options subscribe, topic, topics, subscribePattern or "
             f"load(...); given: {found}"
@@ -52,7 +52,7 @@ def _listed(option: str, text: str) -> list[str]:
 
 
 def read_start(options: GivenOptions, topics: tuple[str, ...], pattern: TopicPattern | None) -> Start | None:
-    """Return where a new query starts; None when no option says so."""
+    """Return where a new query starts, or None if no option says so."""
     strategy: Strategy = options.read(
         "startingOffsetsByTimestampStrategy", lambda text: word(text, ("error", "latest")), "error"
     )
@@ -63,7 +63,7 @@ def read_start(options: GivenOptions, topics: tuple[str, ...], pattern: TopicPat
 
 
 def read_end(options: GivenOptions, topics: tuple[str, ...], pattern: TopicPattern | None) -> Start | None:
-    """Return where a batch ends; None when no option says so."""
+    """Return where a batch ends, or None if no option says so."""
     end = _request(options, END_OPTIONS, "latest", "latest", (topics, pattern))
     if end is not None and end.at == "subscription":
         raise InvalidConfigurationError("endingOffsets takes earliest, latest or the JSON of a cut")
@@ -106,7 +106,7 @@ def _offsets(
 def _check_subscribed(
     option: str, named: Iterable[str], topics: tuple[str, ...], pattern: TopicPattern | None
 ) -> None:
-    """Refuse a start of a topic that is not read: a misspelt name would start elsewhere in silence."""
+    """Refuse a start for a topic that is not read. A misspelt name would silently start elsewhere."""
     strange = [t for t in named if (t not in topics if pattern is None else not pattern.matches(t))]
     if strange:
         reads = ", ".join(topics) if pattern is None else f"the topics that match {pattern}"

@@ -1,4 +1,4 @@
-"""The options that describe the values of a topic, as a value."""
+"""The options that describe how the values of a topic are decoded."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ValueOptions:
 
 
 def read_value_options(options: GivenOptions) -> ValueOptions | None:
-    """Return the options of values; None when none is given. Raises InvalidConfigurationError."""
+    """Return the options of values, or None if none is given; raises InvalidConfigurationError."""
     form = options.read("valueFormat", lambda text: word(text, ("json", "avro", "protobuf")))
     found = ValueOptions(
         form,

@@ -1,6 +1,6 @@
-"""Ready-made data pipelines as functions: each takes a Spark session, and resumes after a kill.
+"""Ready-made data pipelines as functions. Each takes a Spark session, and resumes if it was killed.
 
-`anabranch pipeline ...` calls the same functions. Importing this package imports neither Spark nor Arrow.
+`anabranch pipeline ...` calls the same functions. Importing this package loads neither Spark nor Arrow.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MODULES = {
     "ReplayOptions": "lake.replaying",
     "SkewOptions": "proofs.weighing",
     "SkewReport": "proofs.weighing",
-    "TopicPlace": "places",
+    "TopicPlace": "topic_places",
     "VerifyReport": "proofs.verifying",
     "archive": "lake.archiving",
     "compact_to_table": "lake.compacting",
@@ -37,7 +37,7 @@ _MODULES = {
     "text_plot": "proofs.skew_plot",
     "verify": "proofs.verifying",
 }
-"""By public name: the module of this package that defines it; a module has another name than its function."""
+"""The module that defines each public name. No module has the name of a function, which would hide it."""
 
 __all__ = sorted(_MODULES)  # pyright: ignore[reportUnsupportedDunderAll]
 

@@ -1,4 +1,4 @@
-"""The error of a failed pipeline, and its reason in the words of Spark."""
+"""The error of a failed pipeline, with the reason that Spark gave."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from anabranch.errors import AnabranchError
 
 
 class PipelineError(AnabranchError):
-    """A Spark job of a pipeline failed; the same call resumes it when the reason is gone."""
+    """A Spark job of a pipeline failed. Once the cause is removed, the same call resumes it."""
 
 
 @contextmanager
 def spark_failures() -> Iterator[None]:
-    """Raise PipelineError for an error of Spark, and any other error as it is."""
+    """Turn an error of Spark into a PipelineError; other errors pass unchanged."""
     try:
         yield
     except Exception as error:
@@ -38,7 +38,7 @@ def reason_of(error: Exception) -> str:
     ours = re.findall(r"anabranch\.[\w.]+Error: (.+)", text)
     if ours:
         return str(ours[-1])
-    # The text of an error of Java begins with the call from Python, and has a line for each cause.
+    # A Java error begins with the call from Python, and has a line for each cause.
     causes = re.findall(r"^(?:: |Caused by: )[\w.$]+: (.+)", text, re.MULTILINE)
     if text.startswith("An error occurred while calling") and causes:
         return " ".join(dict.fromkeys((causes[0], causes[-1])))

@@ -1,6 +1,6 @@
-"""Files at any URL that Spark can open, through Hadoop's file systems.
+"""Reads and writes files at any URL that Spark can open, through Hadoop's file systems.
 
-Needs a classic session: Spark Connect has no access to the JVM.
+This needs a classic session, because Spark Connect has no access to the JVM.
 """
 
 from __future__ import annotations
@@ -27,17 +27,19 @@ class Files:
     """Small operations on the files under one directory; paths are relative to it."""
 
     def __init__(self, spark: Any, root: str) -> None:
+        # PySpark offers no public way to the JVM of a session. Asking by name also tells a session of Spark
+        # Connect, which has neither attribute.
         self._jvm: Any = getattr(spark, "_jvm", None)
-        if self._jvm is None:
+        session: Any = getattr(spark, "_jsparkSession", None)
+        if self._jvm is None or session is None:
             raise InvalidConfigurationError("pipelines with files need a classic Spark session, not Connect")
-        self._spark = spark
-        self._conf = spark._jsparkSession.sessionState().newHadoopConf()
+        self._conf = session.sessionState().newHadoopConf()
         path = self._jvm.org.apache.hadoop.fs.Path(root)
         self._system = path.getFileSystem(self._conf)
         self.root = str(path.makeQualified(self._system.getUri(), self._system.getWorkingDirectory()))
 
     def url(self, path: str = "") -> str:
-        """Return the whole URL of a file, for Spark's readers and writers."""
+        """Return the complete URL of a file, for Spark's readers and writers."""
         return f"{self.root}/{path}" if path else self.root
 
     def exists(self, path: str = "") -> bool:
@@ -58,14 +60,14 @@ class Files:
         return json.loads(self.read_text(path))
 
     def create_json(self, path: str, value: object) -> None:
-        """Write a new file at once; raises ConflictError if it exists. A reader never sees a part of it.
+        """Write a new file atomically; raises ConflictError if it exists. A reader never sees a part of it.
 
-        Of several callers one succeeds, if the file system is local, or renames at once as HDFS does. Object
-        stores do not.
+        Of several callers, exactly one succeeds if the file system is local or has an atomic rename as HDFS
+        does. Object stores do not.
         """
         jvm, target = self._jvm, self._path(path)
         if self._system.exists(target):
-            raise ConflictError(f"{self.url(path)} exists already")
+            raise ConflictError(f"{self.url(path)} already exists")
         directory, _, name = path.rpartition("/")
         unfinished = self._path(f"{directory}/.{name}.{uuid.uuid4().hex}.tmp".lstrip("/"))
         stream = self._system.create(unfinished, False)
@@ -76,48 +78,50 @@ class Files:
         if self._linked(unfinished, target):
             return
         context = jvm.org.apache.hadoop.fs.FileContext.getFileContext(unfinished.toUri(), self._conf)
-        options = self._spark._sc._gateway.new_array(jvm.org.apache.hadoop.fs.Options.Rename, 0)
+        rename = jvm.java.lang.Class.forName("org.apache.hadoop.fs.Options$Rename")
+        options = jvm.java.lang.reflect.Array.newInstance(rename, 0)
         try:
             context.rename(unfinished, target, options)
         except Exception as error:
             self._system.delete(unfinished, False)
             if "FileAlreadyExists" not in str(error):
                 raise
-            raise ConflictError(f"{self.url(path)} exists already; another run wrote it") from None
+            raise ConflictError(f"{self.url(path)} already exists; another run wrote it") from None
 
     def _linked(self, unfinished: Any, target: Any) -> bool:
-        """Give a finished local file its name; False if it is not local. Raises ConflictError.
+        """Give a finished local file its name; return False if it is not local. Raises ConflictError.
 
-        Hadoop's rename of local files looks whether the target exists and then replaces it.
+        Hadoop's rename of local files is not atomic: it checks whether the target exists, and then replaces
+        it.
         """
         if str(self._system.getUri().getScheme()) != "file":
             return False
         try:
             os.link(str(unfinished.toUri().getPath()), str(target.toUri().getPath()))
         except FileExistsError:
-            raise ConflictError(f"{target} exists already; another run wrote it") from None
+            raise ConflictError(f"{target} already exists; another run wrote it") from None
         finally:
             self._system.delete(unfinished, False)
         return True
 
     def move(self, source: str, target: str) -> None:
-        """Rename a file; the directory of the target is made first."""
+        """Rename a file; the target's directory is made first."""
         self._system.mkdirs(self._path(target.rpartition("/")[0]))
         if not self._system.rename(self._path(source), self._path(target)):
             raise PipelineError(f"cannot rename {self.url(source)} to {self.url(target)}")
 
     def delete(self, path: str) -> None:
-        """Delete a file, or a directory with all that it contains; no error if it does not exist."""
+        """Delete a file, or a directory with everything in it; it is not an error if it does not exist."""
         self._system.delete(self._path(path), True)
 
     def names(self, directory: str) -> list[str]:
-        """Return the sorted names in a directory; none if it does not exist."""
+        """Return the sorted names in a directory; empty if it does not exist."""
         if not self.exists(directory):
             return []
         return sorted(str(one.getPath().getName()) for one in self._system.listStatus(self._path(directory)))
 
     def files_below(self, directory: str) -> Iterator[FileInfo]:
-        """Yield the files in a directory and its directories, without hidden ones."""
+        """Yield the files in a directory and its subdirectories, without hidden ones."""
         base = str(self._path(directory).toUri().getPath()).rstrip("/") + "/"
         found = self._system.listFiles(self._path(directory), True)
         while found.hasNext():
@@ -127,7 +131,7 @@ class Files:
                 yield FileInfo(path, int(one.getLen()), int(one.getModificationTime()))
 
     def look_up(self, url: str) -> FileInfo:
-        """Return the file at an encoded URL of this file system, with its whole path."""
+        """Return the file at an encoded URL of this file system, with its complete path."""
         path = self._jvm.org.apache.hadoop.fs.Path(self._jvm.java.net.URI(url))
         status = self._system.getFileStatus(path)
         return FileInfo(str(path.toString()), int(status.getLen()), int(status.getModificationTime()))

@@ -1,7 +1,7 @@
-"""Copies a topic to another topic, on any broker, each message exactly once and in the order of its key.
+"""Copies a topic to another topic on any broker, each message exactly once and in the order of its key.
 
-The layouts of the two topics are independent: each splits and merges as its own load demands. Keys, values,
-tombstones, headers and event times arrive as they were; positions and publish times are those of the target.
+The layouts of the two topics are independent: each splits and merges as its own load requires. Keys, values,
+tombstones, headers and event times are copied unchanged; positions and publish times are those of the target.
 """
 
 from __future__ import annotations
@@ -12,20 +12,19 @@ from typing import Any
 
 from anabranch.spark.options.queries import read_sink_options
 from anabranch.spark.pipelines.files import Files
-from anabranch.spark.pipelines.job_states import claim_state
-from anabranch.spark.pipelines.places import (
+from anabranch.spark.pipelines.progress import Show, Summary, run_stream, showing
+from anabranch.spark.pipelines.state_directories import claim_state, same_brokers
+from anabranch.spark.pipelines.stored_topics import check_source
+from anabranch.spark.pipelines.topic_places import (
     READING,
     WRITING,
     TopicPlace,
+    as_topic_place,
     check_target,
     default_state,
-    place_of,
     refuse_options,
     refuse_same,
 )
-from anabranch.spark.pipelines.progress import Show, Summary, run_stream, showing
-from anabranch.spark.pipelines.state_sinks import same_brokers
-from anabranch.spark.pipelines.stored_topics import check_source
 from anabranch.spark.sessions import read_stream
 from anabranch.spark.source.data_source import FORMAT
 
@@ -34,10 +33,10 @@ COPIED = ("key", "value", "headers", "eventTime")
 
 @dataclass(frozen=True, slots=True)
 class MirrorOptions:
-    """The settings of a copy. Example: `pipelines.MirrorOptions(interval="1 second", starting="latest")`"""
+    """How to copy a topic. Example: `pipelines.MirrorOptions(interval="1 second", starting="latest")`"""
 
     state: str | None = None
-    """Directory or URL of the progress; a later call with the same state resumes."""
+    """Directory or URL that stores the progress; a later call with the same state resumes."""
     interval: str | None = None
     """With an interval, such as `1 second`, new messages are copied until the process is interrupted."""
     starting: str = "earliest"
@@ -51,7 +50,7 @@ def mirror(
     options: MirrorOptions | None = None,
     show: Show | None = None,
 ) -> Summary:
-    """Copy all messages so far, or with an interval also new ones until interrupted.
+    """Copy all present messages and, with an interval, also new ones until interrupted.
 
     Example:
         orders = pipelines.TopicPlace("orders", "pulsar://127.0.0.1:6650")
@@ -59,7 +58,7 @@ def mirror(
         pipelines.mirror(spark, orders, copy, pipelines.MirrorOptions(state="/data/state/copy"))
     """
     options = options or MirrorOptions()
-    origin, copy = place_of(source), place_of(target)
+    origin, copy = as_topic_place(source), as_topic_place(target)
     refuse_same(origin, copy, "mirrored")
     refuse_options(origin, READING, "mirror")
     check_target(copy, WRITING, "mirror")
@@ -85,8 +84,8 @@ def mirror(
 
 
 def written_as(copy: TopicPlace) -> dict[str, str]:
-    """The options of the writer: exactly once, unless the target asks for another `delivery`.
+    """Return the options of the writer: exactly once, unless the target asks for another `delivery`.
 
-    Apache Pulsar without control processes takes `at-least-once` only: a repeated step repeats messages.
+    Apache Pulsar without control processes supports only `at-least-once`: a repeated step repeats messages.
     """
     return copy.to_write(delivery=copy.options.get("delivery", "exactly-once"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,13 +15,14 @@ from anabranch.spark.pipelines.failures import PipelineError, reason_of
 Show = Callable[[PipelineProgress], None]
 
 LINE_EVERY_S = 5.0
-"""The least time between two lines, if the output is no terminal."""
+"""The least time between two lines of output that is not a terminal."""
 
 POLL_S = 0.2
+STAGES_POLL_S = 0.5
 
 STARTS_MAX = 20
 SLOW_WORKER = "Python worker failed to connect back"
-"""Spark's words when a Python worker did not start within 10 seconds."""
+"""Part of Spark's error if a Python worker did not start within 10 seconds."""
 
 
 class Summary(NamedTuple):
@@ -42,7 +44,7 @@ def silent(progress: PipelineProgress) -> None:
 
 @contextmanager
 def shown(about: str) -> Iterator[Show]:
-    """Show progress on standard error: in place on a terminal, in lines elsewhere.
+    """Show progress on standard error: in place on a terminal, otherwise as lines.
 
     Example:
         orders = pipelines.TopicPlace("orders", "pulsar://127.0.0.1:6650")
@@ -82,10 +84,10 @@ def _lines(about: str) -> Show:
 
 
 def run_stream(writer: Any, show: Show, *, follow: str | None = None) -> Summary:
-    """Start a DataStreamWriter; return when it has processed all that was there at its start.
+    """Start a DataStreamWriter, and return when it has processed everything that existed at its start.
 
-    With `follow`, an interval such as `10 seconds`, the query goes on until the process is interrupted.
-    Raises PipelineError when the query fails.
+    With `follow`, an interval such as `10 seconds`, the query continues until the process is interrupted.
+    Raises PipelineError if the query fails.
     """
     began = time.monotonic()
     trigger = {"processingTime": follow} if follow is not None else {"availableNow": True}
@@ -96,7 +98,7 @@ def run_stream(writer: Any, show: Show, *, follow: str | None = None) -> Summary
 
 
 def _run_once(query: Any, show: Show, done: dict[int, int], began: float) -> None:
-    """Show the progress of a query until it ends; `done` gets the rows of each batch."""
+    """Show the progress of a query until it ends; `done` receives the rows of each batch."""
     try:
         while True:
             ended = not query.isActive
@@ -114,9 +116,9 @@ def _run_once(query: Any, show: Show, done: dict[int, int], began: float) -> Non
 
 
 def patiently(action: Callable[[], object]) -> None:
-    """Do something that can be repeated; repeat it if Spark gave up on the start of a Python worker.
+    """Do something that is safe to repeat, and repeat it if Spark gave up on starting a Python worker.
 
-    Spark waits 10 seconds for each of them, which a busy machine exceeds; no setting changes that.
+    Spark waits 10 seconds for each worker, which a busy machine may exceed, and no setting changes that.
     """
     for left in reversed(range(STARTS_MAX)):
         try:
@@ -135,3 +137,44 @@ def _progress_of(last: Any, rows: int, seconds: float) -> PipelineProgress:
 
     behind = lag_of(last)
     return PipelineProgress(rows, seconds, None if behind is None else behind.messages)
+
+
+@contextmanager
+def batch_shown(spark: Any, show: Show, rows: int) -> Iterator[None]:
+    """Show the progress of the batch jobs that run inside; `rows` is how many messages they read."""
+    tracker = None if show is silent else _tracker(spark)
+    if tracker is None:
+        yield
+        return
+    done = threading.Event()
+    watching = threading.Thread(target=_watch, args=(tracker, show, rows, done), daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watching.join()
+
+
+def _tracker(spark: Any) -> Any:
+    try:
+        return spark.sparkContext.statusTracker()
+    except Exception:
+        # A Spark Connect session has no context; its error class depends on the version.
+        return None
+
+
+def _watch(tracker: Any, show: Show, rows: int, done: threading.Event) -> None:
+    began = time.monotonic()
+    first: int | None = None
+    while not done.wait(STAGES_POLL_S):
+        stages = [tracker.getStageInfo(id_) for id_ in tracker.getActiveStageIds()]
+        known = [stage for stage in stages if stage is not None]
+        if not known:
+            continue
+        # Only the first stage reads messages.
+        newest = min(known, key=lambda stage: stage.stageId)
+        first = newest.stageId if first is None else first
+        share = newest.numCompletedTasks / max(1, newest.numTasks) if newest.stageId == first else 1.0
+        step = f"{newest.numCompletedTasks} of {newest.numTasks} tasks of stage {newest.stageId}"
+        show(PipelineProgress(int(rows * share), time.monotonic() - began, rows - int(rows * share), step))

@@ -1,4 +1,4 @@
-"""A Spark session with the settings that the pipelines recommend; every setting can be overridden."""
+"""Makes Spark sessions with the settings that suit pipelines; every setting can be overridden."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from anabranch.errors import InvalidConfigurationError
 _LOGGING = Path(__file__).parent / "log4j2.properties"
 
 _DEFAULTS = {
-    # Takes effect when this process starts the JVM, in front of all that Spark would say.
+    # Takes effect when this process starts the JVM, before Spark logs anything.
     "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
     "spark.ui.showConsoleProgress": "false",
     "spark.python.unix.domain.socket.enabled": "true",
@@ -27,10 +27,10 @@ _DEFAULTS = {
 
 
 def make_session(name: str, *, master: str | None = None, conf: Mapping[str, str] | None = None) -> Any:
-    """Return a session; `master` and `conf` win over the defaults of Spark and of this function.
+    """Return a session; `master` and `conf` override the defaults of Spark and of this function.
 
     Python workers run the interpreter of this process, unless PYSPARK_PYTHON or `spark.pyspark.python` names
-    another one, as a cluster with a packed environment needs.
+    another one, as a cluster with a packed environment requires.
 
     Example:
         spark = pipelines.make_session("archive", conf={"spark.driver.memory": "4g"})
@@ -52,7 +52,7 @@ def make_session(name: str, *, master: str | None = None, conf: Mapping[str, str
 
 @contextmanager
 def session_for(name: str, *, master: str | None, conf: Mapping[str, str]) -> Iterator[Any]:
-    """Use the session of this process and leave it running, or make one and stop it at the end."""
+    """Use the existing session of this process and leave it running, or make one and stop it at the end."""
     present = _session_class().getActiveSession()
     _hide_traces()
     spark = present or make_session(name, master=master, conf=conf)
@@ -64,7 +64,7 @@ def session_for(name: str, *, master: str | None, conf: Mapping[str, str]) -> It
 
 
 def _hide_traces() -> None:
-    """Keep PySpark from printing traces of failed expressions and of Ctrl-C: a command reports the reason."""
+    """Keep PySpark from printing traces of failed expressions and of Ctrl-C; a command reports the reason."""
     from pyspark.logger import PySparkLogger
 
     PySparkLogger.getLogger("DataFrameQueryContextLogger").setLevel("CRITICAL")
@@ -72,15 +72,15 @@ def _hide_traces() -> None:
 
 
 def _is_worth_printing(record: logging.LogRecord) -> bool:
-    """Whether a record is not that of Py4J about a call that the user interrupted."""
+    """Whether a record is anything but Py4J's report of a call that the user interrupted."""
     return record.msg != "Exception while sending command."
 
 
 def make_known(spark: Any) -> None:
-    """Let readers and writers of this thread find the format `anabranch`.
+    """Make the format `anabranch` known to readers and writers of this thread.
 
     Spark's own discovery fails for a whole session if a busy machine starts its worker too slowly. And a
-    writer finds a registered format only in the active session of its thread, which other threads lack.
+    writer finds a registered format only in the active session of its thread, which a new thread lacks.
     """
     from anabranch.spark.sessions import register
 

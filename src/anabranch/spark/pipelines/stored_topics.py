@@ -1,6 +1,6 @@
-"""A topic as it is when a pipeline begins: layout, extents of the segments, and a frame of exactly those.
+"""A topic as it is when a pipeline begins: layout, extents of segments, and a frame of exactly those.
 
-Pipelines that read a whole topic and compare the result with its layout need both from one moment.
+Pipelines that read a whole topic and compare the result with its layout need both from the same moment.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from anabranch.errors import InvalidConfigurationError, TopicNotFoundError
 from anabranch.spark.decide.source.offsets import Cut, TopicCut, encode
 from anabranch.spark.decide.source.topology import Slice, Topology
 from anabranch.spark.options.queries import SourceOptions, read_sink_options, read_source_options, text_of
-from anabranch.spark.pipelines.places import READING, TopicPlace, place_of, refuse_options
+from anabranch.spark.pipelines.topic_places import READING, TopicPlace, as_topic_place, refuse_options
 from anabranch.spark.service import close_sessions
 from anabranch.spark.source.data_source import AnabranchSource
 from anabranch.spark.topics import StoredEntry, TopicReader
@@ -22,7 +22,7 @@ from anabranch.spark.topics import StoredEntry, TopicReader
 
 @dataclass(frozen=True, slots=True)
 class TopicSnapshot:
-    """A topic with its extents, and the ways to its messages."""
+    """A topic with its extents, and access to its messages."""
 
     name: str
     topology: Topology
@@ -55,7 +55,7 @@ class TopicSnapshot:
 
 
 def look_up(topic: TopicPlace | str) -> TopicSnapshot:
-    """Return the topic as it is now, without a way to its messages; raises TopicNotFoundError."""
+    """Return the topic as it is now, without access to its messages; raises TopicNotFoundError."""
     try:
         return stored_topic(topic)
     finally:
@@ -63,9 +63,9 @@ def look_up(topic: TopicPlace | str) -> TopicSnapshot:
 
 
 def check_source(place: TopicPlace) -> None:
-    """Raise an error that names the reason if a topic cannot be read, before Spark starts a query.
+    """Raise an error with the reason if a topic cannot be read, before Spark starts a query.
 
-    A query would retry for minutes, and show the traces of Spark. A query with `waitForTopic` waits itself.
+    A query would retry for minutes and show Spark's traces. A query with `waitForTopic` waits by itself.
     """
     try:
         look_up(place)
@@ -75,13 +75,11 @@ def check_source(place: TopicPlace) -> None:
 
 
 def check_sink(place: TopicPlace, sink: str) -> int:
-    """Return the bytes of the largest message that a sink takes, before the work on the rows.
+    """Return the size of the largest message that a sink accepts, before work on the rows begins.
 
-    Raises an error that names the reason if rows cannot be staged.
-
-    The logs of the sink are made if they are missing. The right to write to the topic itself, which the role
-    usually gets with that to write to the logs beside it, is not checked, nor is a limit
-    of the topic itself.
+    Raises an error with the reason if rows cannot be staged. The logs of the sink are made if they are
+    missing. The right to write to the topic itself is not checked, because a role usually gets it together
+    with the right to write to the logs beside it; a limit of the topic itself is not checked either.
     """
     options = read_sink_options(place.to_write(delivery="exactly-once", sinkId=sink))
     service = AnabranchSource({}).service(options.service_url, options.client)
@@ -95,8 +93,8 @@ def check_sink(place: TopicPlace, sink: str) -> int:
 
 
 def stored_topic(topic: TopicPlace | str, source: type[AnabranchSource] = AnabranchSource) -> TopicSnapshot:
-    """Look the topic up; tests pass a source that reads elsewhere."""
-    place = place_of(topic)
+    """Look up the topic; tests pass a source that reads from files."""
+    place = as_topic_place(topic)
     refuse_options(place, READING, "the pipeline")
     given = place.to_read()
     options = read_source_options(given)

@@ -1,7 +1,7 @@
-"""The logs of an exactly-once sink through the client: the record log, and the life of a commit.
+"""The logs of an exactly-once sink, reached through the client: the record log, and the steps of a commit.
 
-A commit appends a pin, publishes every batch that counts and is not published, appends a done record, and
-lets the broker trim both logs. A crash at any point leaves the rest to the next commit of the sink.
+A commit appends a pin, publishes every pinned batch that is not published yet, appends a done record, and
+lets the broker trim both logs. If it crashes at any point, the next commit of the sink does the rest.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = logging.getLogger("anabranch.spark")
 
 
 class BrokerSink:
-    """The sink port over a clients."""
+    """The sink port over the clients of one thread."""
 
     def __init__(self, clients: ThreadClient, host: SinkHost, namespace: str, sink_id: str) -> None:
         self._clients = clients
@@ -57,6 +57,11 @@ class BrokerSink:
         self._clients.run(self._settle(pin, topics))
 
     async def _settle(self, pin: Pin | None, topics: Collection[str]) -> None:
+        # The pin is the moment of the commit. Before it, the staged rows are garbage that nothing refers to;
+        # after it, every later commit is obliged to publish them. The state is read again after the append,
+        # because another driver may have pinned the same batch first: then its pin counts and this one does
+        # not. The numbers of rows follow from the pins alone, so two drivers that publish the same batch send
+        # the same numbers, and brokers store each of them once.
         state = await self._load()
         if pin is not None and not state.has(pin.batch):
             await self._check_staged(pin)
@@ -75,7 +80,7 @@ class BrokerSink:
         await self._release(last)
 
     async def _check_staged(self, pin: Pin) -> None:
-        """Raise DataLossError for rows that are gone, before a pin obliges later commits to publish them."""
+        """Raise DataLossError if staged rows are gone, before a pin obliges later commits to publish them."""
         if not pin.rows or not await self._host.may_lack(self._name.rows, pin.start):
             return
         staged, rows = StagedEntries(self._host.read(self._name.rows, pin.start, pin.stop), pin), 0
@@ -91,8 +96,11 @@ class BrokerSink:
             )
 
     async def _publish(self, pending: Pending, sink: str) -> RawEntry | None:
-        """Publish a batch, in as many attempts as it takes; return the last entry of its rows."""
-        limit_s = self._client._operation_timeout_s
+        """Publish a batch with as many attempts as it takes; return the last entry of its rows.
+
+        Only the time without any progress is limited, so that a large batch may take as long as it needs.
+        """
+        limit_s = self._client.operation_timeout_s
         loop = asyncio.get_running_loop()
         failures, give_up_at = 0, loop.time() + limit_s
         name = f"{self._name.id}-{sink}"
@@ -108,7 +116,7 @@ class BrokerSink:
                     failures, give_up_at = 0, loop.time() + limit_s
                 if not may_succeed_later(error) or loop.time() > give_up_at:
                     raise
-                log.debug("publishing %s again: %s", pending.pin.batch, error)
+                log.debug("publishing %s again after: %s", pending.pin.batch, error)
             finally:
                 await publication.close()
             await asyncio.sleep(RECONNECT.delay(failures, self._clients.rng))
@@ -132,7 +140,7 @@ class BrokerSink:
             if state is not None:
                 return state
         raise DataLossError(
-            f"the oldest records of {self._name.records} are gone, and no newer one replaces them"
+            f"the oldest records of {self._name.records} are gone, and no newer record replaces them"
         )
 
     async def _records(self, start: int, stop: int) -> list[tuple[int, Record]]:
@@ -149,10 +157,10 @@ class BrokerSink:
         return found
 
     async def _release(self, last: RawEntry | None) -> None:
-        """Let the broker trim what is published; the next commit does it if it fails now."""
+        """Let the broker trim what is published. If this fails, the next commit does it."""
         try:
             for name, entry in ((self._name.records, self._last_record), (self._name.rows, last)):
                 if entry is not None:
                     await self._client.release(name, SINK_SUBSCRIPTION, entry.ledger, entry.entry)
         except AnabranchError as error:
-            log.debug("%s is trimmed later: %s", self._name.rows, error)
+            log.debug("%s will be trimmed by a later commit: %s", self._name.rows, error)

@@ -1,4 +1,4 @@
-"""From columns to encoded messages, a whole Arrow batch at once: the reverse of `entries`.
+"""Encodes columns as messages, a whole Arrow batch at once: the reverse of `decode`.
 
 Rows are sorted by segment and bucket and joined by Arrow, so that the bytes of an entry are a slice of one
 buffer. The client sends the entries.
@@ -20,18 +20,20 @@ from anabranch.spark.sink.message_columns import MessageColumns
 from anabranch.spark.topics import OutgoingRows
 
 _COMPARED_MAX = 8
-"""Up to so many borders, comparing all rows with each is faster than a search for each row."""
+"""With at most this many borders, comparing all rows with each border is faster than a binary search."""
 
 
 class RowEncoder:
     """The rows of one Arrow batch; the client asks for them when it knows the layout."""
 
-    def __init__(self, rows: OutgoingRows, entry_bytes: int, turn: int = 0, *, numbered: bool = True) -> None:
-        """Messages that are not `numbered` get their sequence ids from their entry, when it is published."""
+    def __init__(
+        self, rows: OutgoingRows, entry_bytes: int, rotation: int = 0, *, numbered: bool = True
+    ) -> None:
+        """Messages that are not `numbered` get their sequence ids when their entry is published."""
         self._rows = rows
         self._numbered = numbered
         self._entry_bytes = entry_bytes
-        self._turn = turn
+        self._rotation = rotation
 
     @property
     def row_count(self) -> int:
@@ -39,16 +41,18 @@ class RowEncoder:
 
     def encode(self, layout: Layout, first_sequence_id: int, bytes_max: int) -> Sequence[EncodedPart]:
         """Return all rows as parts of one bucket each; see `anabranch.client.produce.encoded_rows`."""
+        # One stable sort groups the rows by window (consecutive rows that fit into one entry even if all are
+        # of one bucket), then by bucket. Rows of a key are in one bucket, so they keep their order.
         count = self.row_count
         if count == 0:
             return []
-        buckets = _Buckets(layout, self._turn)
+        buckets = _Buckets(layout, self._rotation)
         bucket_of_row, slots = buckets.of_rows(self._rows, count)
         messages = MessageColumns(self._rows)
         numbers = first_sequence_id if self._numbered else None
         windows = _windows(messages.sizes(numbers), self._entry_bytes, bytes_max)
         group = windows * len(buckets) + bucket_of_row
-        # Numpy sorts small numbers by radix, which is several times faster.
+        # Numpy sorts 16-bit numbers by radix, which is several times faster.
         small = int(windows[-1] + 1) * len(buckets) < 2**15
         order: Numbers = np.argsort(group.astype(np.int16) if small else group, kind="stable")
         data, starts = messages.joined(order, numbers)
@@ -71,7 +75,7 @@ class RowEncoder:
             )
             parts.append((window, part))
             begin = end
-        # Inside a window, parts are sent in the order of their highest sequence ids.
+        # Within a window, parts are sent in the order of their highest sequence ids.
         parts.sort(key=lambda item: (item[0], item[1].sequence_id))
         return [part for _, part in parts]
 
@@ -79,8 +83,8 @@ class RowEncoder:
 class _Buckets:
     """The buckets of all active segments, numbered."""
 
-    def __init__(self, layout: Layout, turn: int) -> None:
-        # Segments that are all classic are the partitions of a classic topic; see `model.layout`.
+    def __init__(self, layout: Layout, rotation: int) -> None:
+        # If all segments are classic, they are the partitions of a classic topic; see `model.layout`.
         self._by_modulo = all(segment.is_classic for segment in layout.active)
         self._by_low_half = layout.by_low_half
         active = sorted(layout.active, key=lambda s: s.id) if self._by_modulo else layout.active
@@ -89,7 +93,7 @@ class _Buckets:
         self._first_bucket = np.cumsum([0, *(segment.bucket_count for segment in active)])
         self.segments = [segment.id for segment in active for _ in range(segment.bucket_count)]
         first_slots = [bucket.start for splits in self._splits for bucket in bucket_ranges(splits)]
-        self._keyless = turn % len(self.segments)
+        self._keyless = rotation % len(self.segments)
         self._keyless_slot = first_slots[self._keyless]
 
     def __len__(self) -> int:
@@ -119,7 +123,7 @@ class _Buckets:
 
 
 def _interval(numbers: Numbers, starts: Sequence[int] | Numbers) -> Numbers:
-    """Return for each number how many of the ascending starts are not above it."""
+    """Return, for each number, how many of the ascending starts are at most that number."""
     if len(starts) > _COMPARED_MAX:
         found: Numbers = np.searchsorted(np.asarray(starts), numbers, side="right")
         return found
@@ -130,19 +134,19 @@ def _interval(numbers: Numbers, starts: Sequence[int] | Numbers) -> Numbers:
 
 
 def _windows(sizes: Numbers, entry_bytes: int, bytes_max: int) -> Numbers:
-    """Number runs of consecutive rows; a run fits into one entry even if all of it is of one bucket."""
+    """Return the window of each row; a window fits into one entry even if all of it is of one bucket."""
     largest = int(sizes.max())
     if largest > bytes_max:
         raise MessageTooBigError(
-            f"a row makes a message of {largest} bytes; the broker takes up to {bytes_max}"
+            f"a row becomes a message of {largest} bytes, but the broker accepts at most {bytes_max}"
         )
     limit = min(entry_bytes, bytes_max)
     before = np.cumsum(sizes) - sizes
     total = int(before[-1] + sizes[-1])
     if largest * 4 <= limit:
-        # Equal runs leave no small entry at the end.
-        runs = -(-total // (limit - largest))
-        windows: Numbers = before * runs // total
+        # Windows of equal size leave no small entry at the end.
+        count = -(-total // (limit - largest))
+        windows: Numbers = before * count // total
         return windows
     window, used = 0, 0
     found = []

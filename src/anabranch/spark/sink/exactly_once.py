@@ -1,6 +1,9 @@
 """An exactly-once write as Spark sees it: tasks stage rows, the driver pins and publishes them.
 
-Knows the names of batches and the messages from tasks to the driver. The logs are behind the port `Sink`.
+Spark may run a task several times and report only one of the attempts, and it may repeat a whole micro-batch
+after a crash. So each attempt stages its rows under a unique name, and only the attempts that Spark reports
+are pinned. This module knows the names of batches and the messages from tasks to the driver; the logs are
+behind the port `Sink`.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from anabranch.spark.topics import OutgoingRows, Service, StagedRows
 
 @dataclass
 class StagedTask(WriterCommitMessage):  # type: ignore[misc]
-    """The rows that one task attempt staged; no attempt if its batch has a pin already."""
+    """The rows that one task attempt staged, or none if its batch was already pinned."""
 
     namespace: str
     sink_id: str
@@ -31,11 +34,11 @@ class StagedTask(WriterCommitMessage):  # type: ignore[misc]
     staged: StagedRows | None
 
 
-def batch_of_task(options: SinkOptions, run: str) -> tuple[str, BatchName]:
+def batch_of_task(options: SinkOptions, write_id: str) -> tuple[str, BatchName]:
     """Return the sink and the batch for which this task writes.
 
-    Spark passes the query and the batch of a stream to its tasks, also inside of `foreachBatch`. There one
-    function may write several times, so the batch counts only for a sink that has a name.
+    Spark passes the query and the batch of a stream to its tasks, even inside `foreachBatch`. A function
+    there may write several times, so the number of the batch is used only for a sink with a name.
     """
     context = TaskContext.get()
     query = batch = None
@@ -49,8 +52,8 @@ def batch_of_task(options: SinkOptions, run: str) -> tuple[str, BatchName]:
     elif query is not None and batch is not None and (options.streaming or options.sink_id):
         name = BatchName(query, int(batch))
     else:
-        name = BatchName(f"run:{run}", 0)
-    return options.sink_id or (query if options.streaming else None) or job_sink(run), name
+        name = BatchName(f"run:{write_id}", 0)
+    return options.sink_id or (query if options.streaming else None) or job_sink(write_id), name
 
 
 def _batch_run() -> BatchRun | None:
@@ -63,25 +66,25 @@ def _batch_run() -> BatchRun | None:
 
 
 def stage_rows(
-    service: Service, options: SinkOptions, run: str, rows: Iterator[tuple[str, OutgoingRows]]
+    service: Service, options: SinkOptions, write_id: str, rows: Iterator[tuple[str, OutgoingRows]]
 ) -> StagedTask:
-    """Stage all rows and wait until they are stored, unless their batch was committed before.
+    """Stage all rows and wait until they are stored, unless their batch is already committed.
 
-    Raises InvalidConfigurationError if an earlier write of the same `foreachBatch` call made that commit.
+    Raises InvalidConfigurationError if an earlier write of the same `foreachBatch` call committed it.
     """
-    sink_id, batch = batch_of_task(options, run)
+    sink_id, batch = batch_of_task(options, write_id)
     sink = service.sink(options.sink_namespace, sink_id)
     state, batch_run = sink.state(), _batch_run()
     if state.has(batch):
-        # A write that failed before all its rows were published may be repeated at once.
-        if state.is_published(batch) and has_other_write(state.attempts.get(batch, ()), batch_run, run):
+        # A write that failed before all its rows were published may be repeated in the same call.
+        if state.is_published(batch) and has_other_write(state.attempts.get(batch, ()), batch_run, write_id):
             raise InvalidConfigurationError(
-                f"another write of this micro-batch used sinkId {sink_id} already, so that these rows would "
-                "be taken for a repetition; give each write in foreachBatch a sinkId of its own"
+                f"another write of this micro-batch already used sinkId {sink_id}, so these rows would be "
+                "taken for a repetition; give each write in foreachBatch its own sinkId"
             )
-        # Spark allows a task to leave its rows unread.
+        # Spark allows a task to return without reading its rows.
         return StagedTask(options.sink_namespace, sink_id, batch, None)
-    attempt = attempt_name(batch_run, run, uuid4().hex)
+    attempt = attempt_name(batch_run, write_id, uuid4().hex)
     stager = sink.stager(attempt, options.flush_bytes, options.compression)
     try:
         for topic, part in rows:
@@ -93,7 +96,7 @@ def stage_rows(
 
 
 def commit_staged(service: Service, messages: list[Any]) -> None:
-    """Pin the attempts of a batch, unless it is pinned, and publish; repeating it is safe."""
+    """Pin the attempts of a batch unless it is already pinned, and publish it. Repeating this is safe."""
     found = [message for message in messages if isinstance(message, StagedTask)]
     if not found:
         return

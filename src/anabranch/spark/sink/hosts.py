@@ -1,8 +1,8 @@
 """The brokers that hold the logs and topics of an exactly-once sink: the port, and its adapter for Anabranch.
 
-Anabranch brokers number messages. They know what is stored under a producer's name, even through splits and
-merges, and judge each row by it. `pulsar_host` is the adapter for Apache Pulsar. This module must not know
-Spark.
+Anabranch brokers number messages. They know what is stored under a producer's name, even across splits and
+merges, and use it to decide about each row. `pulsar_host` is the adapter for Apache Pulsar. This module must
+not know Spark.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from anabranch.spark.decide.sink.records import Pending, Pin, SinkState
 from anabranch.spark.decide.sink.republishing import BrokerJudges, RowJudge
 
 RECENT_RECORDS = 64
-"""Records read at first; usually a done record is among them, and older records are not needed."""
+"""Records that are read first; usually a done record is among them, and older ones are not needed."""
 
 
 class SinkLogExtent(NamedTuple):
-    """The positions of a log."""
+    """The extent of a log."""
 
     first: int
-    """Reading from here on finds all entries that are stored; 0 if none was ever removed."""
+    """Reading from here finds all stored entries; 0 if none was ever removed."""
     recent: int
-    """Not many entries lie between this position and the end."""
+    """A position not many entries before the end."""
     next: int
 
 
@@ -36,7 +36,7 @@ class SinkLogReader(Protocol):
     """Reads a part of a log."""
 
     async def read(self) -> list[RawEntry]:
-        """Return the next entries, with positions as indexes; none at the end."""
+        """Return the next entries, with positions as indexes, or an empty list at the end."""
 
     async def close(self) -> None: ...
 
@@ -45,7 +45,7 @@ class OpenSegments(Protocol):
     """Registers the producer of a sink with segments, for one batch."""
 
     async def open(self, topic: str, layout: TopicLayout, id_: int, sender: EntrySender) -> RowJudge:
-        """Register with an active segment of a topic, and find out which rows of the batch are stored."""
+        """Register the producer at an active segment, and find out which rows of the batch are stored."""
 
 
 class SinkHost(Protocol):
@@ -60,16 +60,16 @@ class SinkHost(Protocol):
         """Return a reader of a log from one position up to another."""
 
     async def may_lack(self, log: str, position: int) -> bool:
-        """Whether entries of a log from this position on may be removed already."""
+        """Whether entries of a log from this position on may already have been removed."""
 
     async def marked(self, pin: Pin, topics: Collection[str], state: SinkState) -> Pin:
-        """Return the pin of a batch with rows for these topics, as it is to be stored now."""
+        """Return the pin of a batch with rows for these topics, in the form to be stored now."""
 
     def check(self, layout: TopicLayout) -> None:
         """Raise UnsupportedFeatureError for a topic to which the sink cannot write."""
 
     def segments(self, pending: Pending, name: str) -> OpenSegments:
-        """Return the way to the segments, for all attempts to publish a batch as the producer `name`."""
+        """Return what registers the producer `name` at segments, for all attempts to publish a batch."""
 
 
 class AnabranchSinkHost:

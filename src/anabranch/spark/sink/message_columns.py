@@ -1,6 +1,6 @@
-"""Outgoing messages as columns of bytes, joined by Arrow without a Python object per row.
+"""Encodes outgoing messages as columns of bytes, joined by Arrow without a Python object per row.
 
-Knows the header of a message inside a batch; must not know segments and buckets.
+It knows the header of a message in a batch, and must not know segments and buckets.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from anabranch.spark.topics import Headers, OutgoingRows
 from anabranch.speedups import join_messages
 
 _HEADER_BYTES_MAX = 40
-"""Most bytes of a header besides key and properties."""
+"""Most bytes of a header, not counting the key and the properties."""
 
 HEADER_BYTES = 24
-"""The same for a message whose sequence id is small, or comes from its entry; without an event time."""
+"""The same for a message without an event time whose sequence id is small or comes from its entry."""
 
 EVENT_TIME_BYTES = 8
 
 JOINED_HEADER_BYTES = 48
-"""Room for the header of a message that the compiled form asks for, besides the key."""
+"""Room that the compiled function requires for a header, not counting the key."""
 
 
 class MessageColumns:
@@ -52,7 +52,7 @@ class MessageColumns:
         binary = _binary(keys)
         is_string = pa.types.is_string(keys.type) or pa.types.is_large_string(keys.type)
         if not is_string and not _is_text(binary):
-            # A key that is not UTF-8 is sent as Base64, with a flag that says so.
+            # The wire has keys as text. A key that is not UTF-8 is sent as Base64, with a flag that says so.
             raw = binary.to_pylist()
             texts = [key if key is None or _is_utf8(key) else b64encode(key) for key in raw]
             self._encoded = np.array([text is not key for text, key in zip(texts, raw, strict=True)])
@@ -65,7 +65,7 @@ class MessageColumns:
         return found
 
     def sizes(self, first_sequence_id: int | None) -> Numbers:
-        """Return an upper estimate of the bytes of each message."""
+        """Return an upper bound of the bytes of each message."""
         last = (first_sequence_id or 0) + len(self._values)
         sizes = _lengths(self._values) + (_HEADER_BYTES_MAX if last >= 2**35 else HEADER_BYTES)
         if self._event_times is not None:
@@ -78,12 +78,12 @@ class MessageColumns:
     def joined(self, order: Numbers, first_sequence_id: int | None) -> tuple[Bytes, Numbers]:
         """Return the bytes of all messages in this order, and the offsets before and after each message.
 
-        Without a first sequence id the messages have none of their own; their entry numbers them.
+        Without a first sequence id, the messages have none; their entry numbers them.
         """
         return self._joined_compiled(order, first_sequence_id) or self._joined(order, first_sequence_id)
 
     def _joined_compiled(self, order: Numbers, first_sequence_id: int | None) -> tuple[Bytes, Numbers] | None:
-        """Return the same if the compiled form is there, and no message has an unusual header."""
+        """Return the same from the compiled function, or None if it is missing or a header is unusual."""
         unusual = (self._no_key, self._encoded, self._no_value, self._headers)
         if join_messages is None or any(column is not None for column in unusual):
             return None
@@ -127,20 +127,20 @@ class MessageColumns:
         if headers is None:
             pieces = [before.column(), *([] if keys is None else [keys]), behind.column(), values]
         else:
-            # Properties have the lowest field number, so they are written between the size and the key.
+            # Properties have the lowest field number, so they come between the size and the key.
             head: list[Any] = [] if keys is None else [before.column(4), keys]
             pieces = [before.column(0, 4), headers, *head, behind.column(), values]
         return binary_parts(pc.binary_join_element_wise(*pieces, b""))
 
 
 class _RowFields:
-    """A short byte string per row, built field by field for all rows."""
+    """A short byte string per row, built field by field for all rows at once."""
 
     def __init__(self, count: int) -> None:
         self._count = count
         self._bytes: list[Any] = []
         self._there: list[Flags | None] = []
-        """The rows that have the byte; None stands for all rows."""
+        """The rows that have the byte; None means all rows."""
         self.lengths: Numbers = np.zeros(count, np.int64)
 
     def skip(self, width: int) -> None:
@@ -149,7 +149,7 @@ class _RowFields:
             self._put(0, None)
 
     def number(self, tag: int, numbers: Numbers, present: Flags | None = None) -> None:
-        """Add a number with its tag, or the length before bytes, in the rows that are `present`."""
+        """Add a tag and a number (or the length of the bytes that follow) to the rows that are `present`."""
         there = None if present is None or present.all() else present
         self._put(tag, there)
         left = numbers

@@ -1,18 +1,18 @@
-"""Apache Pulsar, led by control processes of ours, as the host of an exactly-once sink.
+"""Apache Pulsar, with Anabranch's control processes, as the host of an exactly-once sink.
 
-Pulsar numbers no messages, so positions in the logs are places (`decide.places`). It does not tell what
-sealed topics stored under the sink's name, so the driver reads the topics of segments behind the marks of
-the pin; `decide.stored_levels` says which and why.
+Pulsar does not number messages, so positions in the logs are places (`decide.source.places`). It does not
+tell what sealed topics stored under the sink's name, so the driver reads the topics of segments behind the
+marks of the pin; `decide.sink.stored_levels` says which ones and why.
 
-The topic of an active segment is read as well, after the sink's producer is registered. Pulsar gives a name
-to one producer at a time. Before another driver gets it, the connection of the former is closed, and each
-entry that came by it is stored, refused, or under way to storage. For the last case Pulsar tells with the
-registration the highest sequence id that it has accepted: the driver reads until it finds this one. If the
-storage fails, Pulsar closes all producers of the topic, and with them this attempt. The reading does not rely
-on what Pulsar remembers: it forgets the sequence ids of a producer that was away for six hours.
+The topic of an active segment is read as well, after the sink's producer is registered there. Pulsar gives a
+name to one producer at a time. Before another driver gets it, the connection of the previous one is closed,
+and each entry that arrived on it is stored, refused, or still being stored. For the last case, Pulsar's
+answer to the registration contains the highest sequence id that it has accepted, and the driver reads until
+it finds that id. If storing fails, Pulsar closes all producers of the topic, which ends this attempt. Reading
+does not rely on Pulsar's memory, which drops the sequence ids of a producer that was away for six hours.
 
-Pulsar's recognition of repeated entries stays the last guard. It compares the lowest id of an entry, and the
-driver sends no entry that overlaps what is stored, so an entry that Pulsar recognises ends the attempt.
+Pulsar's own deduplication remains the last safeguard. It compares the lowest id of an entry, and the driver
+sends no entry that overlaps what is stored, so an entry that Pulsar takes for a duplicate ends the attempt.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ STORING_S = 0.1
 """Pause before the driver looks again for an entry that Pulsar has accepted."""
 
 LAYOUTS_MAX = 20
-"""Layouts that are tried while a topic changes, before its segments are marked."""
+"""How often a changing layout is looked up before marking its segments is given up."""
 
 
 class PulsarSinkHost:
@@ -64,8 +64,8 @@ class PulsarSinkHost:
         if tail.last.entry >= 0:
             newest = MessagePlace(tail.last.ledger, max(0, tail.last.entry - RECENT_RECORDS + 1))
             recent = max(recent, position_of(newest))
-        # The place of the first entry does not tell whether others were removed. Only released entries are,
-        # and a done record, which stays, replaces those.
+        # The place of the first entry does not tell whether earlier ones were removed. Only released entries
+        # are removed, and the done record that replaces them stays.
         return SinkLogExtent(0, min(recent, next_), next_)
 
     def read(self, log: str, start: int, stop: int) -> SinkLogReader:
@@ -78,7 +78,7 @@ class PulsarSinkHost:
         )
 
     async def may_lack(self, log: str, position: int) -> bool:
-        # It may also be the end of a ledger that was removed, and then nothing is missing.
+        # The position may also be the end of a ledger that was removed. Then nothing is missing.
         return (await self._tails.tail(log)).first > _entry_place(position)
 
     async def marked(self, pin: Pin, topics: Collection[str], state: SinkState) -> Pin:
@@ -86,7 +86,7 @@ class PulsarSinkHost:
         return replace(pin, marks=marks, follows=bool(state.sink))
 
     async def _marks(self, topic: str) -> Marks:
-        """Return the end of each active segment of a topic; none of the batch's rows is stored before it."""
+        """Return the end of each active segment of a topic; no row of the batch is stored before it."""
         for _ in range(LAYOUTS_MAX):
             found = await self._client.layout(topic, create=True)
             self.check(found)
@@ -94,8 +94,10 @@ class PulsarSinkHost:
             try:
                 return await self._ends(names)
             except TopicNotFoundError:
-                continue  # The segment was sealed and pruned meanwhile, or the topic was deleted.
-        raise TopicNotFoundError(f"segments of {topic} vanish as fast as they are looked up")
+                continue  # The segment was sealed and pruned in the meantime, or the topic was deleted.
+        raise TopicNotFoundError(
+            f"{topic} changed {LAYOUTS_MAX} times while its segments were looked up; write again"
+        )
 
     async def _ends(self, names: Mapping[str, int]) -> dict[int, int]:
         found: dict[int, int] = {}
@@ -117,7 +119,7 @@ class PulsarSinkHost:
         return _ReadSegments(self, pending, name)
 
     async def tail(self, log: str) -> PlaceTail:
-        """Return which entries a topic of a segment has now."""
+        """Return which entries the topic of a segment has now."""
         try:
             return await self._tails.tail(log)
         finally:
@@ -128,11 +130,11 @@ class PulsarSinkHost:
 
     @property
     def limit_s(self) -> float:
-        return self._client._operation_timeout_s
+        return self._client.operation_timeout_s
 
 
 class _ReadSegments:
-    """Reads what segments have stored of one batch; what sealed ones have stored is final."""
+    """Reads which rows of one batch the segments have stored; for sealed segments the result is kept."""
 
     def __init__(self, host: PulsarSinkHost, pending: Pending, name: str) -> None:
         self._host = host
@@ -156,7 +158,7 @@ class _ReadSegments:
         return StoredLevels(segments[id_].range, [*levels, SegmentLevel(segments[id_].range, own)])
 
     async def _own(self, log: str, mark: int | None, sender: EntrySender) -> int:
-        """Return the highest number in the topic of a registered sender, when all that came is stored."""
+        """Return the highest number in the topic of a registered sender, once what it accepted is stored."""
         first_number, loop = self._pending.first_number, asyncio.get_running_loop()
         search, give_up_at = _Search(self._host, log, self._name), loop.time() + self._host.limit_s
         while True:
@@ -164,9 +166,9 @@ class _ReadSegments:
             if found >= sender.own or sender.own < first_number:
                 return found
             if loop.time() > give_up_at:
-                raise OperationTimeoutError(f"{log} has accepted {sender.own} and has not stored it")
+                raise OperationTimeoutError(f"{log} has accepted row {sender.own} but has not stored it")
             await asyncio.sleep(STORING_S)
-            await sender.wait_until(0)  # Raises the error that ended the registration.
+            await sender.wait_until(0)  # Raises the error if the registration has ended.
 
     def _marks_of(self, topic: str) -> Marks:
         found = self._pending.pin.marks.get(topic)
@@ -176,7 +178,7 @@ class _ReadSegments:
 
 
 class _Search:
-    """Looks for the highest number of the sink in one topic."""
+    """Searches one topic for the highest number that the sink stored there."""
 
     def __init__(self, host: PulsarSinkHost, log: str, name: str) -> None:
         self._host = host
@@ -186,7 +188,7 @@ class _Search:
         self._highest = -1
 
     async def run(self, mark: int | None, first_number: int) -> int:
-        """Return the highest number behind the mark, or in the whole topic without one; -1 without any."""
+        """Return the highest number behind the mark, or in the whole topic without a mark; -1 if none."""
         tail = await self._host.tail(self._log)
         start = max(self._read_up_to, tail.first if mark is None else _entry_place(mark))
         stop = EntryPlace(tail.last.ledger, tail.last.entry + 1)
@@ -195,7 +197,7 @@ class _Search:
             self._read_up_to = stop
         if mark is not None and tail.first > _entry_place(mark) and self._highest < first_number:
             raise DataLossError(
-                f"messages of {self._log} were removed while a batch of the sink was not published, so it is "
+                f"messages of {self._log} were removed before a batch of the sink was published, so it is "
                 "not known which rows of the batch are stored; set a longer retention"
             )
         return self._highest
@@ -208,7 +210,7 @@ class _Search:
                     try:
                         outer = read_outer(entry.data)
                     except AnabranchError:
-                        continue  # An entry that cannot be read is none of the sink's.
+                        continue  # An unreadable entry is not one of the sink's.
                     if outer.producer_name == self._name:
                         number = max(outer.sequence_id, outer.highest_sequence_id)
                         self._highest = max(self._highest, number)

@@ -1,7 +1,8 @@
 """The task's side of an exactly-once write: rows are encoded for their topic and appended to the row log.
 
-An entry of the row log is an entry of its topic, except for the stamp in its properties and for its sequence
-ids, which it gets when it is published. Nothing is visible in a topic before the driver commits.
+An entry of the row log is already an entry of its topic, except for a stamp in its properties and for its
+sequence ids, which it gets when it is published. So the driver usually publishes it without opening it.
+Nothing is visible in a topic before the driver commits.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from anabranch.spark.sink.hosts import SinkHost, SinkLogReader
 from anabranch.spark.topics import OutgoingRows, StagedRows
 
 LAYOUT_AGE_MAX_S = 2.0
-"""Rows that are staged by an older layout may have to be cut again when they are published."""
+"""A layout is looked up again after this time: rows staged by an old one may have to be cut again later."""
 
 CLOCK = SystemClock()
 _STAMP_BYTES_MAX = 1024
@@ -61,18 +62,19 @@ class SinkName:
 
 
 class StagingOptions(NamedTuple):
-    """How a task makes entries."""
+    """How a task builds entries."""
 
     flush_bytes: int
-    """About the size of the largest entry."""
+    """The approximate size of the largest entry."""
     compression: str | None
 
 
 async def open_log(client: BulkClient, host: SinkHost, log: str, name: str | None = None) -> BulkProducer:
-    """Open a producer of a log, which is created on first use where brokers allow it."""
+    """Open a producer of a log. The log is created on first use if the brokers allow it."""
     try:
         if host.on_pulsar:
-            # A producer would wait for a missing topic to appear; a control process creates it at a look-up.
+            # A producer would wait for a missing topic to appear, but a lookup makes a control process create
+            # it.
             await client.layout(log, create=True)
             await host.extent(log)
         return await client.append_to_log(log, name, SINK_SUBSCRIPTION)
@@ -97,7 +99,7 @@ class Destination(NamedTuple):
 
 
 def stamp(metadata: pb.MessageMetadata, part: EncodedPart, to: Destination) -> None:
-    """Write into the metadata of an entry where its rows go."""
+    """Add the destination of an entry's rows to its metadata."""
     segment = to.layout.segments[part.segment]
     for name, text in (
         (_ATTEMPT, to.attempt),
@@ -111,7 +113,7 @@ def stamp(metadata: pb.MessageMetadata, part: EncodedPart, to: Destination) -> N
 
 
 def read_stamp(metadata: pb.MessageMetadata) -> Stamp:
-    """The stamp of a staged entry; raises CorruptDataError."""
+    """Return the stamp of a staged entry; raises CorruptDataError if it has none."""
     found = {pair.key: pair.value for pair in metadata.properties}
     try:
         start, _, end = found[_RANGE].partition("-")
@@ -129,7 +131,7 @@ def read_stamp(metadata: pb.MessageMetadata) -> Stamp:
 
 
 class StagedEntry(NamedTuple):
-    """An entry of the row log that counts."""
+    """An entry of the row log, with its stamp."""
 
     raw: RawEntry
     stamp: Stamp
@@ -140,7 +142,7 @@ class StagedEntries:
     """Reads the entries of the attempts of a pin, each once.
 
     A task whose connection was lost sends its last entries again. A topic that does not recognise them stores
-    them twice, so the entries of an attempt have numbers, which ascend.
+    them twice. So the entries of an attempt have ascending numbers, and a number that is not new is skipped.
     """
 
     def __init__(self, reader: SinkLogReader, pin: Pin) -> None:
@@ -148,10 +150,10 @@ class StagedEntries:
         self._attempts = pin.attempts
         self._last: dict[str, int] = {}
         self.last: RawEntry | None = None
-        """The last entry that was read, of any attempt."""
+        """The last entry that was read, no matter of which attempt."""
 
     async def read(self) -> list[StagedEntry] | None:
-        """Return the next entries that count, perhaps none; None at the end."""
+        """Return the next entries that count, which may be none, or None at the end."""
         found = await self._reader.read()
         if not found:
             return None
@@ -189,7 +191,7 @@ class RowStager:
         self._options = options
         self._topics: dict[str, None] = {}
         self._entries = 0
-        self._turn = clients.rng.randrange(2**16)
+        self._rotation = clients.rng.randrange(2**16)
         self._layouts: dict[str, tuple[TopicLayout, float]] = {}
         self._waiting: deque[BulkFuture] = deque()
         self._rows = 0
@@ -198,7 +200,7 @@ class RowStager:
     async def _open(self) -> tuple[BulkProducer, int]:
         name = f"stage-{self._attempt}"
         producer = await open_log(self._clients.bulk(), self._host, self._log, name)
-        # Opening has registered the producer, so the log exists.
+        # The producer is registered by now, so the log exists.
         return producer, (await self._host.extent(self._log)).next
 
     @property
@@ -212,12 +214,12 @@ class RowStager:
 
     async def _write(self, topic: str, rows: OutgoingRows) -> None:
         layout = await self._layout(topic)
-        self._turn += 1
-        encoder = RowEncoder(rows, self._options.flush_bytes, self._turn, numbered=False)
+        self._rotation += 1
+        encoder = RowEncoder(rows, self._options.flush_bytes, self._rotation, numbered=False)
         parts = encoder.encode(layout, 0, self.message_bytes_max)
         entries = [(self._entry(part, topic, layout), part.message_count) for part in parts]
         self._waiting.append(await self._producer.enqueue_entries(entries))
-        # Report an error of earlier rows now and not after the last row.
+        # Report an error of earlier rows now rather than after the last row.
         while self._waiting and self._waiting[0].done():
             self._waiting.popleft().result()
 

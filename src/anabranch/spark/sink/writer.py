@@ -1,8 +1,8 @@
-"""The sink: Arrow batches in, messages out.
+"""The sink that Spark calls: Arrow batches in, messages out.
 
-With `delivery=at-least-once` a task writes to the topic and ends when all its messages are stored; a task
-that Spark retries writes its rows again. With `exactly-once` a task stages its rows, and `commit` publishes
-them; see `sink_writing`. `abort` undoes nothing.
+With `delivery=at-least-once`, a task writes to the topic and ends when all its messages are stored; a task
+that Spark retries writes its rows again. With `exactly-once`, a task stages its rows, and `commit` publishes
+them; see `exactly_once`. `abort` undoes nothing.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _ACCEPTED: Mapping[str, tuple[Any, ...]] = {
     "headers": (ArrayType,),
 }
 _NOT_WRITTEN = ("segment", "position", "keyHash", "producer", "sequence")
-"""Columns of the source that describe the origin of a row; the sink ignores them."""
+"""Columns of the source that describe where a row came from; the sink ignores them."""
 
 
 def check_sink_schema(schema: Any, options: SinkOptions) -> None:
-    """Refuse rows that cannot be written, when Spark plans the query and not when it runs."""
+    """Refuse columns that cannot be written, already when Spark plans the query."""
     names = [column.name for column in schema.fields]
     if "value" not in names:
         raise InvalidConfigurationError(
@@ -95,13 +95,13 @@ class _Writer:
     def __init__(self, service: Service, options: SinkOptions) -> None:
         self.service = service
         self.options = options
-        self.run = uuid4().hex
-        """Names a batch job; the writer of its tasks and the writer that commits are copies of one object."""
+        self.write_id = uuid4().hex
+        """Names this write. The writers in tasks and the one that commits are copies of one object."""
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         if self.options.exactly_once:
             rows = _rows_by_topic(iterator, self.options)
-            return stage_rows(self.service, self.options, self.run, rows)
+            return stage_rows(self.service, self.options, self.write_id, rows)
         return write_batches(self.service, self.options, iterator)
 
 
@@ -109,7 +109,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
     """Writes the rows of a batch job."""
 
     def commit(self, messages: list[Any]) -> None:
-        """Publish staged rows; otherwise all rows are stored already."""
+        """Publish staged rows. With at-least-once, all rows are already stored."""
         if self.options.exactly_once:
             commit_staged(self.service, messages)
 
@@ -121,7 +121,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
     """Writes the rows of micro-batches."""
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
-        """Publish staged rows; otherwise all rows are stored already."""
+        """Publish staged rows. With at-least-once, all rows are already stored."""
         if self.options.exactly_once:
             commit_staged(self.service, messages)
 
@@ -130,14 +130,14 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
 
 
 def _warn_of_leftovers(messages: list[Any]) -> None:
-    # A failed task is None in the list. Staged rows are not visible, and not written twice.
+    # A failed task is None in the list. Staged rows are not visible and need no warning.
     rows = sum(message.rows for message in messages if isinstance(message, Written))
     if rows:
         log.warning("the write failed after %d rows were stored; a retry writes these rows again", rows)
 
 
 def write_batches(service: Service, options: SinkOptions, batches: Iterator[Any]) -> Written:
-    """Write all rows and wait until they are stored; each topic keeps the order of its rows."""
+    """Write all rows and wait until they are stored; the rows of each topic keep their order."""
     writers: dict[str, TopicWriter] = {}
     rows = 0
     try:
@@ -162,7 +162,7 @@ def _rows_by_topic(batches: Iterator[Any], options: SinkOptions) -> Iterator[tup
 
 
 def _by_topic(batch: Any, topic: str | None) -> Iterator[tuple[str, Any]]:
-    """Yield the batch with its topic, or its rows by the topic column, in their order."""
+    """Yield the batch with its topic, or a part for each topic in the topic column, rows in order."""
     if batch.num_rows == 0:
         return
     if topic is not None:
@@ -183,7 +183,7 @@ def outgoing_rows(batch: Any, options: SinkOptions) -> OutgoingRows:
     keys = columns.get("key")
     if keys is not None and keys.null_count == len(keys):
         keys = None
-    # A row without an event time keeps the publish time of its source.
+    # Without a column eventTime, the publish time at the source becomes the event time.
     times = columns.get("eventTime", columns.get("timestamp"))
     headers = columns.get("headers") if options.include_headers else None
     return OutgoingRows(
@@ -226,6 +226,6 @@ def _header_text(raw: bytes | str, key: object = "") -> str:
         return raw if isinstance(raw, str) else raw.decode()
     except UnicodeDecodeError:
         raise InvalidConfigurationError(
-            f"the header {key!r} is not text, and headers travel as UTF-8 properties; encode the value in "
+            f"the header {key!r} is not text, and headers are sent as UTF-8 properties; encode the value in "
             "the query, or set binaryHeaders=base64, which sends all values of headers as Base64"
         ) from None

@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from anabranch.spark.values.planning import ValueSchema
 
 SHARED_BYTES = 32 * 2**20
-"""From this size on a batch job gets at least two tasks, because any machine has two cores."""
+"""A batch job of at least this size gets two tasks or more, because any machine has two cores."""
 
 WAITING_S = 0.2
-"""Pause between look-ups of a topic that does not exist yet."""
+"""Pause between lookups of a topic that does not exist yet."""
 
 POSITION_ONLY = {
     "max_partition_rows": "maxRecordsPerPartition",
     "split_bytes": "splitBytes",
 }
-"""Options that have no meaning with ordering=key."""
+"""Options that have no effect with ordering=key, by field of SourceOptions."""
 
 _STREAM_ONLY = {
     "max_rows": "maxOffsetsPerTrigger",
@@ -39,7 +39,7 @@ _STREAM_ONLY = {
 
 
 def refuse_set(options: SourceOptions, where: str, names: Mapping[str, str]) -> None:
-    """Raise InvalidConfigurationError when one of these options is set."""
+    """Raise InvalidConfigurationError if one of these options is set."""
     for name, option in names.items():
         if getattr(options, name) is not None:
             raise InvalidConfigurationError(f"option {option} has no meaning in {where}")
@@ -63,7 +63,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         self.source = SourceQuery(service, options, schema, values)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Resolve "latest" and plan; Spark calls this once per DataFrame."""
+        """Resolve start and end, and plan the tasks; Spark calls this once per DataFrame."""
         source, options = self.source, self.source.options
         reader = source.reader()
         slices: list[Slice] = []
@@ -73,7 +73,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
             slices += slices_of_range(start, end, topology, topic, source.lost)
         if options.ordering == "key":
             return source.plan_in_key_order(slices)
-        # Imported late: so that the processes which plan micro-batches, one for each query, load no Arrow.
+        # Imported late, so that the processes that plan micro-batches (one per query) do not load Arrow.
         from anabranch.spark.source.partition_rows import sampled_sizes
 
         sizes = sampled_sizes(reader, slices, options.poll_timeout_s)
@@ -81,7 +81,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         return source.plan_by_position(slices, sizes, options.max_partitions, fewest)
 
     def _existing(self, reader: TopicReader) -> dict[str, Topology]:
-        """Return the topologies of all topics; waits for missing ones if the user wants that."""
+        """Return the topologies of all topics; wait for missing ones if the options say so."""
         source, options = self.source, self.source.options
         deadline = time.monotonic() + options.poll_timeout_s
         while True:

@@ -1,4 +1,8 @@
-"""The data source: reads options and schema, and makes the reader or writer of a query."""
+"""The data source that Spark loads: it reads options and schema, and makes the reader or writer of a query.
+
+Spark loads this module in many short-lived processes, so it imports the sink, decoders and the client only
+when a query needs them.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +67,7 @@ _NEVER_NULL = ("topic", "segment", "position", "timestamp", "producer")
 
 
 def source_schema(*, event_time: bool, headers: bool, key_hash: bool, producer: bool = False) -> Any:
-    """Return the schema of a query without a user-defined one."""
+    """Return the schema of a query for which the user defined none."""
     wanted = [*_ALWAYS]
     wanted += ["eventTime"] if event_time else []
     wanted += ["headers"] if headers else []
@@ -73,7 +77,7 @@ def source_schema(*, event_time: bool, headers: bool, key_hash: bool, producer: 
 
 
 def check_source_schema(schema: Any, values: ValueOptions | None = None) -> None:
-    """Refuse columns that the source cannot fill, when Spark plans the query and not when it runs."""
+    """Refuse columns that the source cannot fill, already when Spark plans the query."""
     columns = COLUMNS if values is None else decoded_columns(schema, values)
     if values is not None and CORRUPT in schema.names and "value" not in schema.names:
         raise InvalidConfigurationError(f"column {CORRUPT} is filled together with value; add that column")
@@ -96,7 +100,7 @@ def check_source_schema(schema: Any, values: ValueOptions | None = None) -> None
 
 
 def decoded_columns(schema: Any, values: ValueOptions) -> dict[str, Any]:
-    """Return the columns of a query that decodes values; the schema of values is checked apart."""
+    """Return the columns of a query that decodes values; the type of the values is checked separately."""
     columns = dict(COLUMNS)
     if "value" in schema.names:
         columns["value"] = schema["value"].dataType
@@ -106,19 +110,19 @@ def decoded_columns(schema: Any, values: ValueOptions) -> dict[str, Any]:
 
 
 def with_values(columns: Any, kind: Any, values: ValueOptions) -> Any:
-    """Return the schema with the type of decoded values; as text when the type is a DDL."""
+    """Return the schema with the type of decoded values; as text if the type is given as DDL."""
     kinds = {field.name: kind if field.name == "value" else field.dataType for field in columns}
     if values.bad_rows == "column":
         kinds[CORRUPT] = BinaryType()
     if not isinstance(kind, str):
         return StructType([StructField(name, of_column) for name, of_column in kinds.items()])
-    # Only Spark's JVM parses DDL, and it takes the whole schema as DDL too.
+    # Only Spark's JVM can parse DDL, and it accepts a whole schema as DDL.
     texts = {name: kind if name == "value" else other.simpleString() for name, other in kinds.items()}
     return ", ".join(f"{name} {text}" for name, text in texts.items())
 
 
 def _registry(service: Service, options: SourceOptions) -> tuple[Sequence[str], SchemaOf]:
-    """Return the topics of a query, and the way to their registered schemas; connects on use."""
+    """Return the topics of a query, and a function that asks a broker for their registered schemas."""
     if options.pattern is not None and options.values is not None and options.values.registered:
         raise InvalidConfigurationError(
             "valueSchema=registered needs topics by name, not by subscribePattern"
@@ -130,8 +134,8 @@ class AnabranchSource(DataSource):  # type: ignore[misc]
     """`.format("anabranch")` for `read`, `readStream`, `write` and `writeStream`.
 
     Example:
-        spark.dataSource.register(AnabranchSource)
-        orders = spark.read.format("anabranch").option("service.url", "pulsar://127.0.0.1:6650").load("orders")
+        spark.dataSource.register(AnabranchSource) orders =
+        spark.read.format("anabranch").option("service.url", "pulsar://127.0.0.1:6650").load("orders")
         orders.groupBy("segment").count().show()
     """
 
@@ -140,7 +144,7 @@ class AnabranchSource(DataSource):  # type: ignore[misc]
         return FORMAT
 
     def service(self, url: str, settings: Settings) -> Service:
-        """Return the way to topics for readers and writers; tests override it."""
+        """Return the service through which readers and writers reach topics; tests override this."""
         prepare_worker()
         # Imported late: Spark loads this module in processes that never connect.
         from anabranch.spark.service import BrokerService
@@ -200,7 +204,7 @@ class AnabranchSource(DataSource):  # type: ignore[misc]
             )
         from anabranch.spark.sink.writer import StreamWriter
 
-        # A column may bring the comment of the table that a stream reads; that is not the table to write to.
+        # A column may carry the comment of the table that the stream reads, which is not the one to write to.
         return StreamWriter(*self._write_to(schema, self.options, streaming=True))
 
     def _write_to(

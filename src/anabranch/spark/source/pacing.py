@@ -1,4 +1,10 @@
-"""Decides how far the next micro-batch reads, and asks brokers for times where it cannot read everything."""
+"""Decides how far the next micro-batch reads, and asks brokers for times if it cannot read everything.
+
+Without pacing, a query that catches up would read its segments in proportion to what waits in each. It could
+take young messages of one segment while old ones wait in another, Spark's watermark would follow the young
+ones, and the old ones would be dropped as late. `decide.source.fronts` finds a common time; this module asks
+the questions.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +14,14 @@ from dataclasses import dataclass, replace
 from anabranch.spark.decide.source.fronts import FrontSearch, ancestors_of, blocked_below, waiting_in
 from anabranch.spark.decide.source.offsets import Cut
 from anabranch.spark.decide.source.planner import Pace, advance, counts_between
-from anabranch.spark.decide.source.shares import bytes_of, last_in_turn
+from anabranch.spark.decide.source.shares import bytes_of, last_served_of
 from anabranch.spark.decide.source.topology import NO_LIMIT, Ends, Key, Topology
 from anabranch.spark.topics import TopicReader
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The start of a micro-batch, and the messages that it may read."""
+    """The start of a micro-batch, and the messages among which it may choose."""
 
     start: Cut
     topologies: Mapping[str, Topology]
@@ -32,7 +38,7 @@ class Choice:
         return counts_between(self.start, end, self.topologies)
 
     def load(self, end: Cut) -> float:
-        """Return the part of the limit that a cut needs; above 1 it does not fit."""
+        """Return the share of the limit that reading up to a cut uses; above 1 it does not fit."""
         counts = self.counts(end)
         return self.pace.limit.load(sum(counts.values()), bytes_of(counts, self.pace.sizes))
 
@@ -47,26 +53,32 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The time in which the messages were stored that may be read now."""
+    """The span of time in which the messages that may be read now were stored."""
 
     first_ms: int
     last_ms: int
     ends: Ends
-    """Segments that may be read up to here at the end of the span, also if clocks differ."""
+    """Positions up to which segments may be read at the end of the span, even if brokers' clocks differ."""
 
 
 class Pacer:
-    """Takes the oldest messages first. Remembers only what saves questions, and whose turn is next."""
+    """Takes the oldest messages first.
+
+    It remembers which segment was served last, and otherwise only what saves questions to brokers.
+    """
 
     def __init__(self) -> None:
-        self._turn: Key | None = None
+        self._last_served: Key | None = None
         self._front: tuple[int, int] | None = None
-        """The last front, and how far it was from the one before."""
+        """The last front, and its distance from the one before; their sum is the next guess."""
 
     def next_cut(
         self, reader: TopicReader, start: Cut, topologies: Mapping[str, Topology], pace: Pace
     ) -> Cut:
-        """Return the cut to read up to next; `start` itself when there is nothing to read."""
+        """Return the cut to read up to next, or `start` itself if there is nothing to read."""
+        # Most micro-batches take everything, and those cost no question. A front is needed only if the limit
+        # is too small, or if a child has to wait for the next batch while other segments would run ahead of
+        # it.
         choice = Choice(start, topologies, pace)
         end = choice.read(replace(pace, limit=NO_LIMIT))
         if end is start:
@@ -75,13 +87,13 @@ class Pacer:
         blocked = blocked_below(end, topologies)
         if choice.load(end) <= 1.0 and not (blocked and counts.keys() - ancestors_of(blocked, topologies)):
             return end
-        pace = replace(pace, turn=self._turn)
+        pace = replace(pace, last_served=self._last_served)
         span = _span(reader, choice, counts, blocked) if len(counts) > 1 else None
         end = choice.read(pace if span is None else replace(pace, fronts=self._fronts(reader, choice, span)))
         if not choice.counts(end):
-            # Clocks of brokers that fell behind can hide messages from a front.
+            # A broker whose clock fell behind can make the front hide all messages. Progress matters more.
             end = choice.read(pace)
-        self._turn = last_in_turn(choice.counts(end), self._turn)
+        self._last_served = last_served_of(choice.counts(end), self._last_served)
         return end
 
     def _fronts(self, reader: TopicReader, choice: Choice, span: Span) -> tuple[Ends, ...]:
@@ -100,9 +112,9 @@ class Pacer:
 
 
 def _span(reader: TopicReader, choice: Choice, counts: Iterable[Key], blocked: set[Key]) -> Span | None:
-    """Return the time span of the messages to read; None when a broker cannot tell.
+    """Return the time span of the messages to read, or None if a broker cannot tell it.
 
-    No message may be read that is younger than one that has to wait behind its parents.
+    The span ends before the oldest message that has to wait for its parents, so that nothing younger is read.
     """
     heads = {(name, id_): choice.start.topics[name].positions.get(id_, 0) for name, id_ in counts}
     oldest = _stored_at(reader, heads)

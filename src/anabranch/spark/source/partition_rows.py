@@ -1,6 +1,7 @@
 """Reads the entries of one task and turns them into Arrow batches.
 
-The processes of tasks load this; the process that plans a stream starts anew with each query, without it.
+Only the processes of tasks load this module. Spark starts a new planning process for each query, which does
+without it and so starts faster.
 """
 
 from __future__ import annotations
@@ -38,26 +39,26 @@ SAMPLED_SEGMENTS = 16
 """Segments whose message size is measured per plan; their mean stands for the others."""
 
 _BAD = (ChecksumError, CompressionError, CorruptDataError)
-"""Errors of an entry that cannot be decoded; an encrypted one is not bad, and fails the query."""
+"""Errors of a bad entry, which badEntries=skip skips. An encrypted entry is not bad, and fails the query."""
 
 
 def read_partition(query: SourceQuery, partition: InputPartition) -> Iterator[Any]:
-    """Yield Arrow batches of the runs of one task, in their order."""
-    # Spark makes a partition of its own when a reader plans none.
+    """Yield Arrow batches of the strands of one task, in their order."""
+    # If a reader plans no partition, Spark makes an empty one of its own type.
     if isinstance(partition, PlannedPartition):
-        yield from PartitionRows(query, partition.runs).batches()
+        yield from PartitionRows(query, partition.strands).batches()
 
 
 class PartitionRows:
-    """The rows of the runs that one task reads."""
+    """The rows of the strands that one task reads."""
 
-    def __init__(self, query: SourceQuery, runs: Partition) -> None:
+    def __init__(self, query: SourceQuery, strands: Partition) -> None:
         self._query = query
-        self._runs = runs
+        self._strands = strands
 
     def batches(self) -> Iterator[Any]:
-        """Yield Arrow batches of the runs, in their order."""
-        steps = [(part, run.ranges_for(part)) for run in self._runs for part in run.slices]
+        """Yield Arrow batches of the strands, in their order."""
+        steps = [(part, strand.ranges_for(part)) for strand in self._strands for part in strand.slices]
         expected = [part.lo for part, _ in steps]
         slices = [part for part, _ in steps]
         written_by = self._schema_topics(slices)
@@ -81,7 +82,7 @@ class PartitionRows:
         bad.sum_up()
 
     def _schema_topics(self, slices: Sequence[Slice]) -> list[str]:
-        """Return for each slice the topic whose versions its entries name; only Avro values need them."""
+        """Return for each slice the topic whose schema versions its entries name; only Avro needs it."""
         if self._query.values is None or self._query.values.kind != "Avro":
             return [part.topic for part in slices]
         reader = self._query.service.reader()
@@ -117,13 +118,13 @@ class PartitionRows:
 
 
 def sampled_sizes(reader: TopicReader, slices: Sequence[Slice], timeout_s: float) -> Sizes:
-    """Measure the bytes per message of the largest slices, by one entry of each."""
+    """Measure the bytes per message of the largest slices, from one entry of each."""
     largest = sorted(slices, key=lambda part: -part.rows)[:SAMPLED_SEGMENTS]
     known = {}
     samples = [part._replace(hi=part.lo + 1) for part in largest]
     for number, entries in reader.read(samples, timeout_s):
         part = samples[number]
-        # A bad entry gives no size; the task that reads it reports it.
+        # A bad entry gives no size. The task that reads it will report it.
         with suppress(*_BAD):
             payload = open_entry(entries[0].data, PAYLOAD_BYTES_MAX)
             known[part.topic, part.segment] = len(payload.data) / payload.count
@@ -131,7 +132,7 @@ def sampled_sizes(reader: TopicReader, slices: Sequence[Slice], timeout_s: float
 
 
 class BadEntryReport:
-    """Counts and reports the entries of one task that cannot be decoded, and fails if that is the policy."""
+    """Counts and reports the bad entries of one task, or fails at the first one if that is the policy."""
 
     def __init__(self, policy: BadEntries) -> None:
         self._policy = policy
@@ -140,13 +141,15 @@ class BadEntryReport:
     def add_to(
         self, builder: RowBuilder, entry: StoredEntry, part: Slice, keep: tuple[HashRange, ...] | None
     ) -> None:
-        """Open an entry and add it to the rows, unless it is bad and skipped, or has none for this task."""
+        """Open an entry and add it to the rows, unless it is bad or has no rows for this task."""
         if not entry.positions or entry.elsewhere:
             return
         try:
             payload = open_entry(entry.data, PAYLOAD_BYTES_MAX)
             if payload.count != entry.positions:
-                raise CorruptDataError(f"it claims {payload.count} messages at {entry.positions} positions")
+                raise CorruptDataError(
+                    f"it says that it has {payload.count} messages, but it has {entry.positions} positions"
+                )
         except _BAD as error:
             self.add(part, entry.first, error)
         else:
@@ -157,13 +160,13 @@ class BadEntryReport:
         place = f"position {first} of segment {part.segment} of topic {part.topic}"
         text = f"the entry at {place} cannot be read: {error}"
         if self._policy == "fail":
-            raise BadEntryError(f"{text}. Set badEntries=skip to go on without it", part.topic) from error
+            raise BadEntryError(f"{text}. Set badEntries=skip to skip such entries", part.topic) from error
         self._count += 1
         log.warning("%s; it is skipped, because badEntries is skip", text)
 
     def sum_up(self) -> None:
         if self._count:
-            log.warning("%d entries that could not be read were skipped", self._count)
+            log.warning("skipped entries that could not be read: %d", self._count)
 
 
 def _finished(builder: RowBuilder | None) -> Iterator[Any]:

@@ -1,8 +1,8 @@
-"""The reader of streaming queries: plans and reads micro-batches.
+"""The reader of streaming queries, which plans and reads micro-batches.
 
-Several copies live in different processes and share only their options: one on the driver plans, others are
-pickled into tasks and read. So no call may depend on the state that an earlier call left, except to save
-work.
+Copies of it exist in several processes and share only their options: the one on the driver plans, the others
+are pickled into tasks and read. So no call may depend on state that an earlier call left behind, except to
+save work.
 """
 
 from __future__ import annotations
@@ -42,9 +42,8 @@ if TYPE_CHECKING:
 DISCOVERY_S = 1.0
 """Time between two lists of the topics that match a pattern."""
 
-
 MIRROR_PAUSE_SHARE = 10
-"""A pause follows each mirrored cut, so many times as long as mirroring took."""
+"""The pause after a mirrored cut is this many times as long as mirroring took."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -75,12 +74,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._moved_at = time.monotonic()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return the request where to start; the first micro-batch resolves it."""
+        """Return the request for a start, which the first micro-batch resolves."""
         return encode(self.source.options.starting or Start("latest"))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        # Spark takes one limit only. Any limit will do: `latestOffset` applies all limits of the options
-        # unless Spark passes ReadAllAvailable.
+        # Spark accepts only one limit. Any limit will do, because `latestOffset` applies all limits of the
+        # options unless Spark passes ReadAllAvailable.
         options = self.source.options
         if options.max_rows is not None:
             return ReadMaxRows(options.max_rows)
@@ -91,17 +90,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix the view now; later messages and segments stay invisible, so the run ends."""
+        """Fix the view now. Later messages and segments stay invisible, so the query ends."""
         self._fixed_view = self.source.topologies(self.source.reader(), fresh=True)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return the cut to read up to; `start` itself without new messages, because Spark compares text."""
+        """Return the cut to read up to, or `start` itself without new messages: Spark compares the text."""
         end = self._next_offset(start, limit)
         if end is not start or self._reached is None:
             reached = decode(end)
             self._reached = reached if isinstance(reached, Cut) else None
         if self._reached is not None and "starting" in start:
-            # Retention has to wait from the start on, and not from the first commit on.
+            # Retention has to wait for the query from its start, not only from its first commit.
             self._mirror.committed(self._reached)
         self._mirror.send(self._view or {})
         return end
@@ -119,7 +118,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             return encode(Cut({**known.topics, **added}))
         restarted = restart_recreated(known, topologies, self.source.lost)
         if restarted is not known:
-            # As at the first start, a batch without rows stores the positions.
+            # As at the first start, a micro-batch without rows stores the positions in the offset log.
             return encode(restarted)
         end = self._advanced(forget_gone(known, topologies, self.source.lost), topologies, limit)
         if end is None:
@@ -127,9 +126,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return encode(end)
 
     def _first_end(self, start: Start, topologies: Mapping[str, Topology], limit: ReadLimit) -> Cut:
-        """Return the end of the first batch, which only has rows if it starts at the earliest messages.
+        """Return the end of the first batch, which has rows only if it starts at the earliest messages.
 
-        With a subscription it has none: retention has to wait at the start before a task reads there.
+        With a subscription it has none, because retention has to wait at the start before a task reads there.
         """
         reader, cut_of = self.source.reader(), self.source.cut_of
         cut = Cut({name: cut_of(reader, start, name, view, "earliest") for name, view in topologies.items()})
@@ -139,7 +138,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return cut if end is None else replace(end, from_earliest=True)
 
     def _advanced(self, cut: Cut, topologies: Mapping[str, Topology], limit: ReadLimit) -> Cut | None:
-        """Return the end of a batch from `cut` on; None when there is nothing to read yet."""
+        """Return the end of a batch that starts at `cut`, or None if there is nothing to read yet."""
         free = isinstance(limit, ReadAllAvailable)
         if not free and self._should_wait(cut, topologies):
             return None
@@ -151,7 +150,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return end if free else self._settled(end, topologies)
 
     def _pace(self, cut: Cut, topologies: Mapping[str, Topology], free: bool) -> Pace:
-        """Return what decides how far the next micro-batch goes; `free` disregards the limits."""
+        """Return the limits and choices of the next micro-batch; with `free`, without limits."""
         options = self.source.options
         chained = inf if options.ordering == "none" else CHAINED_BYTES
         if free:
@@ -160,7 +159,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return Pace(Limit(options.max_rows, options.max_bytes), options.chain, chained, sizes)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return the newest known ends, which Spark shows beside the offsets reached, for `lag_of`."""
+        """Return the newest known ends. Spark shows them beside the offset reached, for `lag_of`."""
         return encode(newest_ends(self._view, self._reached)) if self._view is not None else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -187,7 +186,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return read_partition(self.source, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Mirror the cut if the user wants that; only Spark's offset log says which messages were read."""
+        """Mirror the cut if the options name a subscription; Spark's own offset log remains what counts."""
         cut = decode(end)
         if isinstance(cut, Cut):
             self._mirror.committed(cut)
@@ -201,9 +200,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return {**self.__dict__, "_view": None, "_fixed_view": None, "_sizes": None}
 
     def _current(self) -> dict[str, Topology]:
-        """Return the view of this run: the fixed one of AvailableNow, or one that is recent enough.
+        """Return the view to plan with: the fixed one of AvailableNow, or one that is recent enough.
 
-        Spark calls some 90 times a second while no message arrives; most calls must not reach a broker.
+        Spark calls this about 90 times a second while no message arrives, so most calls must not reach a
+        broker.
         """
         if self._fixed_view is not None:
             self._view = self._fixed_view
@@ -213,12 +213,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             reader = self.source.reader()
             self._view = self.source.topologies(reader, self._topics(reader), fresh=self._view is None)
             ended = time.monotonic()
-            # Looking up a topic of many segments takes longer, so it happens less often.
+            # A topic with many segments takes longer to look up, so it is looked up less often.
             self._view_until = ended + max(self.source.options.view_ttl_s, 5 * (ended - began))
         return self._view
 
     def _topics(self, reader: TopicReader) -> Sequence[str]:
-        """Return the topics that the query reads now; those of a pattern are listed once in a while."""
+        """Return the topics that the query reads now; those of a pattern are listed about once a second."""
         began = time.monotonic()
         if self.source.options.pattern is None or began >= self._listed_until:
             self._listed = self.source.topics(reader)
@@ -227,7 +227,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return self._listed
 
     def _covering(self, reader: TopicReader, topics: Sequence[str], end: Cut) -> Mapping[str, Topology]:
-        """Return a view that reaches `end`: usually the last one, a newer one when Spark replays a batch."""
+        """Return a view that reaches `end`: usually the last one, a newer one if Spark repeats a batch."""
         view = self._view
         if view is not None and all(
             topic in view and _reaches(view[topic], end.topics[topic]) for topic in topics
@@ -240,11 +240,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             except TopicNotFoundError:
                 if topic in self.source.options.topics:
                     raise
-                self.source.lost(f"topic {topic} is gone, but the batch that Spark plans needs it")
+                self.source.lost(f"topic {topic} was deleted, but Spark repeats a batch that reads it")
         return found
 
     def _known_topics(self, offset: Cut, topologies: Mapping[str, Topology]) -> Cut:
-        """Return the offset without topics that are gone, or that the options no longer name."""
+        """Return the offset without topics that were deleted, or that the options no longer name."""
         missing = [topic for topic in offset.topics if topic not in topologies]
         if not missing:
             return offset
@@ -257,7 +257,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return Cut({topic: cut for topic, cut in offset.topics.items() if topic in topologies})
 
     def _should_wait(self, cut: Cut, topologies: Mapping[str, Topology]) -> bool:
-        """Whether fewer messages wait than the user wants per micro-batch, and the delay is not over."""
+        """Whether fewer messages wait than the user wants per micro-batch, and may wait longer."""
         options = self.source.options
         if options.min_rows is None or self._fixed_view is not None:
             return False
@@ -267,9 +267,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return sum(counts_between(cut, end, topologies).values()) < options.min_rows
 
     def _settled(self, cut: Cut, topologies: Mapping[str, Topology]) -> Cut:
-        """Return the cut with positions that lie behind their ledgers on Pulsar moved to the next ledger.
+        """Return the cut with positions past the end of their ledger on Pulsar moved to the next ledger.
 
-        No message lies between, so the cut stays the same; but the next cut can only count from a ledger.
+        There is no message in between, so the cut means the same. But the next cut estimates distances, which
+        works only within a ledger.
         """
         open_ = {name: topologies[name].unsettled(topic.positions) for name, topic in cut.topics.items()}
         if not any(open_.values()):
@@ -284,7 +285,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         )
 
     def _message_sizes(self, cut: Cut, topologies: Mapping[str, Topology]) -> Sizes:
-        """Return the bytes per message of the next slices, measured again when the cut has moved."""
+        """Return the bytes per message of the next slices, measured again once the cut has moved."""
         if self.source.options.max_bytes is None:
             return Sizes()
         if self._sizes is None or self._sizes[0] != cut:
@@ -296,7 +297,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return self._sizes[1]
 
     def _measured(self, reader: TopicReader, slices: Sequence[Slice]) -> Sizes:
-        # Imported late: most streams are planned without sizes, and each query has a new planning process.
+        # Imported late: most streams are planned without sizes, and each query starts a planning process.
         from anabranch.spark.source.partition_rows import sampled_sizes
 
         return sampled_sizes(reader, slices, self.source.options.poll_timeout_s)
@@ -310,8 +311,8 @@ def _reaches(topology: Topology, cut: TopicCut) -> bool:
 class CutMirror:
     """Mirrors the committed cut of a stream to a subscription at the broker, for retention and for tools.
 
-    A running query never needs the mirror: Spark's offset log alone says which messages were read. So a
-    failure is logged, and the next cut tries again.
+    A running query never needs the mirror, because Spark's offset log says which messages were read. So a
+    failure is only logged, and the next cut tries again.
     """
 
     def __init__(self, query: SourceQuery) -> None:
@@ -320,12 +321,12 @@ class CutMirror:
         self._not_before = 0.0
 
     def committed(self, cut: Cut) -> None:
-        """Note a cut; an earlier one that waits is replaced."""
+        """Note a cut to be mirrored; it replaces an earlier one that still waits."""
         if self._query.options.subscription is not None:
             self._waiting = cut
 
     def send(self, topologies: Mapping[str, Topology]) -> None:
-        """Mirror the waiting cut, unless the last one was mirrored just before."""
+        """Mirror the waiting cut, unless the pause after the last one is not over."""
         began = time.monotonic()
         name, cut = self._query.options.subscription, self._waiting
         if name is None or cut is None or not topologies or began < self._not_before:

@@ -1,8 +1,8 @@
 """The options of a table in Spark's catalog.
 
-Spark passes the options of `CREATE TABLE ... USING anabranch OPTIONS (...)` once, when it asks for the
-columns of the table, and never again. So the source writes them into the comment of the first column, which
-the catalog keeps and passes with each query and each INSERT.
+Spark passes the options of `CREATE TABLE ... USING anabranch OPTIONS (...)` only once, when it asks for the
+columns of the table. So the source writes them into the comment of the first column, which the catalog stores
+and passes along with each query and each INSERT.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NO_OPTIONS = (
 
 
 def options_of_table(given: Mapping[str, str]) -> dict[str, str] | None:
-    """Return the options of a table that is being created; None when no table is created."""
+    """Return the options of a table that is being created, or None if this is not CREATE TABLE."""
     if "provider" not in given:
         return None
     found = {name.removeprefix(_PREFIX): text for name, text in given.items() if name.startswith(_PREFIX)}
@@ -54,7 +54,8 @@ def with_comment(schema: Any, options: Mapping[str, str]) -> Any:
 def recall_options(schema: Any, given: Mapping[str, str]) -> dict[str, str]:
     """Return the options of a query: those of its table, if it reads one, and those given with it.
 
-    Options that name a service are complete: a column may bring the comment of another table with it.
+    Options with a service URL are complete, and comments are ignored: a column may carry one of another
+    table.
     """
     own = {name.lower(): text for name, text in given.items()}
     if "service.url" in own:

@@ -1,4 +1,4 @@
-"""Avro values: read with the schema of their writer, resolved to the schema of the reader."""
+"""Decodes Avro values with the schema of their writer, resolved to the schema of the reader."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class AvroRows:
     """Decodes Avro records into dicts."""
 
     def __init__(self, writer: bytes, reader: bytes) -> None:
-        """Take two schemas as JSON; raises any error when one of them cannot be read."""
+        """Take two schemas as JSON. An invalid schema raises an error of any type."""
         wanted = None if writer == reader else with_defaults(without_plain_types(json.loads(reader)))
         self._decode = avro_reader(
             json.dumps(without_plain_types(json.loads(writer))).encode(),
@@ -54,9 +54,9 @@ def without_plain_types(schema: Any) -> Any:
 
 
 def with_defaults(schema: Any) -> Any:
-    """Return an Avro schema in which each field has a default: null, unless it states another.
+    """Return an Avro schema in which each field has a default: null, unless it has another one.
 
-    Columns of Spark are nullable, and some clients register optional fields without their default.
+    Spark's columns are nullable, and some clients register optional fields without their default.
     """
     if isinstance(schema, list):
         return [with_defaults(part) for part in schema]

@@ -1,7 +1,7 @@
-"""Types of Avro as types of Spark, and back.
+"""Converts Avro types to Spark types, and back.
 
-Pulsar describes JSON values by Avro schemas too. All fields become nullable, because evolution may remove
-any of them.
+Pulsar describes JSON values with Avro schemas too. All fields become nullable, because a later version of a
+schema may remove any of them.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ _LOGICAL: Mapping[tuple[str, str], DataType] = {
     ("long", "local-timestamp-micros"): TimestampNTZType(),
 }
 _WIDER = ({"int", "long"}, LongType()), ({"float", "double"}, DoubleType())
-"""Unions of numbers that one type of Spark holds."""
+"""Unions of numbers that fit one Spark type."""
 
 
 def spark_type(schema: Any) -> DataType:
-    """Return the type of Spark for a parsed Avro schema; raises InvalidConfigurationError."""
+    """Return the Spark type of a parsed Avro schema; raises InvalidConfigurationError."""
     return _AvroTypes().type_of(schema, "")
 
 
 class _AvroTypes:
-    """Walks one schema and remembers the types that it names."""
+    """Walks through one schema and remembers the named types in it."""
 
     def __init__(self) -> None:
         self._named: dict[str, Any] = {}
@@ -94,7 +94,9 @@ class _AvroTypes:
         if schema["type"] != "record":
             return _PRIMITIVES[schema["type"]]
         if name in self._open:
-            raise InvalidConfigurationError(f"the Avro type {name} contains itself, which Spark cannot show")
+            raise InvalidConfigurationError(
+                f"the Avro type {name} contains itself, which a Spark type cannot do"
+            )
         self._open.append(name)
         # A name with dots sets the namespace of the types inside.
         inside = name.rpartition(".")[0]
@@ -107,7 +109,7 @@ class _AvroTypes:
             return _PRIMITIVES[name]
         named = self._named.get(_full_name(name, namespace), self._named.get(name))
         if named is None:
-            raise InvalidConfigurationError(f"the Avro schema names the type {name}, which Spark cannot show")
+            raise InvalidConfigurationError(f"the Avro schema uses the type {name}, which has no Spark type")
         return self._name(named, namespace)
 
     def _union(self, schema: list[Any], namespace: str) -> DataType:
@@ -118,7 +120,7 @@ class _AvroTypes:
             if members and all(isinstance(part, str) and part in names for part in members):
                 return wider
         raise InvalidConfigurationError(
-            f"the Avro union of {members} has no type in Spark; a union may hold null and one type"
+            f"the Avro union of {members} has no Spark type; a union may hold null and one other type"
         )
 
 
@@ -149,7 +151,7 @@ def avro_schema(kind: DataType, name: str = "value") -> Any:
                 for field in kind.fields
             ]
             return {"type": "record", "name": name, "fields": fields}
-    raise InvalidConfigurationError(f"a value of type {kind.simpleString()} has no form in Avro")
+    raise InvalidConfigurationError(f"a value of type {kind.simpleString()} has no Avro type")
 
 
 def _nullable(kind: DataType, name: str) -> list[Any]:

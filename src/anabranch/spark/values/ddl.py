@@ -1,7 +1,7 @@
-"""Checks the DDL of a value, because the error of Spark names a column that its user never wrote. Pure.
+"""Checks the DDL of a value, because Spark's error would name a column that the user never wrote. Pure.
 
-Spark parses the DDL as a part of the schema of the source, and reports the first column of the whole.
-A source runs in a process without Spark's own parser, so this module reads the DDL itself.
+Spark parses the DDL as part of the schema of the source, and an error names the first column of that schema.
+A source runs in a process without Spark's own parser, so this module parses the DDL itself.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ZONES = {"with", "without", "local", "time", "zone"}
 
 
 def check_ddl(text: str) -> None:
-    """Raise InvalidConfigurationError if a text is no list of fields with types that values can have."""
+    """Raise InvalidConfigurationError unless a text is a list of fields with types that values can have."""
     checked = _Ddl(text)
     checked.fields()
     if checked.next:
@@ -35,7 +35,7 @@ def check_ddl(text: str) -> None:
 
 
 class _Ddl:
-    """A text, and the token that is to be read next; an empty one at the end."""
+    """A text, and the next token to read; it is empty at the end."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -44,7 +44,7 @@ class _Ddl:
         self._advance()
 
     def _advance(self) -> str:
-        """Return the next token, and find the one behind it."""
+        """Return the next token, and find the one after it."""
         found, begin = self.next, self._end
         skipped = _SKIPPED.match(self._text, begin)
         self._start = begin if skipped is None else skipped.end()
@@ -53,7 +53,7 @@ class _Ddl:
         return found
 
     def _take(self, *words: str) -> bool:
-        """Pass the next token if it is one of these words, in any case."""
+        """Skip the next token if it is one of these words, in upper or lower case; return whether it was."""
         found = self.next.lower() in words
         if found:
             self._advance()
@@ -73,14 +73,14 @@ class _Ddl:
         )
 
     def fields(self) -> None:
-        """Pass fields that commas separate."""
+        """Skip fields that are separated by commas."""
         self._field()
         while self._take(","):
             self._field()
 
     def _field(self) -> None:
         if not _NAME.fullmatch(self.next):
-            self.refuse("the name of a field (in backquotes unless it is of letters a-z, digits and _)")
+            self.refuse("the name of a field (in backquotes unless it has only letters a-z, digits and _)")
         self._advance()
         self._take(":")
         self._type()
@@ -111,7 +111,7 @@ class _Ddl:
         self._expect(">")
 
     def _rest_of_plain(self, word: str) -> None:
-        """Pass the numbers of a type, and the words that may follow a string or a time."""
+        """Skip the numbers of a type, and the words that may follow a string or a time."""
         if self._take("("):
             while self._take(",") or self.next.isdecimal():
                 if self.next.isdecimal():

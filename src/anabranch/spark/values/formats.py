@@ -1,4 +1,4 @@
-"""The port between the formats of values and the columns that are made of them."""
+"""The port between the formats of values and the Arrow columns that are made from them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Path = tuple[str, ...]
 
 
 class RowFormat(Protocol):
-    """Decodes the values of one schema; the records are of a type of its own."""
+    """Decodes the values of one schema; each format has its own type of records."""
 
     def rows(self, values: Sequence[bytes]) -> list[Any]:
-        """Return one record per value; raises any error when a value is bad."""
+        """Return one record per value; a bad value may raise any error."""
 
     def getters(self, kind: Any, path: Path) -> Sequence[Getter]:
-        """Return a getter for each field of the Arrow struct type at a place in the schema."""
+        """Return a getter for each field of the Arrow struct type at a path in the schema."""
 
     def leaves(self, kind: Any, values: list[Any]) -> Any:
         """Return an Arrow array of fields that are neither structs, lists nor maps."""

@@ -1,4 +1,4 @@
-"""JSON values: fields by name, unknown fields ignored, missing fields null."""
+"""Decodes JSON values. Fields are matched by name; unknown fields are ignored and missing fields are null."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LEAVES: tuple[tuple[Any, Any], ...] = (
 
 
 class JsonRows:
-    """Decodes JSON into records whose attributes are numbered like the fields of the Arrow type."""
+    """Decodes JSON into records with attributes f0, f1, ... for the fields of the Arrow type."""
 
     def __init__(self, kind: Any) -> None:
         self._decode = msgspec.json.Decoder(_python_type(kind)).decode

@@ -1,7 +1,7 @@
-"""Which type the value column has, and with which schema a task decodes it.
+"""Decides which type the value column has, and with which schema a task decodes it.
 
-The driver asks the broker for a registered schema once and ships it to the tasks, so that all tasks of a
-query resolve to the same schema. A task asks only for the schemas of writers.
+The driver asks the broker for a registered schema once and sends it to the tasks, so that all tasks of a
+query use the same schema. A task asks only for the schemas of writers.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql.types import (
     BooleanType,
     ByteType,
@@ -26,15 +27,16 @@ from pyspark.sql.types import (
 
 from anabranch.client.net.schemas import TopicSchema
 from anabranch.errors import InvalidConfigurationError
+from anabranch.schemas.primitives import DECODERS
 from anabranch.schemas.protobuf import MessageType
 from anabranch.spark.options.values import ValueOptions
 from anabranch.spark.values.avro_rows import AvroRows
 from anabranch.spark.values.avro_types import avro_schema, spark_type
 from anabranch.spark.values.ddl import check_ddl
 from anabranch.spark.values.decoder import ValueDecoder
-from anabranch.spark.values.formats import RowFormat
+from anabranch.spark.values.formats import Getter, RowFormat
+from anabranch.spark.values.formats import Path as FieldPath
 from anabranch.spark.values.json_rows import JsonRows
-from anabranch.spark.values.primitive_rows import PrimitiveRows
 from anabranch.spark.values.protobuf_rows import ProtobufRows, spark_type_of
 from anabranch.spark.values.value_types import check_value_type
 
@@ -55,7 +57,7 @@ _PRIMITIVES: Mapping[str, DataType] = {
 
 @dataclass(frozen=True, slots=True)
 class ValueSchema:
-    """A schema that a task decodes with; picklable."""
+    """A schema that tasks decode with. It is picklable."""
 
     kind: str
     """Pulsar's name: Json, Avro, ProtobufNative or a primitive type."""
@@ -63,7 +65,7 @@ class ValueSchema:
     """Avro and Json: the Avro schema as JSON; ProtobufNative: the FileDescriptorSet."""
     message: str = ""
     derived: bool = False
-    """The Avro schema was made from the column's type, so the schema of a writer is used as it is."""
+    """Whether the Avro schema was made from the column's type; then a writer's schema is used as it is."""
 
     def spark_type(self) -> DataType:
         """Return the type of a column with all fields of the schema."""
@@ -86,7 +88,7 @@ class ValueSchema:
 
 
 def value_type(options: ValueOptions, topics: Sequence[str], schema_of: SchemaOf) -> DataType | str:
-    """Return the type of the value column of a query without a user-defined schema, or its DDL."""
+    """Return the type of the value column, or its DDL, for a query without a user-defined schema."""
     found = _stated_schema(options, topics, schema_of)
     if options.schema is not None and not options.registered and not _is_json(options.schema):
         check_ddl(options.schema)
@@ -118,7 +120,7 @@ def decoder_of(
     """Return the decoder of one topic into an Arrow type."""
 
     def format_of(version: bytes) -> RowFormat:
-        # Only Avro values need the schema of their writer; the others name or number their fields.
+        # Only Avro values need the schema of their writer; other formats name or number their fields.
         if not version or values.kind != "Avro":
             return values.rows(kind, None)
         written = schema_of_version(version)
@@ -130,7 +132,7 @@ def decoder_of(
 
 
 def _stated_schema(options: ValueOptions, topics: Sequence[str], schema_of: SchemaOf) -> ValueSchema | None:
-    """Return the schema that options or registry state in full; None if only the column's type states it."""
+    """Return the schema that the options or the registry define, or None if only the column's type does."""
     if options.registered:
         return _registered(options, topics, schema_of)
     if options.format == "protobuf":
@@ -195,3 +197,19 @@ def _of_registry(topic: str, schema: TopicSchema | None) -> ValueSchema:
         f"the schema of topic {topic} is of type {schema.kind}, which the source cannot decode; "
         "read the bytes of the values without valueSchema"
     )
+
+
+class PrimitiveRows:
+    """Decodes values of a primitive schema, given by Pulsar's name: one number or text per message."""
+
+    def __init__(self, name: str) -> None:
+        self._decode = DECODERS[name]
+
+    def rows(self, values: Sequence[bytes]) -> list[Any]:
+        return list(map(self._decode, values))
+
+    def getters(self, kind: Any, path: FieldPath) -> Sequence[Getter]:
+        raise TypeError("a primitive value has no fields")
+
+    def leaves(self, kind: Any, values: list[Any]) -> Any:
+        return pa.array(values, kind)

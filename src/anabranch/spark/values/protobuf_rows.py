@@ -1,4 +1,4 @@
-"""Protobuf values: decoded by a descriptor, fields by number, unknown fields ignored."""
+"""Decodes protobuf values by a descriptor. Fields are matched by number, and unknown fields are ignored."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _TIMESTAMP = "google.protobuf.Timestamp"
 _TYPES: dict[int, DataType] = {
     FieldDescriptor.CPPTYPE_INT32: IntegerType(),
     FieldDescriptor.CPPTYPE_INT64: LongType(),
-    # Half of these numbers do not fit into 32 bits with a sign.
+    # Half of the unsigned numbers do not fit into a signed type of 32 bits.
     FieldDescriptor.CPPTYPE_UINT32: LongType(),
     FieldDescriptor.CPPTYPE_UINT64: LongType(),
     FieldDescriptor.CPPTYPE_DOUBLE: DoubleType(),
@@ -48,7 +48,7 @@ class ProtobufRows:
     """Decodes protobuf values into messages."""
 
     def __init__(self, message: MessageType, kind: Any) -> None:
-        """`kind` is the Arrow type of the column; its fields are a part of the message's."""
+        """`kind` is the Arrow type of the column; its fields are a subset of the message's."""
         descriptor = message.descriptor()
         self._parse = message_factory.GetMessageClass(descriptor).FromString
         self._getters: dict[Path, list[Getter]] = {}
@@ -100,7 +100,7 @@ def _getter(field: Any) -> Getter:
 def _converter(field: Any) -> Getter | None:
     if field.cpp_type == FieldDescriptor.CPPTYPE_ENUM:
         names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
-        # A newer writer may send a number that this descriptor does not name.
+        # A newer writer may send a number that this descriptor does not know.
         return lambda number: names.get(number, str(number))
     if field.message_type is not None and field.message_type.full_name == _TIMESTAMP:
         return lambda time: time.seconds * 1_000_000 + time.nanos // 1000
@@ -112,10 +112,10 @@ def _is_map(field: Any) -> bool:
 
 
 def spark_type_of(descriptor: Descriptor, outside: tuple[str, ...] = ()) -> StructType:
-    """Return the type of Spark for a message; raises InvalidConfigurationError."""
+    """Return the Spark type of a message; raises InvalidConfigurationError."""
     if descriptor.full_name in outside:
         raise InvalidConfigurationError(
-            f"the message {descriptor.full_name} contains itself, which Spark cannot show"
+            f"the message {descriptor.full_name} contains itself, which a Spark type cannot do"
         )
     around = (*outside, descriptor.full_name)
     return StructType([StructField(field.name, _type_of(field, around)) for field in descriptor.fields])

@@ -1,4 +1,4 @@
-"""The columns of decoded values: the value, and the bytes of the rows that could not be decoded."""
+"""Builds the columns of decoded values: the value, and the bytes of rows that could not be decoded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger("anabranch.spark")
 
 
 class BadValueError(CorruptDataError):
-    """A message's value does not fit the schema by which a Spark query decodes it."""
+    """A message's value does not fit the schema with which a Spark query decodes it."""
 
     def __init__(self, text: str, topic: str = "") -> None:
         super().__init__(text)
@@ -26,7 +26,7 @@ class BadValueError(CorruptDataError):
 
 
 class ValueColumns:
-    """Makes the columns of one batch after the other and applies the policy for bad rows."""
+    """Builds the columns of one batch after the other, and applies the policy for bad rows."""
 
     def __init__(self, decoder: ValueDecoder, policy: BadRows, topic: str) -> None:
         self._decoder = decoder
@@ -38,7 +38,7 @@ class ValueColumns:
     ) -> dict[str, Any]:
         """Return the columns by name; `place` describes a row in error texts.
 
-        Raises BadValueError for the first bad row when that is the policy.
+        Raises BadValueError for the first bad row if that is the policy.
         """
         column, bad = self._decoder.decode(values, versions, of_row)
         if bad:
@@ -49,8 +49,10 @@ class ValueColumns:
         first = min(bad)
         text = f"the value at {place(first)} cannot be decoded: {bad[first]}"
         if self._policy == "fail":
-            raise BadValueError(f"{text}. Set badRows=null or badRows=column to go on", self._topic)
-        log.warning("%s; %d such values became null, because badRows is %s", text, len(bad), self._policy)
+            raise BadValueError(f"{text}. Set badRows=null or badRows=column to continue", self._topic)
+        log.warning(
+            "%s; bad values that became null, because badRows is %s: %d", text, self._policy, len(bad)
+        )
 
 
 def _only(values: Any, rows: dict[int, str]) -> Any:

@@ -1,4 +1,4 @@
-"""Which types of Spark a decoded value may have."""
+"""Checks which Spark types a decoded value may have."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LEAVES = (
 
 
 def check_value_type(kind: DataType, stated: DataType | None, place: str = "value") -> None:
-    """Refuse a type that no format fills, and a type that is not a part of the stated one."""
+    """Refuse a type that no format can fill, and one that is not a subset of the type in the schema."""
     if stated is not None and not isinstance(kind, type(stated)):
         raise InvalidConfigurationError(
             f"{place} is of type {stated.simpleString()} in the schema, not {kind.simpleString()}"

@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from anabranch.broker.serving.served_log import ServedLog
+from anabranch.broker.serving.log.served_log import ServedLog
 from anabranch.controller.decide.admission import Roster
 from anabranch.errors import ServiceNotReadyError
 from anabranch.model.names import Place, TopicName

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from anabranch.broker.catalog.trimming import ROUND_S, plan_trim
-from anabranch.broker.serving.served_log import ServedLog
+from anabranch.broker.serving.log.served_log import ServedLog
 from anabranch.errors import PersistenceError
 from anabranch.ledger.memory import MemoryLog, MemoryStorage
 from anabranch.ledger.storage import SegmentLog, SegmentStorage

@@ -19,7 +19,6 @@ from anabranch.broker.cluster.remote_calls import Port, Verb, VerbCall
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.handlers import HANDLERS
 from anabranch.broker.wire.handshake import Handshake
-from anabranch.broker.wire.liveness import ListeningMachine
 from anabranch.broker.wire.publish_room import PublishRoom
 from anabranch.broker.wire.services import Services
 from anabranch.config.broker import BrokerConfig
@@ -37,7 +36,7 @@ from anabranch.errors import (
     UnknownServerError,
 )
 from anabranch.metadata.memory import MemoryStore
-from anabranch.protocol.connection import ClientMachine
+from anabranch.protocol.connection import ClientMachine, ServerMachine
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.security.gate import Gate
 from anabranch.security.peer_secrets import PeerSecrets
@@ -152,7 +151,8 @@ class PeerHost:
         self._server = await listen("other", 6650, limits.door.open)
 
     def _accept(self) -> Pump:
-        machine = ListeningMachine(now=asyncio.get_running_loop().time(), max_message_bytes=100_000)
+        machine = ServerMachine(now=asyncio.get_running_loop().time(), max_message_bytes=100_000)
+        machine.admits_all = False
         return Pump(machine, Handshake(ServerConnection(self._services, HANDLERS, self.connections)))
 
     async def _find(self, rest: str) -> LocalEcho:

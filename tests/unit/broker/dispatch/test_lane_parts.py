@@ -7,8 +7,8 @@ import random
 from anabranch.broker.dispatch.keyed_strategies import ByLanes, ByWindow, keyed_strategy
 from anabranch.broker.dispatch.lane_notes import LaneNote, SlotNote, decode_note
 from anabranch.broker.dispatch.lanes import LANE_BYTES, LaneReason, Lanes
-from anabranch.broker.dispatch.outstanding import Outstanding
-from anabranch.broker.dispatch.slot_holds import Hold, SlotHolds
+from anabranch.broker.dispatch.outstanding import OutstandingAges
+from anabranch.broker.dispatch.slot_stops import SlotStop, SlotStops
 from anabranch.config.broker import BrokerConfig
 
 
@@ -17,14 +17,14 @@ def test_entries_leave_a_lane_in_order_however_they_came() -> None:
     random.Random(3).shuffle(ordinals)
     for ordinal in ordinals:
         lanes.add(7, ordinal, 100, 5)
-    assert lanes.held == len(ordinals)
+    assert lanes.waiting == len(ordinals)
     lane = lanes.get(7)
     assert lane is not None
     assert lane.size_bytes == 100 * len(ordinals)
     assert lane.first(3) == [0, 997, 1994]
     assert [lanes.pop(7) for _ in ordinals] == sorted(ordinals)
     lanes.close_if_empty(7)
-    assert (len(lanes), lanes.held, lanes.memory_bytes) == (0, 0, 0)
+    assert (len(lanes), lanes.waiting, lanes.memory_bytes) == (0, 0, 0)
 
 
 def test_the_estimate_of_memory_does_not_grow_with_entries_that_come_and_go() -> None:
@@ -41,21 +41,21 @@ def test_the_estimate_of_memory_does_not_grow_with_entries_that_come_and_go() ->
 
 
 def test_a_later_hold_replaces_the_first_and_ends_at_its_own_time() -> None:
-    holds = SlotHolds()
-    holds.put(1, Hold(LaneReason.RETRY, 0, until_ms=10))
-    holds.put(2, Hold(LaneReason.RETRY, 0, until_ms=20))
-    holds.put(1, Hold(LaneReason.RETRY, 0, until_ms=30))
-    holds.put(3, Hold(LaneReason.PARKED, 0))
+    holds = SlotStops()
+    holds.put(1, SlotStop(LaneReason.RETRY, 0, until_ms=10))
+    holds.put(2, SlotStop(LaneReason.RETRY, 0, until_ms=20))
+    holds.put(1, SlotStop(LaneReason.RETRY, 0, until_ms=30))
+    holds.put(3, SlotStop(LaneReason.PARKED, 0))
     assert holds.next_end_ms == 20
     assert holds.pop_due(25) == [2]
-    holds.put(1, Hold(LaneReason.PARKED, 0))
+    holds.put(1, SlotStop(LaneReason.PARKED, 0))
     assert holds.next_end_ms is None
     assert holds.pop_due(10**6) == []
     assert sorted(holds) == [1, 3]
 
 
 def test_an_entry_is_overdue_once_and_not_before_its_time() -> None:
-    outstanding = Outstanding(unacked_ms=1000)
+    outstanding = OutstandingAges(unacked_ms=1000)
     for now_ms in range(0, 2000, 10):
         outstanding.add(now_ms, now_ms)
         assert all(now_ms - ordinal >= 1000 for ordinal in outstanding.expire(now_ms))
@@ -70,7 +70,7 @@ def test_an_entry_is_overdue_once_and_not_before_its_time() -> None:
 
 
 def test_entries_that_are_acknowledged_in_time_leave_nothing_behind() -> None:
-    outstanding = Outstanding(unacked_ms=1000)
+    outstanding = OutstandingAges(unacked_ms=1000)
     for now_ms in range(0, 100_000, 100):
         outstanding.add(now_ms, now_ms)
         outstanding.remove(now_ms)
@@ -83,14 +83,17 @@ def test_entries_that_are_acknowledged_in_time_leave_nothing_behind() -> None:
 
 
 def test_entries_are_never_overdue_without_a_time() -> None:
-    outstanding = Outstanding(unacked_ms=0)
+    outstanding = OutstandingAges(unacked_ms=0)
     outstanding.add(1, 0)
     assert outstanding.next_ms is None
     assert list(outstanding.expire(10**9)) == []
 
 
 def test_a_note_is_read_as_it_was_written() -> None:
-    slots = (SlotNote(3, LaneReason.PARKED, 17, held=True, text="broken"), SlotNote(9, LaneReason.BUSY, 18))
+    slots = (
+        SlotNote(3, LaneReason.PARKED, 17, stopped=True, text="broken"),
+        SlotNote(9, LaneReason.BUSY, 18),
+    )
     note = LaneNote(floor=12, boundaries=(5, 70), slots=slots)
     assert decode_note(note.encode()) == note
 

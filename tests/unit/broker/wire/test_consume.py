@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from anabranch.broker.serving.consumer import REGISTRATION_S
+from anabranch.broker.serving.delivery.consumer import REGISTRATION_S
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import NO_ID, Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
-from anabranch.broker.serving.acknowledging import SLICE_IDS
-from anabranch.broker.serving.subscription import Subscription
+from anabranch.broker.serving.subscription.acknowledging import SLICE_IDS
+from anabranch.broker.serving.subscription.subscription import Subscription
 from anabranch.model.ranges import HASH_SLOTS
 from anabranch.protocol import commands
 from anabranch.protocol.claims import ENTRY_MESSAGES_MAX
@@ -152,7 +152,7 @@ async def test_the_longest_redelivery_is_carried_out_in_slices(
         client.send(command)
         await settle()
     assert longest.cpu_s < STEP_CPU_S
-    assert not next(iter(_subscription(brokers).consumers)).held
+    assert not next(iter(_subscription(brokers).consumers)).outstanding
     client.flow(2)
     again = await client.deliveries(2)
     assert [(one.entry, one.redelivery_count) for one in again] == [(ids[0].entryId, 1), (ids[1].entryId, 1)]
@@ -167,7 +167,7 @@ async def test_all_that_a_closed_consumer_held_goes_to_the_others(brokers: Broke
         await settle()
     assert longest.cpu_s < STEP_CPU_S
     assert [one.entry for one in await other.deliveries(2)] == [ids[0].entryId, ids[1].entryId]
-    assert len(next(iter(_subscription(brokers).consumers)).held) == 2
+    assert len(next(iter(_subscription(brokers).consumers)).outstanding) == 2
 
 
 def _entry(count: int) -> bytes:

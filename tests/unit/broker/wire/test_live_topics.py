@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from anabranch.broker.catalog.unused_live_topics import UnusedLiveTopics
-from anabranch.broker.serving.live_log import LiveLog
+from anabranch.broker.serving.log.live_log import LiveLog
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb

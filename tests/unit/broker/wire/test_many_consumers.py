@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.broker.serving.subscription import Subscription
+from anabranch.broker.serving.subscription.subscription import Subscription
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from simulation.world.loop import SimLoop
 from tests.harness.cluster import Brokers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from anabranch.broker.serving.served_log import RETURN_S
+from anabranch.broker.serving.log.served_log import RETURN_S
 from anabranch.protocol.commands import NO_ID, Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.harness.cluster import Brokers

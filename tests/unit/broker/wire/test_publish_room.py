@@ -6,7 +6,7 @@ from typing import cast
 
 from google.protobuf.message import Message
 
-from anabranch.broker.serving.rate_gates import Pauses
+from anabranch.broker.serving.rates.rate_gates import Pauses
 from anabranch.broker.wire.publish_room import COUNT_S, SMALL_BYTES, ConnectionRoom, PublishRoom
 from anabranch.config.broker import BrokerConfig
 from anabranch.protocol.pb import pulsar_pb2 as pb

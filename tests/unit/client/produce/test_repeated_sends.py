@@ -206,7 +206,7 @@ async def test_the_successors_of_a_vanished_segment_answer_for_it(
 
 def swallow_receipts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The broker stores, but no answer to a send leaves it."""
-    monkeypatch.setattr("anabranch.broker.serving.producer.encode_receipt", lambda *args: b"")
+    monkeypatch.setattr("anabranch.broker.serving.log.producer.encode_receipt", lambda *args: b"")
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -175,8 +175,8 @@ def test_a_sequence_that_no_message_has_is_not_proved() -> None:
 @pytest.mark.parametrize(
     ("expect", "reason"),
     [
-        ({"sequence_path": "number"}, "'number' is no JSON path; one begins with"),
-        ({"clock_tolerance_s": -1}, "the clock tolerance is -1; it takes seconds of at least 0"),
+        ({"sequence_path": "number"}, "'number' is not a JSON path; it has to begin with"),
+        ({"clock_tolerance_s": -1}, "the clock tolerance is -1; it must be at least 0 seconds"),
         ({"clock_tolerance_s": float("nan")}, "the clock tolerance is nan"),
     ],
 )

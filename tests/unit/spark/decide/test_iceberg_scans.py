@@ -46,7 +46,7 @@ def test_rows_that_changed_after_they_were_loaded_are_refused(operation: str) ->
 
 def test_a_snapshot_that_is_gone_is_refused() -> None:
     with pytest.raises(
-        InvalidConfigurationError, match="snapshot 7, which was loaded, is not in the history"
+        InvalidConfigurationError, match="snapshot 7, which was loaded, is no longer in the history"
     ):
         appended_since(history("append"), 7)
 

@@ -39,7 +39,7 @@ def test_commits_add_and_remove_files() -> None:
 
 
 def test_a_commit_that_does_not_follow_is_refused() -> None:
-    with pytest.raises(CorruptDataError, match="commit 3 of the lake follows -1"):
+    with pytest.raises(CorruptDataError, match="3 follows -1"):
         Lake().apply(LakeCommit(3, CUT))
     with pytest.raises(CorruptDataError, match="removes x"):
         Lake().apply(LakeCommit(0, CUT, removed=("x",)))

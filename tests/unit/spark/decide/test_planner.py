@@ -7,7 +7,7 @@ from anabranch.model.layout import Layout, Segment
 from anabranch.model.ranges import FULL
 from anabranch.spark.decide.source.offsets import Cut
 from anabranch.spark.decide.source.planner import Pace, advance, counts_between
-from anabranch.spark.decide.source.shares import last_in_turn
+from anabranch.spark.decide.source.shares import last_served_of
 from anabranch.spark.decide.source.slices import forget_gone, slices_between
 from anabranch.spark.decide.source.starts import resolve
 from anabranch.spark.decide.source.topology import Limit, SegmentSpan, Sizes, Topology
@@ -83,17 +83,17 @@ def test_segments_take_turns_when_there_are_fewer_rows_than_segments() -> None:
     start = cut(s0=0, s1=0, s2=0)
     one = Pace(Limit(rows=1))
     assert at(advance(start, {T: view}, one)) == {0: 1, 1: 0, 2: 0}
-    assert at(advance(start, {T: view}, replace(one, turn=(T, 0)))) == {0: 0, 1: 1, 2: 0}
-    assert at(advance(start, {T: view}, replace(one, turn=(T, 2)))) == {0: 1, 1: 0, 2: 0}
+    assert at(advance(start, {T: view}, replace(one, last_served=(T, 0)))) == {0: 0, 1: 1, 2: 0}
+    assert at(advance(start, {T: view}, replace(one, last_served=(T, 2)))) == {0: 1, 1: 0, 2: 0}
 
 
 def test_a_small_segment_beside_a_large_backlog_is_read_in_a_few_triggers() -> None:
     layout = Layout.initial(16, now_ms=0)
     view = topology(layout, **{f"s{id_}": 1_000_000 if id_ else 3 for id_ in range(16)})
-    start, turn = cut(**{f"s{id_}": 0 for id_ in range(16)}), None
+    start, last_served = cut(**{f"s{id_}": 0 for id_ in range(16)}), None
     for _ in range(12):
-        end = advance(start, {T: view}, Pace(Limit(rows=4), turn=turn))
-        turn = last_in_turn(counts_between(start, end, {T: view}), turn)
+        end = advance(start, {T: view}, Pace(Limit(rows=4), last_served=last_served))
+        last_served = last_served_of(counts_between(start, end, {T: view}), last_served)
         start = end
     assert at(start)[0] == 3
     assert sum(at(start).values()) == 48

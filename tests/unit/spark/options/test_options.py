@@ -44,14 +44,14 @@ def test_the_topic_may_be_given_in_four_ways(name: str) -> None:
     [
         ({"maxOffsetPerTrigger": "1"}, "did you mean maxOffsetsPerTrigger"),
         ({"startingoffset": "earliest"}, "did you mean startingOffsets"),
-        ({"xyzzy": "1"}, "known are"),
+        ({"xyzzy": "1"}, "its options are"),
         ({"assign": "{}"}, "assign of the source is not supported yet"),
         ({"maxPartitions": "0"}, "at least 1"),
         ({"maxBytesPerTrigger": "many"}, "64m"),
         ({"chainSegments": "yes"}, "true or false"),
         ({"ordering": "time"}, "key, none"),
         ({"topic": "orders"}, "subscribe and topic"),
-        ({"subscribe": ""}, "none of them"),
+        ({"subscribe": ""}, "given: none"),
         ({"subscribe": "orders,orders"}, "twice"),
         ({"subscribe": ", ,"}, "names no topic"),
         ({"service.url": ""}, "service.url is required"),
@@ -136,7 +136,7 @@ def test_a_sink_is_named_after_its_checkpoint_or_by_its_option() -> None:
     for wrong in ("a/b", "ü", "a b", "x" * 101):
         with pytest.raises(InvalidConfigurationError, match="sinkId"):
             place(sinkId=wrong)
-    with pytest.raises(InvalidConfigurationError, match="a name for batch jobs"):
+    with pytest.raises(InvalidConfigurationError, match="reserved for batch jobs"):
         place(sinkId=job_sink("0" * 32))
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from anabranch.errors import InvalidConfigurationError
 from anabranch.spark.pipelines.loading.sources import divide_options, format_of, open_source
-from anabranch.spark.pipelines.places import TopicPlace, check_target
+from anabranch.spark.pipelines.topic_places import TopicPlace, check_target
 
 
 def test_names_tell_the_format() -> None:
@@ -31,10 +31,10 @@ def test_each_option_of_a_load_goes_to_the_end_that_knows_it() -> None:
 @pytest.mark.parametrize(
     ("kind", "option", "reason"),
     [
-        ("csv", "maxOffsetsPerTrigger", "maxOffsetsPerTrigger is for reading topics, and load reads files"),
-        ("csv", "heder", r"csv has no option heder \(did you mean header\?\), nor has the sink of topics"),
-        ("json", "header", "the reader of json has no option header, nor"),
-        ("iceberg", "s3.endpoint", "the reader of iceberg has no option s3.endpoint, nor"),
+        ("csv", "maxOffsetsPerTrigger", "maxOffsetsPerTrigger is for reading topics, but load reads files"),
+        ("csv", "heder", r"csv has no option heder \(did you mean header\?\), and neither has the sink"),
+        ("json", "header", "the reader of json has no option header, and neither"),
+        ("iceberg", "s3.endpoint", "the reader of iceberg has no option s3.endpoint, and neither"),
     ],
 )
 def test_an_option_that_no_end_knows_is_refused(kind: str, option: str, reason: str) -> None:
@@ -55,7 +55,7 @@ def test_a_reader_refuses_an_option_that_it_would_ignore() -> None:
     [
         ({"maxOffsetsPerTrigger": 5}, "the sink has no option maxoffsetspertrigger"),
         ({"flushBytes": "much"}, "option flushBytes is 'much'; it takes bytes"),
-        ({"sinkId": "mine"}, "load decides the option sinkId itself"),
+        ({"sinkId": "mine"}, "load sets the option sinkId itself"),
     ],
 )
 def test_a_target_refuses_options_that_its_sink_would_ignore(options: dict[str, object], reason: str) -> None:

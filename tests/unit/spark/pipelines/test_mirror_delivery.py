@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anabranch.spark.pipelines.mirroring import written_as
-from anabranch.spark.pipelines.places import TopicPlace
+from anabranch.spark.pipelines.topic_places import TopicPlace
 
 
 def test_a_copy_is_written_exactly_once() -> None:

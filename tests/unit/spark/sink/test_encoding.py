@@ -83,7 +83,7 @@ def test_rows_come_back_from_the_parts_of_their_buckets(
         [row[2] for row in rows] if with_times else None,
         [row[3] for row in rows] if with_headers else None,
     )
-    parts = RowEncoder(given_rows, entry_bytes=2000, turn=3).encode(layout, first, 2**20)
+    parts = RowEncoder(given_rows, entry_bytes=2000, rotation=3).encode(layout, first, 2**20)
     router = Router(layout)
     found: dict[int, tuple[Any, Any, int, Any]] = {}
     last_of_segment: dict[int, int] = defaultdict(lambda: -1)
@@ -130,8 +130,8 @@ def test_a_plain_message_is_encoded_as_the_client_encodes_it() -> None:
 def test_rows_without_keys_share_a_bucket_and_take_turns() -> None:
     rows = columns(None, [b"v"] * 10)
     used = []
-    for turn in range(8):
-        (part,) = RowEncoder(rows, 2**20, turn).encode(MANY, 0, 2**20)
+    for rotation in range(8):
+        (part,) = RowEncoder(rows, 2**20, rotation).encode(MANY, 0, 2**20)
         used.append((part.segment, part.hash_range))
     assert len(set(used)) == 8
     assert part.first_key is None
@@ -153,7 +153,7 @@ def test_many_small_rows_make_entries_of_like_size() -> None:
 
 
 def test_a_row_above_the_brokers_limit_is_refused() -> None:
-    with pytest.raises(MessageTooBigError, match="up to 5000"):
+    with pytest.raises(MessageTooBigError, match="at most 5000"):
         RowEncoder(columns(["k"], [b"v" * 6000]), 2**20).encode(ONE, 0, 5000)
 
 

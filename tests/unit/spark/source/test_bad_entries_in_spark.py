@@ -26,7 +26,7 @@ def test_a_lie_between_honest_entries_costs_only_itself(
     assert read(reader, reader.partitions()) == list(range(40))
     told = [record.getMessage() for record in caplog.records]
     assert sum("position 20 of segment 0 of topic orders cannot be read" in text for text in told) == 1
-    assert "1 entries that could not be read were skipped" in told
+    assert "skipped entries that could not be read: 1" in told
 
 
 def test_many_bad_entries_in_one_batch_of_rows_are_told_apart(topic: FileTopic) -> None:

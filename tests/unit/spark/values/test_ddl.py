@@ -31,7 +31,7 @@ def test_fields_with_known_types_are_accepted(text: str) -> None:
         ("id bigin, name string", "expected a type at 'bigin, name string'"),
         ("id long name string", "expected a comma or the end at 'name string'"),
         ("id bigint,", "expected the name of a field"),
-        ("\u00e4 int", "(in backquotes unless it is of letters a-z, digits and _) at '\u00e4 int'"),
+        ("\u00e4 int", "(in backquotes unless it has only letters a-z, digits and _) at '\u00e4 int'"),
         ("struct<id:bigint>", "expected a type at '<id:bigint>'"),
         ("registred", "expected a type at its end. Give a list of fields"),
         ("id bigint>, x struct<y int", "expected a comma or the end at '>, x struct<y int'"),

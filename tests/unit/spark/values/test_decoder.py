@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from anabranch.client.net.schemas import TopicSchema
 from anabranch.spark.values.decoder import DecodedValues, ValueDecoder
 from anabranch.spark.values.json_rows import JsonRows
-from anabranch.spark.values.planning import ValueSchema, decoder_of
-from anabranch.spark.values.primitive_rows import PrimitiveRows
+from anabranch.spark.values.planning import PrimitiveRows, ValueSchema, decoder_of
 
 ORDER = pa.struct([("id", pa.int64()), ("name", pa.string())])
 ALL = pa.struct(

@@ -1,11 +1,19 @@
-"""Decides whether one more client exceeds a quota, from the clients that all brokers count."""
+"""Decides whether one more client exceeds a quota, from the clients that all brokers count.
+
+Example: maxConsumersPerTopic=3, and the consumers a, b and c of one subscription are each attached to segment
+0. Names are counted, so the topic has 3 consumers.
+
+- d is new: 0 + 1 attachments are more than the 0 that are counted for d, so d is one more and is refused.
+- b attaches to segment 1 as well: 0 + 1 there is not more than the 1 that is counted for b, so b is admitted.
+- Another b attaches to segment 0: 1 + 1 is more than 1, so it is one more and is refused.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
 
-from anabranch.broker.serving.usage import TenantUse, TopicUse
+from anabranch.broker.serving.rates.usage import TenantUse, TopicUse
 from anabranch.model.names import TopicName
 from anabranch.model.quotas import NamespaceQuotas, TenantQuotas
 

@@ -4,6 +4,11 @@ The broker that a store should belong to is a function of the living brokers, so
 shell in `ownership.py` looks at the aim of a store, carries out the step that `next_step` names, and looks
 again. A store goes up from UNOWNED to SERVED step by step, and down again in an order that keeps it served
 for as long as possible.
+
+Example: workers 0 to 3 own stores 0 to 3, and worker 1 dies. Of the living brokers {0, 2, 3}, `desired_owner`
+chooses broker 2 for store 1. Its aim becomes OWN, and it takes the steps OPEN, PUBLISH and ANNOUNCE. When
+worker 1 is back, broker 2 has the aim GIVE_UP: CHECKPOINT, LEAVE, CLOSE and WITHDRAW. Worker 1 retries OPEN
+until CLOSE has released the lock, so the store is unserved only between LEAVE and the ANNOUNCE of worker 1.
 """
 
 from __future__ import annotations
@@ -52,9 +57,9 @@ class StoreStep(Enum):
     """Lead the topics of the store."""
     CHECKPOINT = auto()
     KEEP = auto()
-    """Go on serving: the store is wanted again after its checkpoint."""
+    """Keep serving: the store is wanted again after its checkpoint."""
     LEAVE = auto()
-    """Give the topics of the store up and disconnect its clients."""
+    """Give up the topics of the store and disconnect its clients."""
     CLOSE = auto()
     WITHDRAW = auto()
     """Publish that the store has no owner."""
@@ -94,7 +99,7 @@ _STEPS: Final[Mapping[StoreState, tuple[StoreStep | None, StoreStep | None, Stor
 
 
 def next_step(state: StoreState, aim: StoreAim) -> StoreStep | None:
-    """The step to carry out now; None when the store is as it should be."""
+    """Return the step to carry out now, or None if the store is in the state that is wanted."""
     return _STEPS[state][aim.value]
 
 
@@ -109,9 +114,11 @@ def aim_for(
 
 
 def desired_owner(store: int, brokers: Collection[int]) -> int | None:
-    """The broker that should own a store: the one of its number, else one that all brokers agree on."""
+    """Return the broker that should own a store: the one of its number, or one that all brokers agree on."""
     if store in brokers:
         return store
+    # The highest hash of store and broker wins (rendezvous hashing): the stores of a dead broker are spread
+    # over the living ones, and no store changes hands between two brokers that both stay alive.
     return max(brokers, key=lambda broker: (key_hash(f"{store}/{broker}"), broker), default=None)
 
 
@@ -121,5 +128,5 @@ def holder_name(broker: BrokerRecord) -> str:
 
 
 def lease_is_over(holder: str, brokers: Mapping[int, BrokerRecord]) -> bool:
-    """Whether the holder of a lock is a broker that is not among the living; other holders have no lease."""
+    """Whether the holder of a lock is a broker that is no longer alive. Other holders have no lease."""
     return holder.startswith("broker ") and holder not in map(holder_name, brokers.values())

@@ -1,4 +1,4 @@
-"""The handler of each command, a short module per family.
+"""The table of command handlers; each family of commands has a module.
 
 A handler takes the connection and the command. A plain function answers at once; a coroutine function is a
 request that may wait, and runs beside the others. The connection answers each error in the form of the

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import astuple
 from typing import Any
 
-from anabranch.broker.serving.served_log import ServedLog
+from anabranch.broker.serving.log.served_log import ServedLog
 from anabranch.broker.wire.attachments import Attached
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.services import Services
@@ -26,7 +26,7 @@ METADATA_BYTES_MAX = 1024
 
 
 async def open_log(services: Services, name: TopicName, *, create: bool) -> ServedLog:
-    """Open a classic topic, made on first use if allowed, or a segment that the layout lists.
+    """Open a classic topic, which is created on first use if allowed, or a segment that the layout lists.
 
     A segment that a change has made but not committed may not be opened yet: a message written to it now
     could overtake a message of the same key that its parent still takes.
@@ -44,7 +44,7 @@ async def open_log(services: Services, name: TopicName, *, create: bool) -> Serv
     if segment is None:
         if listed.store not in services.logs.stores.opened:
             raise ServiceNotReadyError(f"{name} is not served by this broker; look it up again")
-        raise ServiceNotReadyError(f"{name} is being made; try again soon")
+        raise ServiceNotReadyError(f"{name} is being created; try again soon")
     segment.use.splits = listed.entry_bucket_splits
     return segment
 
@@ -71,7 +71,7 @@ def check_encryption(services: Services, name: TopicName) -> None:
 
 
 def metadata_of(pairs: Iterable[pb.KeyValue]) -> dict[str, str]:
-    """The properties of a producer or consumer; bounded, because the broker keeps them."""
+    """Return the properties of a producer or consumer. Their size is limited: the broker keeps them."""
     metadata = {pair.key: pair.value for pair in pairs}
     if sum(len(key) + len(value) for key, value in metadata.items()) > METADATA_BYTES_MAX:
         raise MetadataError(f"metadata must not be longer than {METADATA_BYTES_MAX} characters")
@@ -79,7 +79,7 @@ def metadata_of(pairs: Iterable[pb.KeyValue]) -> dict[str, str]:
 
 
 def attached_consumer(connection: ServerConnection, consumer_id: int) -> Attached:
-    """The consumer of this number; MetadataError if the connection has none."""
+    """Return the consumer of this number. Raises MetadataError if the connection has none."""
     attached = connection.consumers.get(consumer_id)
     if attached is None:
         raise MetadataError(f"consumer {consumer_id} is not known")
@@ -89,7 +89,7 @@ def attached_consumer(connection: ServerConnection, consumer_id: int) -> Attache
 def close_once_begun(
     connection: ServerConnection, what: str, number: int, close: Callable[[], None]
 ) -> Coroutine[Any, Any, None] | None:
-    """Close a producer or consumer, also one that is still being made.
+    """Close a producer or consumer, even one that is still being made.
 
     One that is not known yet may have come in the same read. The task that makes it has begun when the
     returned coroutine runs.

@@ -7,14 +7,19 @@ from collections.abc import Coroutine, Iterator
 from functools import partial
 from typing import Any
 
-from anabranch.broker.serving import client_rates
-from anabranch.broker.serving.acknowledging import mark_delete, position_from
-from anabranch.broker.serving.finding import FoundMessage, after_id, at_index, at_time, first_unacknowledged
-from anabranch.broker.serving.pending_reading import PendingReading
-from anabranch.broker.serving.retries import retry_of
-from anabranch.broker.serving.served_log import ServedLog
-from anabranch.broker.serving.strategies import kind_name
-from anabranch.broker.serving.subscription import Subscription
+from anabranch.broker.serving.delivery.retries import retry_of
+from anabranch.broker.serving.log import client_rates
+from anabranch.broker.serving.log.finding import (
+    FoundMessage,
+    after_id,
+    at_index,
+    at_time,
+    first_unacknowledged,
+)
+from anabranch.broker.serving.log.served_log import ServedLog
+from anabranch.broker.serving.reading.strategies import kind_name
+from anabranch.broker.serving.subscription.acknowledging import mark_delete, position_from
+from anabranch.broker.serving.subscription.subscription import Subscription
 from anabranch.broker.wire.command_handler import CommandHandler, refuse_with
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.handlers.attach import attached_consumer, close_once_begun
@@ -46,7 +51,7 @@ def flow(connection: ServerConnection, command: pb.CommandFlow) -> None:
 
 
 def acknowledge(connection: ServerConnection, command: pb.CommandAck) -> Slices | None:
-    """Take an ACK; that of a consumer which is gone changes nothing and is answered with an error."""
+    """Take an ACK. The ACK of a consumer that is gone changes nothing and is answered with an error."""
     attached = connection.consumers.get(command.consumer_id)
     if attached is None:
         raise ConsumerNotFoundError(f"consumer {command.consumer_id} is not attached")
@@ -89,7 +94,7 @@ def redeliver(connection: ServerConnection, command: pb.CommandRedeliverUnacknow
 
 
 async def unsubscribe(connection: ServerConnection, command: pb.CommandUnsubscribe) -> None:
-    """Delete a subscription; that of a segment belongs to the topic and is deleted on all segments."""
+    """Delete a subscription. One of a segment belongs to the topic, and is deleted on all segments."""
     if await unsubscribe_member(connection, command):
         return
     segment, subscription, consumer = attached_consumer(connection, command.consumer_id)
@@ -134,7 +139,7 @@ async def seek(connection: ServerConnection, command: pb.CommandSeek) -> None:
         return
     segment, subscription, _ = attached_consumer(connection, command.consumer_id)
     if subscription.busy.locked():
-        raise UnknownServerError(f"{subscription.name} is being moved already")
+        raise UnknownServerError(f"{subscription.name} is already being moved")
     timed, place = command.HasField("message_publish_time"), position_from(command.message_id)
     ack_set = command.message_id.ack_set
     if segment.name.segment is not None and subscription.durable:
@@ -207,7 +212,7 @@ def _add_times(
 
 
 async def _last_batch_index(log: SegmentLog, end: int) -> int:
-    """Index of the last message inside its entry, -1 when the entry is damaged or not a batch."""
+    """Return the index of the last message in its entry, or -1 if the entry is damaged or not a batch."""
     if end == log.extent.first_ordinal:
         return -1
     try:
@@ -235,8 +240,8 @@ def stats(connection: ServerConnection, command: pb.CommandConsumerStats) -> Non
     now_s, window_s = asyncio.get_running_loop().time(), segment.rate_window_s
     rates = client_rates.consumer_rates(consumer, now_s, window_s)
     unacked = consumer.unacked
-    if not isinstance(subscription.reading, PendingReading):
-        unacked = max(0, subscription.reading.next - subscription.cursor.acks.mark)
+    if subscription.reading.outstanding is None:
+        unacked = max(0, subscription.reading.path.next - subscription.cursor.acks.mark)
     response = pb.CommandConsumerStatsResponse(
         request_id=command.request_id,
         msgRateOut=rates.messages,

@@ -37,7 +37,7 @@ class LayoutSession:
         self._name = name.topic
         self._sent: pb.ScalableTopicDAG | None = None
         self._answered = False
-        """Whether the client got a layout, be it the synthetic one of a classic topic."""
+        """Whether the client got a layout, which may be the synthetic one of a classic topic."""
         self._newest: Layout | None = None
         self._stopped = False
         self._undo: list[Callable[[], None]] = []

@@ -1,11 +1,11 @@
 """Commands about a subscription as a whole, which the leader of the topic carries out.
 
-They name a registered consumer, or an attached one together with a field that only clients of ours send.
+They name a registered consumer, or an attached one together with a field that only Anabranch clients send.
 """
 
 from __future__ import annotations
 
-from anabranch.broker.serving.acknowledging import position_from
+from anabranch.broker.serving.subscription.acknowledging import position_from
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.handlers.attach import attached_consumer
 from anabranch.controller.ports.leader import TopicLeader
@@ -42,7 +42,7 @@ async def seek_as_asked(
     elif timed:
         await controller.seek(subscription, command.message_publish_time)
     else:
-        raise NotAllowedError("a seek to a message names its segment")
+        raise NotAllowedError("a seek to a message must name its segment")
 
 
 async def unsubscribe_member(connection: ServerConnection, command: pb.CommandUnsubscribe) -> bool:

@@ -44,7 +44,7 @@ class NamesWatch(ABC):
 
     @abstractmethod
     async def _load(self) -> dict[str, int]:
-        """The names as they are now, each with a number that is another one once the name was made again."""
+        """Return the current names, each with a number that differs if the name was created again."""
 
     @abstractmethod
     def _send_first(self, names: list[str], known_hash: str | None) -> None:
@@ -120,7 +120,7 @@ class NamesWatch(ABC):
         if self._stopped:
             return
         before, self._sent = self._sent, now
-        # A topic that was deleted and made again counts as removed and added.
+        # A topic that was deleted and created again counts as removed and added.
         added = [name for name, number in now.items() if before.get(name) != number]
         removed = [name for name, number in before.items() if now.get(name) != number]
         self._send_diffs(removed, added)

@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any
 
 from anabranch.broker.catalog import backlog_quotas
-from anabranch.broker.serving.entry_checks import EntryRules
-from anabranch.broker.serving.log_producers import known_sequences
-from anabranch.broker.serving.producer import ProducerOptions, ServedProducer
-from anabranch.broker.serving.publish_credit import CreditTotals
-from anabranch.broker.serving.served_log import ServedLog
+from anabranch.broker.serving.log.entry_checks import EntryRules
+from anabranch.broker.serving.log.log_producers import known_sequences
+from anabranch.broker.serving.log.producer import ProducerOptions, ServedProducer
+from anabranch.broker.serving.log.served_log import ServedLog
+from anabranch.broker.serving.rates.publish_credit import CreditTotals
 from anabranch.broker.wire.command_handler import CommandHandler
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.handlers.attach import check_encryption, close_once_begun, metadata_of, open_log
@@ -105,7 +105,7 @@ def _make_producer(
 
 
 def _deduplicates(services: Services, segment: ServedLog) -> bool:
-    """Whether repeated messages are recognised; a live topic remembers none."""
+    """Whether repeated messages are recognised. A live topic does not remember any."""
     return not segment.name.is_live and services.policies.of(segment.name).deduplicate
 
 
@@ -129,7 +129,7 @@ def _rules_for(connection: ServerConnection, segment: ServedLog) -> EntryRules:
 
 
 async def _subscribe_first(services: Services, segment: ServedLog, subscription: str) -> None:
-    """Make the subscription that must exist before the first message."""
+    """Create the subscription that must exist before the first message."""
     if not services.policies.of(segment.name).creates_subscriptions:
         raise NotAllowedError(
             f"subscriptions of {segment.name} are not created on first use; create it first"
@@ -183,7 +183,7 @@ def _success(
 def close_producer(
     connection: ServerConnection, command: pb.CommandCloseProducer
 ) -> Coroutine[Any, Any, None] | None:
-    """Close a producer once all its SENDs are answered; an unknown one is closed already."""
+    """Close a producer once all its SENDs are answered. An unknown producer is already closed."""
     close = partial(_close_producer, connection, command)
     return close_once_begun(connection, "producer", command.producer_id, close)
 

@@ -1,7 +1,7 @@
 """Subscriptions of queue consumers that do not register, because brokers of Apache Pulsar hold the segments.
 
 Such a client names the topic and the subscription each time. The leader makes, moves or deletes the
-subscription on all segments, as it does for consumers that are attached to brokers of ours.
+subscription on all segments, as it does for consumers that are attached to these brokers.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class AssignmentPush:
         return await self._connection.alive()
 
     def end(self) -> None:
-        """Make the client register again, by a notice or else by the end of its connection."""
+        """Make the client register again, by a notice or by ending its connection."""
         if self.active:
             self.active = False
             self.uncount()
@@ -175,7 +175,7 @@ def _partly_finished(command: pb.CommandScalableTopicSubscribe) -> dict[int, tup
 
 
 def _positions(command: pb.CommandScalableTopicSubscribe) -> bytes | None:
-    """The reported positions, checked; None from a client that knows no buckets of checkpoint groups."""
+    """Return the reported positions, checked; None from a client without buckets in checkpoint groups."""
     if command.consumer_type != pb.CHECKPOINT or not command.HasField("positions"):
         return None
     if command.positions:

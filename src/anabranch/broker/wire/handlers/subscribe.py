@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from anabranch.broker.serving.acknowledging import position_from
-from anabranch.broker.serving.consumer import ConsumerOptions, ServedConsumer
-from anabranch.broker.serving.served_log import ServedLog
-from anabranch.broker.serving.strategies import kind_name
-from anabranch.broker.serving.subscription import Subscription
+from anabranch.broker.serving.delivery.consumer import ConsumerOptions, ServedConsumer
+from anabranch.broker.serving.log.served_log import ServedLog
+from anabranch.broker.serving.reading.strategies import kind_name
+from anabranch.broker.serving.subscription.acknowledging import position_from
+from anabranch.broker.serving.subscription.subscription import Subscription
 from anabranch.broker.wire import java_m1
 from anabranch.broker.wire.attachments import Attached
 from anabranch.broker.wire.command_handler import CommandHandler
@@ -79,7 +79,7 @@ async def _subscribe_to(
 
 
 def _is_idle(segment: ServedLog) -> bool:
-    """Whether nothing was written yet, and no producer is about to: a consumer may choose the schema."""
+    """Whether the log is empty and has no producer, so that a consumer may choose the schema."""
     extent = segment.log.extent
     return not segment.producers.attached and extent.first_ordinal == extent.next_ordinal
 
@@ -91,7 +91,7 @@ async def _open_consumer(
     consumer: ServedConsumer,
     admission: Admission,
 ) -> None:
-    """Attach an admitted consumer to its subscription, which is made if it is new, and answer."""
+    """Attach an admitted consumer to its subscription, which is created if it is new, and answer."""
     services = connection.services
     if command.durable:
         await services.quotas.admit_classic(segment, command.subscription)
@@ -171,7 +171,7 @@ async def _attach(connection: ServerConnection, command: pb.CommandSubscribe, at
 def _check_name(subscription: Subscription, consumer: ServedConsumer, command: pb.CommandSubscribe) -> None:
     """ConsumerBusyError if another role's consumer has the name: readers are chosen by name.
 
-    In a Shared subscription names decide nothing, and several consumers may have the same.
+    In a Shared subscription names decide nothing, and several consumers may have the same name.
     """
     if command.subType != pb.CommandSubscribe.Shared and any(
         holder.name == consumer.name and is_foreign(holder.options.principal, consumer.options.principal)

@@ -38,7 +38,7 @@ class TopicListWatch(NamesWatch):
         super().__init__(connection, (_LIST, command.watcher_id), records.CLASSIC_TOPICS, command.namespace)
 
     def refuse(self, error: AuthorizationError) -> None:
-        """End in silence: the protocol has no command for it, and the client's next poll is refused."""
+        """End silently: the protocol has no command for it, and the client's next poll is refused."""
 
     async def _load(self) -> dict[str, int]:
         found: dict[str, int] = {}
@@ -49,7 +49,7 @@ class TopicListWatch(NamesWatch):
                 await asyncio.sleep(0)
                 began_s = loop.time()
             if self._pattern.matches(str(name).partition("://")[2]):
-                # Names that were made again differ by the time of it.
+                # A name that was created again differs by its time of creation.
                 found.update((str(log), record.created_at_ms) for log in log_names(name, record.partitions))
         return dict(sorted(found.items()))
 

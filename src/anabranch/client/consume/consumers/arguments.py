@@ -68,7 +68,7 @@ class ConsumerArguments(TypedDict, total=False):
     """See Interceptor; those of the client come first."""
 
 
-class SubscriptionArguments(ConsumerArguments, total=False):
+class SubscriptionArguments(TypedDict, total=False):
     """More arguments of consumers that acknowledge."""
 
     ack_group_time: Seconds
@@ -82,14 +82,14 @@ class SubscriptionArguments(ConsumerArguments, total=False):
     and again. Messages of a stream that the application receives itself have no redelivery."""
 
 
-class StreamArguments(SubscriptionArguments, total=False):
+class StreamArguments(ConsumerArguments, SubscriptionArguments, total=False):
     """More arguments of a stream consumer."""
 
     on_assignment: OnAssignment | None
     """Called with the names of the segments that this consumer gained and lost."""
 
 
-class QueueArguments(SubscriptionArguments, total=False):
+class QueueArguments(ConsumerArguments, SubscriptionArguments, total=False):
     """More arguments of a queue consumer."""
 
     order: QueueOrder
@@ -186,7 +186,7 @@ def _consumer_part(given: ConsumerArguments, *, dead_letters: bool = False) -> d
 
 
 def _subscription_part(
-    topic: str, subscription: str, start: InitialPosition, given: SubscriptionArguments
+    topic: str, subscription: str, start: InitialPosition, given: StreamArguments | QueueArguments
 ) -> dict[str, Any]:
     dead_letter = given.get("dead_letter")
     check_optional("dead_letter", dead_letter, DeadLetter, "a DeadLetter")

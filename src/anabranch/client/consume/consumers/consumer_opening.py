@@ -16,16 +16,17 @@ from anabranch.client.consume.consumers.arguments import (
     stream_options,
 )
 from anabranch.client.consume.consumers.checkpoint_consumer import AsyncCheckpointConsumer
-from anabranch.client.consume.consumers.keyed_queue_consumer import KeyedQueueConsumer
+from anabranch.client.consume.consumers.checkpoint_parts import CheckpointParts
 from anabranch.client.consume.consumers.queue_consumer import AsyncQueueConsumer
-from anabranch.client.consume.consumers.retrying_consumer import RetryingQueueConsumer
+from anabranch.client.consume.consumers.queue_parts import QueueParts
 from anabranch.client.consume.consumers.stream_consumer import AsyncStreamConsumer
+from anabranch.client.consume.consumers.stream_parts import StreamParts
+from anabranch.client.consume.consumers.subscription_parts import SubscriptionParts
 from anabranch.client.consume.consumers.topic_selection import TopicSelection
-from anabranch.client.consume.consumers.topics_consumer import AsyncTopicsConsumer
+from anabranch.client.consume.consumers.topics_consumer import AsyncTopicsConsumer, TopicsParts
 from anabranch.client.consume.consumers.topics_options import OwnLetters, TopicsKind, topics_arguments
+from anabranch.client.consume.context import ConsumerContext
 from anabranch.client.consume.failures.letters import LetterTarget
-from anabranch.client.consume.handlers.runnable import RunnableConsumer
-from anabranch.client.consume.segments.attachment import QueueOptions
 from anabranch.client.interceptors import Interceptor, checked_interceptors
 from anabranch.client.net.closing import Deadline
 from anabranch.client.net.topic_questions import TopicQuestions
@@ -61,9 +62,8 @@ class ConsumerOpening(TopicQuestions):
         describes the other arguments.
         """
         options = stream_options(topic, subscription, initial_position, self._with_own(more))
-        return await self._opened(
-            AsyncStreamConsumer(self._connections(), schema, options, self._open_letters)
-        )
+        parts = StreamParts(self._connections(), schema, options, self._open_letters)
+        return await self._opened(AsyncStreamConsumer(parts))
 
     async def subscribe_queue(
         self,
@@ -80,9 +80,9 @@ class ConsumerOpening(TopicQuestions):
         the other arguments.
         """
         options = queue_options(topic, subscription, initial_position, self._with_own(more))
-        kind = kind_of_queue(options)
-        consumer: AsyncQueueConsumer[V] = kind(self._connections(), schema, options, self._open_letters)
-        return await self._opened(consumer)
+        context = ConsumerContext(self._connections(), schema, options, "queue")
+        parts: QueueParts[V] = QueueParts(context, options, self._open_letters)
+        return await self._opened(AsyncQueueConsumer(parts))
 
     async def subscribe_topics(
         self,
@@ -115,10 +115,9 @@ class ConsumerOpening(TopicQuestions):
         pool = self._connections()
         letters = OwnLetters(subscription, given)
         selection = TopicSelection(pool, topics, namespace, property_filters, letters)
-        consumer: AsyncTopicsConsumer[V] = AsyncTopicsConsumer(
-            pool, selection, validate_subscription(subscription), open_one
-        )
-        return await self._opened(consumer)
+        name = validate_subscription(subscription)
+        parts: TopicsParts[V] = TopicsParts(pool, selection, open_one)
+        return await self._opened(AsyncTopicsConsumer(parts, name))
 
     async def create_checkpoint_consumer(
         self,
@@ -137,12 +136,15 @@ class ConsumerOpening(TopicQuestions):
         DataLossError, unless `fail_on_data_loss` is False. ConsumerArguments describes the others.
         """
         options = checkpoint_options(topic, start, group, fail_on_data_loss, self._with_own(more))
-        return await self._opened(AsyncCheckpointConsumer(self._connections(), schema, options))
+        return await self._opened(
+            AsyncCheckpointConsumer(CheckpointParts(self._connections(), schema, options))
+        )
 
     async def _opened(self, consumer: C) -> C:
         """Open a consumer, which this client closes."""
-        self._consumers[consumer] = None
-        await consumer._open()
+        # The parts stay alive while segments are read, also if the application has dropped the consumer.
+        self._consumers[consumer.parts] = None
+        await consumer.parts.open()
         return consumer
 
     def _with_own(self, given: A) -> A:
@@ -153,8 +155,8 @@ class ConsumerOpening(TopicQuestions):
 
     async def _end_runs(self, deadline: Deadline) -> None:
         """End the runs of all consumers; their handlers may still use producers."""
-        consumers = [each for each in self._consumers if isinstance(each, RunnableConsumer)]
-        await asyncio.gather(*(consumer._end_run(deadline) for consumer in consumers))
+        running = [each.runs for each in self._consumers if isinstance(each, SubscriptionParts)]
+        await asyncio.gather(*(runs.end(deadline) for runs in running))
 
     async def _close(self, deadline: Deadline) -> None:
         try:
@@ -164,9 +166,3 @@ class ConsumerOpening(TopicQuestions):
 
     async def _open_letters(self, target: LetterTarget, schema: Schema[bytes]) -> AsyncProducer[bytes]:
         raise NotImplementedError
-
-
-def kind_of_queue(options: QueueOptions) -> type[AsyncQueueConsumer[Any]]:
-    if options.order == "key":
-        return KeyedQueueConsumer
-    return RetryingQueueConsumer if options.retry_topic else AsyncQueueConsumer

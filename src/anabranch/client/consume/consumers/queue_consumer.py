@@ -1,47 +1,32 @@
-"""The queue consumer: all segments of a topic in any order, acknowledged message by message.
-
-It follows the layout and subscribes to every segment, including sealed ones.
-"""
+"""The queue consumer: messages in any order, or in the order of keys, acknowledged one by one."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import TypeVar
 
 from anabranch.arguments import check_text
-from anabranch.client.consume.acknowledgements.single_acks import AcknowledgingConsumer
-from anabranch.client.consume.failures.letters import DeadLetters, OpenLetters
-from anabranch.client.consume.failures.redelivery import Redelivery
-from anabranch.client.consume.segments.attachment import Attachment, QueueOptions
-from anabranch.client.consume.segments.group_membership import GroupMembership
-from anabranch.client.consume.segments.layout_following import LayoutFollowing
-from anabranch.client.consume.segments.segment_consumer import SegmentConsumer
-from anabranch.client.decide.seeking import SeekMove
-from anabranch.client.message import Message
+from anabranch.client.consume.acknowledgements.given_back import each_of
+from anabranch.client.consume.consumers.consumer import Consumer
+from anabranch.client.consume.consumers.queue_parts import QueueParts
+from anabranch.client.consume.consumers.subscribed_consumer import SubscribedConsumer
+from anabranch.client.decide.failures import Fate, after_failure
+from anabranch.client.message import Message, entry_of, place_of
 from anabranch.client.net.closing import Deadline
-from anabranch.client.net.connection_pool import ConnectionPool
-from anabranch.client.options import Seconds, log, seconds
-from anabranch.client.received import Received
-from anabranch.client.schema import Codec
+from anabranch.client.options import Seconds, seconds, text_pairs
 from anabranch.errors import (
     AlreadyClosedError,
-    AnabranchError,
     InvalidConfigurationError,
-    SubscriptionNotFoundError,
+    OperationTimeoutError,
     in_words,
 )
 from anabranch.model.ids import MessageId
-from anabranch.protocol.pb import pulsar_pb2 as pb
 
 T = TypeVar("T")
 
-Segments = LayoutFollowing | GroupMembership
-"""How a consumer finds the segments that it reads."""
 
-
-class AsyncQueueConsumer(AcknowledgingConsumer[T]):
+class AsyncQueueConsumer(Consumer[T], SubscribedConsumer[T]):
     """Reads all segments in parallel; made by `AsyncClient.subscribe_queue`.
 
     Example:
@@ -52,38 +37,36 @@ class AsyncQueueConsumer(AcknowledgingConsumer[T]):
                 print(message.key)
     """
 
-    def __init__(
-        self,
-        pool: ConnectionPool,
-        schema: Codec[T],
-        options: QueueOptions,
-        open_letters: OpenLetters,
-    ) -> None:
-        name = options.name or f"anabranch-queue-{pool.rng.getrandbits(40):010x}"
-        super().__init__(pool, schema, name, options)
-        self.subscription = options.subscription
-        self._options = options
-        self._run_retry = options.redelivery
-        self._run_order = options.order
-        self._use_letters(options, open_letters)
-        self._redelivery = Redelivery(self._loop)
-        self._notes_acks = self._interceptors is None and not options.ack_receipts
-        attachment = replace(options.attachment(pb.CommandSubscribe.Shared, name), priority=options.priority)
-        self._segments: Segments = self._choose_segments(attachment)
+    def __init__(self, parts: QueueParts[T]) -> None:
+        super().__init__(parts)
+        self.parts: QueueParts[T] = parts
+        self.subscription = parts.subscription
+        self._acks, self._failures = parts.acks, parts.failures
 
-    def _choose_segments(self, attachment: Attachment) -> Segments:
-        return LayoutFollowing(self, self._options.topic, attachment, self._queue_size)
+    async def acknowledge(self, message: Message[T] | MessageId | Iterable[Message[T] | MessageId]) -> None:
+        """Acknowledge one message or several; the broker never delivers them again.
 
-    async def _open(self) -> None:
-        """Subscribe to the first segments."""
-        async with self._close_on_error() as deadline:
-            await self._segments.open(deadline)
-
-    # For the application.
-
-    @property
-    def topic(self) -> str:
-        return self._segments.topic
+        Returns when the acknowledgement is noted; with `ack_receipts` when the broker has made it durable, or
+        raises OperationTimeoutError after the operation timeout.
+        """
+        # Called for each message: its index is noted with its entry, whose bits change once for a group.
+        # Asking for the type is quicker than `isinstance`; another type only takes the longer way below.
+        acks = self._acks
+        if self._context.closed:
+            raise AlreadyClosedError("the consumer is closed")
+        if acks.notes_only and type(message) is Message:
+            entry, index = place_of(message)
+            if entry.noted_by is acks:
+                entry.noted.append(index)
+                acks.count += 1
+            else:
+                acks.note_indexes(entry, [index])
+            if acks.timer is None or acks.count >= acks.group_size:
+                acks.schedule()
+            return
+        acks.acknowledge_each(each_of(message))
+        if acks.receipts:
+            await acks.flush()
 
     async def negative_acknowledge(
         self,
@@ -99,17 +82,18 @@ class AsyncQueueConsumer(AcknowledgingConsumer[T]):
         """
         wait_s = None if delay is None else seconds("delay", delay, zero=True)
         check_text("reason", reason)
-        if self._closed:
+        context = self._context
+        if context.closed:
             raise AlreadyClosedError("the consumer is closed")
-        source = self._locate(message)[0]
+        source = self._acks.locate(message)[0]
         if source is None:
             return
         if wait_s is None:
             redelivered = message.redelivery_count if isinstance(message, Message) else 0
-            wait_s = self._options.redelivery.delay(redelivered, self._pool.rng)
-        self._refuse(message, source, wait_s, reason)
-        if self._interceptors is not None:
-            self._interceptors.refused(message, reason)
+            wait_s = self.parts.run_retry.delay(redelivered, context.pool.rng)
+        self._failures.refuse(message, source, wait_s, reason)
+        if context.interceptors is not None:
+            context.interceptors.refused(message, reason)
 
     async def reconsume_later(
         self,
@@ -125,13 +109,32 @@ class AsyncQueueConsumer(AcknowledgingConsumer[T]):
         message goes to the dead letter topic instead, with the `reason`. Returns when the message is stored
         there; if that fails the call raises, and the message stays unacknowledged. Needs `retry_topic`.
         """
-        raise InvalidConfigurationError("reconsume_later needs a consumer with a retry_topic")
+        if self.parts.letters.retry is None:
+            raise InvalidConfigurationError("reconsume_later needs a consumer with a retry_topic")
+        if not isinstance(message, Message):
+            raise InvalidConfigurationError(f"reconsume_later needs the message, not {message!r}")
+        self._acks.source_of(entry_of(message))  # Raises for a message of another topic.
+        check_text("reason", reason)
+        more = text_pairs("properties", properties)
+        times, pool = self._failures.redeliveries(message), self._context.pool
+        if delay is None:
+            delay_s = self.parts.run_retry.delay(times, pool.rng)
+        else:
+            delay_s = seconds("delay", delay, zero=True)
+        if self._context.closed:
+            raise AlreadyClosedError("the consumer is closed")
+        if after_failure(times, self._failures.dead_letter) is Fate.SKIP:
+            sending = self._failures.bury(message, reason)
+        else:
+            sending = self._retry_later(message, delay_s, more)
+        limit_s = pool.operation_timeout_s
+        if not await Deadline(limit_s).allow(sending):
+            raise OperationTimeoutError(f"{message!r} was not stored in the retry topic within {limit_s:g} s")
 
-    def _refuse(
-        self, message: Message[T] | MessageId, source: SegmentConsumer, delay_s: float, reason: str
-    ) -> None:
-        _, place, bits, _ = self._locate(message)
-        self._redelivery.give_back(source, place, bits, delay_s)
+    async def _retry_later(self, message: Message[T], delay_s: float, more: Mapping[str, str]) -> None:
+        assert self.parts.letters.retry is not None
+        await self.parts.letters.retry.send(message, delay_s, more)
+        await self.acknowledge(message)
 
     @asynccontextmanager
     async def processing(self, message: Message[T]) -> AsyncIterator[Message[T]]:
@@ -143,87 +146,10 @@ class AsyncQueueConsumer(AcknowledgingConsumer[T]):
             raise
         await self.acknowledge(message)
 
-    async def _move(self, move: SeekMove) -> None:
-        await self._segments.move(move)
+    async def flush_acks(self, timeout: Seconds | None = None) -> None:
+        """Send grouped acknowledgements and return when the broker has confirmed them.
 
-    async def _delete(self) -> None:
-        await self._segments.delete()
-
-    async def _close(self, deadline: Deadline) -> None:
-        """Leave the topic; other consumers get the messages that were not acknowledged."""
-        self._end_waiting()
-        self._redelivery.close()
-        self._segments.stop()
-        self._send_acks()
-        try:
-            await self._leave_segments(deadline)
-        finally:
-            try:
-                await self._segments.leave(deadline)
-                await self._close_letters(deadline)
-            finally:
-                await self._tasks.stop()
-
-    # Called by the consumers of segments.
-
-    def _reached_end(self, source: SegmentConsumer) -> None:
-        self._segments.reached_end(source)
-
-    def _attached_again(self, source: SegmentConsumer) -> None:
-        self._segments.attached_again(source)
-
-    def _is_final(self, source: SegmentConsumer, error: AnabranchError) -> bool:
-        ends = self._segments.is_final(source, error)
-        return super()._is_final(source, error) if ends is None else ends
-
-    def _gave_up(self, source: SegmentConsumer, error: AnabranchError) -> None:
-        log.debug("%s: %s", source.topic, error)
-        self._segments.gave_up(source, error)
-        self._withdraw(source)
-        if isinstance(error, SubscriptionNotFoundError):
-            self._fail(error)
-            self._leave_at_once()
-        self._role_refused(error)
-
-    # Acknowledgements.
-
-    def _accept(self, entry: Received) -> bool:
-        source: SegmentConsumer = entry.source  # type: ignore[assignment]
-        source.unacked[entry.position] = source.unacked.get(entry.position, 0) | entry.wanted
-        letters = self._dead_letters
-        if letters is not None and entry.redelivery_count > letters.policy.max_redeliveries:
-            self._tasks.start(self._forward(letters, entry), f"dead letters of {source.topic}")
-            return False
-        if self._options.processing_s is not None:
-            self._redelivery.give_back(source, entry.position, entry.wanted, self._options.processing_s)
-        return True
-
-    def _pass_over(self, entry: Received) -> None:
-        source: SegmentConsumer = entry.source  # type: ignore[assignment]
-        source.unacked[entry.position] = source.unacked.get(entry.position, 0) | entry.wanted
-        policy = self._bad.policy_for(entry.problem())
-        if policy == "dead_letter" and self._dead_letters is not None:
-            self._tasks.start(self._forward(self._dead_letters, entry), f"bad entries of {source.topic}")
-        elif policy != "fail":
-            self._acknowledge_bits(source, entry.position, entry.wanted, entry.whole)
-            self._schedule_acks()
-
-    # For the run.
-
-    async def _give_back(self, message: Message[T], delay_s: float) -> bool:
-        source, place, bits, _ = self._locate(message)
-        if source is not None:
-            self._redelivery.give_back(source, place, bits, delay_s)
-        return True
-
-    async def _forward(self, letters: DeadLetters, entry: Received) -> None:
-        """Send an entry to the dead letter topic and acknowledge it; give it back if sending fails."""
-        source: SegmentConsumer = entry.source  # type: ignore[assignment]
-        try:
-            await letters.forward(entry)
-            self._acknowledge_bits(source, entry.position, entry.wanted, entry.whole)
-            self._send_acks()
-        except AnabranchError as error:
-            letters.report(self.topic, error)
-            delay_s = self._options.redelivery.delay(0, self._pool.rng)
-            self._redelivery.give_back(source, entry.position, entry.wanted, delay_s)
+        Raises OperationTimeoutError after `timeout`, by default the operation timeout; the acknowledgements
+        stay noted.
+        """
+        await self._acks.flush(timeout)

@@ -1,25 +1,28 @@
-"""Letters: messages that a consumer sends to a dead letter topic, and the producers that send them."""
+"""Letters: messages that a consumer sends to a dead letter or retry topic, and their producers."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NamedTuple
 
 from anabranch.aio import TaskRegistry
+from anabranch.client.consume.context import ConsumerContext
+from anabranch.client.consume.segments.attachment import QueueOptions, SubscriptionOptions
 from anabranch.client.decide.letters import (
     BAD_ENTRY,
     LetterOrigin,
     dead_letter_properties,
     origin_properties,
     reconsume_times,
+    retry_properties,
 )
 from anabranch.client.encryption import Encrypt
-from anabranch.client.message import Message
+from anabranch.client.message import Message, entry_of, place_of
 from anabranch.client.net.closing import Deadline, close_all
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.schemas import has_own_schemas, look_up_writer
-from anabranch.client.options import DEAD_LETTER_ENDING, DeadLetter, log
+from anabranch.client.options import DEAD_LETTER_ENDING, DeadLetter, log, retry_ending
 from anabranch.client.produce.producer import AsyncProducer
 from anabranch.client.received import Received, Source
 from anabranch.client.schema import BYTES, EncodedSchema, Schema
@@ -57,7 +60,7 @@ class LetterProducers:
 
     async def sending(self, target: LetterTarget, source: Source, version: bytes) -> AsyncProducer[bytes]:
         """The producer for `target` of values that this version of a schema has encoded, in this segment."""
-        name = TopicName.parse(source.home.topic)
+        name = TopicName.parse(source.owner.topic)
         own = bool(version) and has_own_schemas(name, source.topic)
         place = target.topic, source.topic if own else str(name), version
         opening = self._opening.get(place)
@@ -111,8 +114,8 @@ class DeadLetters:
         """Send the messages of an entry; returns when they are stored, else raises."""
         if entry.passed_over:
             place = MessageId(entry.source.segment_id, *entry.position)
-            home = entry.source.home
-            origin = LetterOrigin(home._given_topic, self._subscription, str(place), entry.source.segment_id)
+            topic = entry.source.owner.given_topic
+            origin = LetterOrigin(topic, self._subscription, str(place), entry.source.segment_id)
             producer = await self._sending(entry.source, b"")
             await producer.send(entry.data, properties={**origin_properties(origin, {}), BAD_ENTRY: "whole"})
             return
@@ -133,7 +136,7 @@ class DeadLetters:
         await self._send(message, reason, _deliveries(message))
 
     async def _send(self, message: Message[Any], reason: str, attempts: int) -> None:
-        entry = message._entry
+        entry = entry_of(message)
         producer = await self._sending(entry.source, schema_version_of(entry.data))
         origin = origin_of(message, self._subscription)
         await pass_on(producer, message, dead_letter_properties(origin, message.properties, reason, attempts))
@@ -153,18 +156,60 @@ class DeadLetters:
         return producer
 
 
+class RetryLetters:
+    """Sends messages to the retry topic of one subscription."""
+
+    def __init__(self, producers: LetterProducers, topic: str, options: QueueOptions) -> None:
+        """`topic` is the name of the topic whose messages are retried."""
+        given = options.retry_topic
+        self.topic = given if isinstance(given, str) else topic + retry_ending(options.subscription)
+        """The name of the retry topic."""
+        encryption = None if options.dead_letter is None else options.dead_letter.encryption
+        self._target = LetterTarget(self.topic, encryption=encryption)
+        self._producers = producers
+        self._subscription = options.subscription
+
+    async def send(self, message: Message[Any], delay_s: float, more: Mapping[str, str]) -> None:
+        """Return when the retry topic has stored a message, with these properties besides its own."""
+        entry = entry_of(message)
+        version = schema_version_of(entry.data)
+        producer = await self._producers.sending(self._target, entry.source, version)
+        origin = origin_of(message, self._subscription)
+        properties = retry_properties(origin, {**message.properties, **more}, delay_s)
+        await pass_on(producer, message, properties, delay_s)
+
+
+class Letters:
+    """All letters that one consumer writes."""
+
+    def __init__(
+        self, context: ConsumerContext, options: SubscriptionOptions, open_letters: OpenLetters
+    ) -> None:
+        topic = context.given_topic
+        self._producers = LetterProducers(context.pool, context.tasks, open_letters)
+        self.policy = options.dead_letter
+        self.dead: DeadLetters | None = None
+        """None if messages never become dead letters."""
+        self.retry: RetryLetters | None = None
+        """None without a retry topic."""
+        if options.dead_letter is not None:
+            self.dead = DeadLetters(options.dead_letter, self._producers, options.subscription, topic)
+        if isinstance(options, QueueOptions) and options.retry_topic:
+            self.retry = RetryLetters(self._producers, topic, options)
+
+    async def close_by(self, deadline: Deadline) -> None:
+        """Close the producers of letters."""
+        await self._producers.close_by(deadline)
+
+
 def _deliveries(message: Message[Any]) -> int:
     """How often the message has been delivered, with the present delivery."""
     return message.redelivery_count + reconsume_times(message.properties) + 1
 
 
 def origin_of(message: Message[Any], subscription: str) -> LetterOrigin:
-    return LetterOrigin(
-        message._entry.source.home._given_topic,
-        subscription,
-        str(message.id),
-        message._entry.source.segment_id,
-    )
+    source = entry_of(message).source
+    return LetterOrigin(source.owner.given_topic, subscription, str(message.id), source.segment_id)
 
 
 async def pass_on(
@@ -174,8 +219,9 @@ async def pass_on(
     delay_s: float | None = None,
 ) -> None:
     """Send the key, the stored value and the event time of a message again, with these properties."""
+    entry, index = place_of(message)
     await producer.send(
-        message._entry.columns().values[message._index],
+        entry.columns().values[index],
         key=message.key_bytes,
         properties=properties,
         event_time=message.event_time,

@@ -11,8 +11,7 @@ from anabranch.aio import Backoff
 from anabranch.arguments import refuse_unknown
 from anabranch.client.decide.key_lines import KeyLines
 from anabranch.client.message import Message
-from anabranch.client.net.connection_pool import ConnectionPool
-from anabranch.client.options import DeadLetter, Seconds, one_of, positive, seconds
+from anabranch.client.options import Seconds, one_of, positive, seconds
 from anabranch.errors import InvalidConfigurationError
 
 T = TypeVar("T")
@@ -49,37 +48,6 @@ class RunArguments(TypedDict, total=False):
     """Ends the run: an event, or the seconds after which it ends."""
     grace: Seconds
     """How long running handlers may take when the run ends, before they are cancelled; by default 30 s."""
-
-
-class Home(Protocol[T]):
-    """The consumer whose messages are handled."""
-
-    _pool: ConnectionPool
-
-    @property
-    def topic(self) -> str: ...
-    @property
-    def _dead_letter(self) -> DeadLetter | None: ...
-    async def receive_many(self, max_messages: int) -> list[Message[T]]: ...
-    def _finished(self, message: Message[T]) -> None:
-        """Acknowledge a message, as soon as the messages before it allow."""
-
-    def _attempt_failed(self, message: Message[T], error: BaseException) -> None:
-        """Note that the handler of a message has raised."""
-
-    def _redeliveries(self, message: Message[T]) -> int:
-        """How often a message was delivered before."""
-
-    async def _give_back(self, message: Message[T], delay_s: float) -> bool:
-        """Let the broker deliver the message again, if the consumer does not keep the order of keys."""
-
-    async def _bury(self, message: Message[T], reason: str) -> None:
-        """Send a message to the dead letter topic and acknowledge it; raises if that fails."""
-
-    def _park(self, message: Message[T], reason: str) -> bool:
-        """Give a message and the later ones of its bucket to the broker; False if the run keeps them."""
-
-    def _hand_out_again(self, messages: list[Message[T]]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,24 +10,25 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from anabranch.aio import TaskRegistry
 from anabranch.client.consume.alarm import Alarm
+from anabranch.client.consume.context import ConsumerContext
 from anabranch.client.consume.handlers.attempts import HandlerAttempts
 from anabranch.client.consume.handlers.run_options import (
     Handler,
-    Home,
     RunCounts,
     RunOptions,
     RunStatistics,
     stop_given,
 )
+from anabranch.client.consume.inbox.inbox import Inbox
 from anabranch.client.decide.failures import Fate, after_failure, asked_pause_s
 from anabranch.client.decide.key_lines import KeyLine, KeyLines
-from anabranch.client.message import Message, again, ordering_key
+from anabranch.client.message import Message, again, entry_of, number_of, ordering_key
 from anabranch.client.net.closing import Deadline
-from anabranch.client.options import log
+from anabranch.client.options import DeadLetter, Seconds, log
 from anabranch.errors import AlreadyClosedError, AnabranchError, in_words
 
 T = TypeVar("T")
@@ -39,11 +40,48 @@ CANCELLED_S = 1.0
 """How long the run waits for handlers that it has cancelled."""
 
 
+class FinishedAcks(Protocol):
+    """The acknowledgements of the consumer, as its runs use them."""
+
+    def finished(self, message: Message[Any]) -> None:
+        """Acknowledge a message, as soon as the messages before it allow."""
+
+    async def flush(self, timeout: Seconds | None = None) -> None:
+        """Send acknowledgements and return when they are confirmed."""
+
+
+class HandlerFailures(Protocol):
+    """The failure policy of the consumer, as its runs use it."""
+
+    dead_letter: DeadLetter | None
+
+    def redeliveries(self, message: Message[Any]) -> int:
+        """How often a message was delivered before."""
+
+    async def give_back(self, message: Message[Any], delay_s: float) -> bool:
+        """Let the broker deliver the message again; False if the consumer keeps the order of keys."""
+
+    async def bury(self, message: Message[Any], reason: str) -> None:
+        """Send a message to the dead letter topic and acknowledge it; raises if that fails."""
+
+    def park(self, message: Message[Any], reason: str) -> bool:
+        """Give a message and the later ones of its bucket to the broker; False if the run keeps them."""
+
+
+class RunParts(NamedTuple, Generic[T]):
+    """The parts of a consumer that a run uses."""
+
+    context: ConsumerContext
+    inbox: Inbox[T]
+    acks: FinishedAcks
+    failures: HandlerFailures
+
+
 class Running(Generic[T]):
     """The handlers of one consumer and the messages that wait for them."""
 
-    def __init__(self, home: Home[T], handler: Handler[T], options: RunOptions) -> None:
-        self._home = home
+    def __init__(self, parts: RunParts[T], handler: Handler[T], options: RunOptions) -> None:
+        self._context, self._inbox, self._acks, self._failures = parts
         self._options = options
         self._loop = asyncio.get_running_loop()
         self._lines: KeyLines[Message[T]] = KeyLines(options.concurrency)
@@ -134,7 +172,7 @@ class Running(Generic[T]):
                 self._room.clear()
                 await self._room.wait()
             try:
-                messages = await self._home.receive_many(min(TAKEN_MAX, options.look_ahead - lines.held))
+                messages = await self._inbox.receive_many(min(TAKEN_MAX, options.look_ahead - lines.held))
             except AlreadyClosedError:
                 return
             self._add(messages)
@@ -145,7 +183,7 @@ class Running(Generic[T]):
     def _add(self, messages: Iterable[Message[T]]) -> None:
         by_key, add = self._options.by_key, self._lines.add
         for message in messages:
-            entry = message._entry
+            entry = entry_of(message)
             if not entry.unfinished:
                 self._bytes += len(entry.data)
             entry.unfinished += 1
@@ -153,7 +191,7 @@ class Running(Generic[T]):
 
     def _release(self, message: Message[T]) -> None:
         """Note that a message left the run."""
-        entry = message._entry
+        entry = entry_of(message)
         entry.unfinished -= 1
         if not entry.unfinished:
             self._bytes -= len(entry.data)
@@ -198,37 +236,38 @@ class Running(Generic[T]):
         self._lines.finish(line)
         self._release(message)
         self._counts.handled += 1
-        self._home._finished(message)
+        self._acks.finished(message)
 
     async def _failed(self, line: KeyLine[Message[T]], error: BaseException) -> None:
-        home, message = self._home, line.first
+        context, failures, message = self._context, self._failures, line.first
         self._counts.failed += 1
-        home._attempt_failed(message, error)
-        redeliveries = home._redeliveries(message)
-        fate = after_failure(redeliveries, home._dead_letter)
+        if context.interceptors is not None:
+            context.interceptors.refused(message, in_words(error))
+        redeliveries = failures.redeliveries(message)
+        fate = after_failure(redeliveries, failures.dead_letter)
         if fate is Fate.SKIP and await self._bury(message, error):
             self._leave(line)
             return
         if fate is Fate.PARK:
-            log.error("%s: the key of %r is parked: %s", home.topic, message, in_words(error))
+            log.error("%s: the key of %r is parked: %s", context.topic, message, in_words(error))
             self._counts.parked += 1
-            if home._park(message, in_words(error)):
+            if failures.park(message, in_words(error)):
                 self._leave(line)
             else:
                 self._lines.pause(line, again(message), math.inf)
             return
         delay_s = asked_pause_s(error)
         if delay_s is None:
-            delay_s = self._options.retry.delay(redeliveries, home._pool.rng)
+            delay_s = self._options.retry.delay(redeliveries, context.pool.rng)
         log.warning(
             "%s: the handler failed with %r; it comes again in %.3g s: %s",
-            home.topic,
+            context.topic,
             message,
             delay_s,
             in_words(error),
             exc_info=error if not redeliveries else None,
         )
-        if not self._options.by_key and await home._give_back(message, delay_s):
+        if not self._options.by_key and await failures.give_back(message, delay_s):
             self._leave(line)
             return
         self._lines.pause(line, again(message), self._loop.time() + delay_s)
@@ -237,9 +276,9 @@ class Running(Generic[T]):
     async def _bury(self, message: Message[T], error: BaseException) -> bool:
         """Send a message to the dead letter topic; False if that failed, too."""
         try:
-            await self._home._bury(message, in_words(error))
+            await self._failures.bury(message, in_words(error))
         except AnabranchError as problem:
-            log.warning("%s: %r cannot become a dead letter: %s", self._home.topic, message, problem)
+            log.warning("%s: %r cannot become a dead letter: %s", self._context.topic, message, problem)
             return False
         self._counts.dead_letters += 1
         return True
@@ -286,7 +325,7 @@ class Running(Generic[T]):
         self._cut_short = []
         stuck = self._lines.keys()
         if self._lines.running:
-            log.warning("%s: %d handlers do not end", self._home.topic, self._lines.running)
+            log.warning("%s: handlers that do not end: %d", self._context.topic, self._lines.running)
         # A message must not be handled while the handler of an earlier message of its key still runs.
         free = [message for message in left if not stuck or ordering_key(message) not in stuck]
-        self._home._hand_out_again(sorted(free, key=lambda message: message._number))
+        self._inbox.hand_out_again(sorted(free, key=number_of))

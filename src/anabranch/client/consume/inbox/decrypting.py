@@ -6,10 +6,12 @@ A data key is unwrapped once and remembered. The application chooses the fate of
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
 
 from anabranch.client.ciphers import decrypting, require_package, unwrap
+from anabranch.client.consume.context import ConsumerContext
 from anabranch.client.consume.inbox.bad_entries import BadEntryRecord
+from anabranch.client.consume.segments.segment_consumer import SegmentConsumer
 from anabranch.client.encryption import Decrypt, DecryptionError, EncryptionKeyError, read_key
 from anabranch.client.received import Received
 from anabranch.errors import AnabranchError
@@ -23,10 +25,6 @@ from anabranch.protocol.encryption import (
     encryption_of,
 )
 
-if TYPE_CHECKING:
-    from anabranch.client.consume.inbox.inbox import Inbox
-    from anabranch.client.consume.segments.segment_consumer import SegmentConsumer
-
 DATA_KEYS_MAX = 1000
 """Data keys that a consumer remembers."""
 
@@ -36,8 +34,15 @@ Wrapped = tuple[WrappedKey, ...]
 class EntryDecryption:
     """Decrypts the entries of one consumer."""
 
-    def __init__(self, home: Inbox[Any], options: Decrypt, bad: BadEntryRecord) -> None:
-        self._home, self._options, self._bad = home, options, bad
+    def __init__(
+        self,
+        context: ConsumerContext,
+        options: Decrypt,
+        bad: BadEntryRecord,
+        ready: Callable[[SegmentConsumer], None],
+    ) -> None:
+        """`ready` is called with a segment whose next entry need not wait any more."""
+        self._context, self._options, self._bad, self._ready = context, options, bad, ready
         if options.keys is not None:
             require_package()
         self._ciphers: OrderedDict[Wrapped, Cipher] = OrderedDict()
@@ -47,15 +52,8 @@ class EntryDecryption:
         self._failures: dict[Wrapped, str] = {}
         """Why a data key is not known, until an entry has its outcome."""
 
-    @classmethod
-    def needed_by(
-        cls, home: Inbox[Any], options: Decrypt | None, bad: BadEntryRecord
-    ) -> EntryDecryption | None:
-        """The decryption for a consumer; None if it was given no keys."""
-        return None if options is None else cls(home, options, bad)
-
     def waits(self, source: SegmentConsumer) -> bool:
-        """Whether the next entry of a segment has to wait; the segment is ready again when it need not."""
+        """Return whether the next entry of a segment has to wait; the segment is ready again afterwards."""
         entry = source.entries[0]
         if entry.encryption is not None:
             return False
@@ -99,7 +97,7 @@ class EntryDecryption:
             return self._fails(source, entry, context, reason)
         if wrapped not in self._loading:
             self._loading[wrapped] = []
-            self._home._tasks.start(self._load(wrapped), f"read a key for {self._home.topic}")
+            self._context.tasks.start(self._load(wrapped), f"read a key for {self._context.topic}")
         self._loading[wrapped].append(source)
         return True
 
@@ -115,11 +113,11 @@ class EntryDecryption:
             self._failures[wrapped] = "; ".join(reasons)
         for source in self._loading.pop(wrapped):
             if source.entries:
-                self._home._ready(source)
+                self._ready(source)
 
     async def _unwrapped(self, key: WrappedKey) -> bytes:
         assert self._options.keys is not None
-        timeout_s = self._home._pool.operation_timeout_s
+        timeout_s = self._context.pool.operation_timeout_s
         private = await read_key(self._options.keys, key.name, dict(key.metadata), timeout_s)
         return unwrap(private, key.name, key.value)
 
@@ -133,7 +131,7 @@ class EntryDecryption:
     ) -> bool:
         """Carry out the policy; return whether the entry keeps its place."""
         place = MessageId(entry.source.segment_id, *entry.position)
-        topic = self._home.topic
+        topic = self._context.topic
         where = f"{topic}: the entry at {place.segment}/{place.ledger}:{place.entry}"
         error = DecryptionError(f"{where} is not decrypted: {reason}", topic, place)
         if self._options.on_failure == "discard":
@@ -146,5 +144,5 @@ class EntryDecryption:
             return False
         # The entry stays, and the next receive asks for its key again.
         self._bad.to_raise = error
-        self._home._ready(source)
+        self._ready(source)
         return True

@@ -6,9 +6,11 @@ are those of the topic, or of the segment's own topic where Apache Pulsar holds 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, NoReturn
 
+from anabranch.client.consume.context import ConsumerContext
+from anabranch.client.consume.segments.segment_consumer import SegmentConsumer
 from anabranch.client.net.schemas import TopicSchema, has_own_schemas, look_up_writer
 from anabranch.client.options import log
 from anabranch.client.schema import Schema
@@ -17,10 +19,6 @@ from anabranch.model.names import TopicName
 from anabranch.protocol.schema_stamps import schema_version_of
 from anabranch.schemas.definitions import Definition
 from anabranch.schemas.schema_errors import SchemaError
-
-if TYPE_CHECKING:
-    from anabranch.client.consume.inbox.inbox import Inbox
-    from anabranch.client.consume.segments.segment_consumer import SegmentConsumer
 
 
 class _Decoders(NamedTuple):
@@ -44,20 +42,34 @@ class _Versions:
 class WriterSchemas:
     """Chooses the functions that decode the values of each entry of a consumer."""
 
-    def __init__(self, home: Inbox[Any], schema: Schema[Any]) -> None:
-        self._home, self._schema = home, schema
+    def __init__(
+        self,
+        context: ConsumerContext,
+        schema: Schema[Any],
+        sources: Mapping[int, SegmentConsumer],
+        ready: Callable[[SegmentConsumer], None],
+    ) -> None:
+        """`sources` are the segments that are read; `ready` gets one whose next entry can be decoded."""
+        self._context, self._schema, self._sources, self._ready = context, schema, sources, ready
         self._of_topic = _Versions()
         self._of_segment: dict[str, _Versions] = {}
         """By the name of the segment's topic; most segments have those of the topic."""
 
     @classmethod
-    def needed_by(cls, home: Inbox[Any]) -> WriterSchemas | None:
-        """The schemas for a consumer; None if its own schema is enough."""
-        schema = home._schema
-        return cls(home, schema) if isinstance(schema, Schema) and schema.by_writer else None
+    def needed_by(
+        cls,
+        context: ConsumerContext,
+        sources: Mapping[int, SegmentConsumer],
+        ready: Callable[[SegmentConsumer], None],
+    ) -> WriterSchemas | None:
+        """Return the schemas for a consumer; None if its own schema is enough."""
+        schema = context.schema
+        if isinstance(schema, Schema) and schema.by_writer:
+            return cls(context, schema, sources, ready)
+        return None
 
     def waits(self, source: SegmentConsumer) -> bool:
-        """Whether the next entry of a segment has to wait; the segment is ready again when it need not."""
+        """Return whether the next entry of a segment has to wait; the segment is ready again afterwards."""
         entry = source.entries[0]
         try:
             version = schema_version_of(entry.data)
@@ -74,21 +86,21 @@ class WriterSchemas:
         if version not in versions.waiting:
             versions.waiting[version] = []
             load = self._load(versions, version, source.topic)
-            self._home._tasks.start(load, f"load a schema of {self._home.topic}")
+            self._context.tasks.start(load, f"load a schema of {self._context.topic}")
         versions.waiting[version].append(source)
         return True
 
     def _add(self, segment_topic: str) -> _Versions:
         # A consumer lives through many splits, so segments that it has left are forgotten.
-        left = self._of_segment.keys() - {source.topic for source in self._home._sources.values()}
+        left = self._of_segment.keys() - {source.topic for source in self._sources.values()}
         for name in left:
             del self._of_segment[name]
-        own = has_own_schemas(TopicName.parse(self._home.topic), segment_topic)
+        own = has_own_schemas(TopicName.parse(self._context.topic), segment_topic)
         found = self._of_segment[segment_topic] = _Versions() if own else self._of_topic
         return found
 
     async def _load(self, versions: _Versions, version: bytes, segment_topic: str) -> None:
-        pool, topic = self._home._pool, self._home.topic
+        pool, topic = self._context.pool, self._context.topic
         name = TopicName.parse(topic)
         try:
             found = await pool.retry(
@@ -100,7 +112,7 @@ class WriterSchemas:
             versions.decoders[version] = _refusing(f"the schema of the writer cannot be read: {error}")
         for source in versions.waiting.pop(version):
             if source.entries:
-                self._home._ready(source)
+                self._ready(source)
 
     def _decoders(self, found: TopicSchema | None, version: bytes = b"") -> _Decoders:
         if found is None and version:

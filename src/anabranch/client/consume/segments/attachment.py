@@ -151,15 +151,25 @@ class SubscriptionOptions:
         if dead is not None and dead.topic is not None and parse_topic(dead.topic) == self.topic:
             raise InvalidConfigurationError(f"the dead letter topic must be another topic than {self.topic}")
 
-    def attachment(self, kind: pb.CommandSubscribe.SubType.ValueType, consumer_name: str) -> Attachment:
+    def attachment(
+        self,
+        kind: pb.CommandSubscribe.SubType.ValueType,
+        consumer_name: str,
+        *,
+        priority: int = 0,
+        paused: bool = False,
+    ) -> Attachment:
+        """Return how a consumer with these options subscribes to a segment."""
         earliest = self.initial_position == "earliest"
         return Attachment(
             self.subscription,
             kind,
             consumer_name,
             pb.CommandSubscribe.Earliest if earliest else pb.CommandSubscribe.Latest,
+            priority=priority,
             properties=self.properties,
             subscription_properties=self.subscription_properties,
+            paused=paused,
         )
 
 
@@ -178,7 +188,7 @@ class QueueOptions(SubscriptionOptions):
     retry_topic: bool | str
 
     def __post_init__(self) -> None:
-        # A dataclass with slots is made anew, so that `super()` without arguments does not find it.
+        # A dataclass with slots replaces the class, so that `super()` without arguments does not find it.
         SubscriptionOptions.__post_init__(self)
         one_of("order", self.order, QueueOrder)
         whole("priority", self.priority, most=INT32_MAX)

@@ -9,16 +9,17 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
+from anabranch.client.consume.context import ConsumerContext
 from anabranch.client.consume.segments.attachment import (
     Attachment,
     OnAssignment,
     SegmentAddress,
     SubscriptionOptions,
 )
-from anabranch.client.consume.segments.member_home import MemberHome
 from anabranch.client.consume.segments.segment_consumer import SegmentConsumer
+from anabranch.client.consume.segments.segments import Segments
 from anabranch.client.decide.seeking import SeekMove, seek_command
 from anabranch.client.net.closing import Deadline, farewell
 from anabranch.client.net.registration import Registration, RegistrationOptions
@@ -36,19 +37,34 @@ from anabranch.protocol.pb import pulsar_pb2 as pb
 HAND_OVER_WARNING_S = 10.0
 
 
+class MemberAcks(Protocol):
+    """The acknowledgements of a member, as far as they hold up the hand-over of a segment."""
+
+    def send(self) -> None:
+        """Send the acknowledgements that were noted."""
+
+    def has_messages_of(self, source: SegmentConsumer) -> bool:
+        """Whether the application has messages of a segment that it has not acknowledged."""
+
+    def left(self, source: SegmentConsumer, why: str | None) -> None:
+        """A segment is not read any more; `why` unless all acknowledgements are confirmed."""
+
+
 class GroupMembership:
-    """The share of `home`, a consumer that reads what the leader assigns to it."""
+    """The share of a consumer that reads what the leader assigns to it."""
 
     def __init__(
         self,
-        home: MemberHome,
-        options: SubscriptionOptions,
+        context: ConsumerContext,
+        segments: Segments,
+        acks: MemberAcks,
         attachment: Attachment,
-        on_assignment: OnAssignment | None,
+        options: SubscriptionOptions,
     ) -> None:
-        self.home = home
         self.attachment = attachment
-        self.on_assignment = on_assignment
+        self.on_assignment: OnAssignment | None = None
+        """Called with the names of segments that the consumer gained and lost."""
+        self._context, self._segments, self._acks = context, segments, acks
         self._assignment: dict[int, AssignedSegment] = {}
         self._generation: int | None = None
         self._hand_overs: dict[int, asyncio.Task[Any]] = {}
@@ -61,7 +77,7 @@ class GroupMembership:
             attachment.initial_position,
         )
         self._registration = Registration(
-            home._pool, request, self._assigned, self._refused, gone=home._topic_gone
+            context.pool, request, self._assigned, self.refused, gone=segments.topic_gone
         )
 
     @property
@@ -74,7 +90,7 @@ class GroupMembership:
         """Names of the segments that the consumer reads now."""
         return tuple(
             source.topic
-            for source in self.home._sources.values()
+            for source in self._segments.sources.values()
             if source.first_answer.accepted and not source.released
         )
 
@@ -83,14 +99,14 @@ class GroupMembership:
         """Names of assigned segments that the consumer cannot read yet: other consumers hold them."""
         return tuple(
             source.topic
-            for source in self.home._sources.values()
+            for source in self._segments.sources.values()
             if not (source.first_answer.accepted or source.released)
         )
 
     async def open(self, deadline: Deadline) -> None:
         """Register, and subscribe to the first assigned segments."""
-        await self._registration.open(self.home._tasks, deadline.left_s)
-        await self.home._first_answers(deadline, self._answered)
+        await self._registration.open(self._context.tasks, deadline.left_s)
+        await self._segments.first_answers(deadline, self._answered)
 
     @staticmethod
     async def _answered(source: SegmentConsumer) -> None:
@@ -107,7 +123,7 @@ class GroupMembership:
 
     async def delete(self) -> None:
         """Have the leader delete the subscription, unless it has other members."""
-        for source in self.home._sources.values():
+        for source in self._segments.sources.values():
             source.hang_up()
         try:
             await self._registration.ask(
@@ -133,16 +149,18 @@ class GroupMembership:
     # Assignments.
 
     def _assigned(self, assignment: Assignment) -> None:
-        home = self.home
-        if home._closed:
+        context = self._context
+        if context.closed:
             return
         before = set(self._assignment)
         self._assignment = {segment.segment_id: segment for segment in assignment.segments}
         self._generation = assignment.generation if assignment.generation != UNCOUNTED else None
-        home._opened_in = self._registration.opened_in
-        home._missing.found()
+        context.opened_in = self._registration.opened_in
+        context.missing.found()
         gone = before - self._assignment.keys()
-        removed = tuple(home._sources[id_].topic for id_ in sorted(gone) if id_ in home._sources)
+        removed = tuple(
+            self._segments.sources[id_].topic for id_ in sorted(gone) if id_ in self._segments.sources
+        )
         self.reconcile()
         added = tuple(segment.topic for id_, segment in self._assignment.items() if id_ not in before)
         self.report(added, removed)
@@ -156,19 +174,22 @@ class GroupMembership:
                 # An error in the application's callback must not end the connection.
                 log.exception("on_assignment failed")
 
-    def _refused(self, error: AnabranchError) -> None:
-        self.home._refused(error)
+    def refused(self, error: AnabranchError) -> None:
+        """Release all segments, because the leader refused this consumer and others get them at once."""
+        self._segments.refused(error)
+        self.lose_all()
+        self._segments.leave_at_once()
 
     def lose_all(self) -> None:
         """Release all segments, because other consumers get them at once."""
         self._assignment = {}
         self.stop()
-        for source in self.home._sources.values():
+        for source in self._segments.sources.values():
             source.release()
 
     def reconcile(self) -> None:
         """Subscribe to assigned segments, and begin to hand over the others."""
-        sources = self.home._sources
+        sources = self._segments.sources
         for id_, source in list(sources.items()):
             assigned = self._assignment.get(id_)
             kept = assigned is not None and assigned.bucket_ranges == source.attachment.bucket_ranges
@@ -177,12 +198,12 @@ class GroupMembership:
             elif id_ not in self._hand_overs:
                 source.release()
                 work = self._hand_over(source)
-                self._hand_overs[id_] = self.home._tasks.start(work, f"hand over {source.topic}")
+                self._hand_overs[id_] = self._context.tasks.start(work, f"hand over {source.topic}")
         for id_, segment in self._assignment.items():
             if id_ not in sources:
-                sources[id_] = self._attach(segment)
+                self._attach(segment)
 
-    def _attach(self, segment: AssignedSegment) -> SegmentConsumer:
+    def _attach(self, segment: AssignedSegment) -> None:
         shared = bool(segment.bucket_ranges)
         attachment = replace(
             self.attachment,
@@ -192,20 +213,19 @@ class GroupMembership:
         )
         is_classic = segment.topic.startswith("persistent://")
         address = SegmentAddress(segment.segment_id, segment.topic, is_classic)
-        return self.home._consume(address, attachment)
+        self._segments.consume(address, attachment)
 
     async def _hand_over(self, source: SegmentConsumer) -> None:
         """Wait until the application has acknowledged the segment's messages, then leave the segment."""
-        home = self.home
-        home._send_acks()
-        warning = home._loop.call_later(
+        self._acks.send()
+        warning = self._context.loop.call_later(
             HAND_OVER_WARNING_S,
             log.warning,
             "%s: acknowledge its messages so that another consumer can read it",
             source.topic,
         )
         try:
-            while home._has_messages_of(source):
+            while self._acks.has_messages_of(source):
                 self._progress.clear()
                 await self._progress.wait()
         finally:
@@ -218,11 +238,10 @@ class GroupMembership:
     def forget(self, source: SegmentConsumer, why: str | None = None) -> None:
         """Remove the consumer of a segment; `why` says why its open acknowledgements are not confirmed."""
         self._hand_overs.pop(source.segment_id, None)
-        if self.home._sources.get(source.segment_id) is source:
-            del self.home._sources[source.segment_id]
-        self.home._left(source, why)
+        self._segments.remove(source)
+        self._acks.left(source, why)
 
-    # Called by the consumers of segments.
+    # Events of segments.
 
     def reached_end(self, source: SegmentConsumer) -> None:
         """The leader takes drained segments away."""

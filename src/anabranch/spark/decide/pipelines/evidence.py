@@ -1,8 +1,12 @@
 """Decides from the counts of one pass over a topic which places contradict its promises. Pure.
 
-A pass gives the number, the borders and the sum of the positions in each block of a segment. With the layout
-and the extents of the segments they show whether a position is missing or repeated, without any list of
-positions. This module knows neither Spark nor how the counts were made.
+A pass gives the number of messages in each block of a segment, and the first, the last and the sum of their
+positions. Together with the layout and the extents of the segments, these show whether a position is missing
+or repeated, without a list of positions. This module must not know Spark, nor how the counts were made.
+
+Example: a segment has positions 0 to 4, whose sum is 10. A block with 5 messages, first 0, last 4 and sum 10
+is complete. With 4 messages and the sum 8, a position is missing: reading the entries again shows which
+(position 2). With 5 messages and the sum 9, one position is there twice (1) and another one is missing (2).
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from anabranch.spark.decide.pipelines.verify_report import VerifyFinding
 from anabranch.spark.decide.source.topology import Topology
 
 BLOCK_POSITIONS = 65_536
-"""Positions that are counted together."""
+"""Positions in one block, which are counted together."""
 
 
 class Spot(NamedTuple):
@@ -54,7 +58,7 @@ class Stretch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """The faults of positions that the blocks show."""
+    """The faulty positions that the blocks reveal."""
 
     incomplete: tuple[Stretch, ...] = ()
     """Stretches that lack messages somewhere."""
@@ -63,12 +67,12 @@ class Coverage:
 
 
 def is_counted(topology: Topology) -> bool:
-    """Whether positions count messages; on Apache Pulsar they stand for places."""
+    """Whether positions count messages. On Apache Pulsar they encode places instead."""
     return all(tail.per_entry is None for tail in topology.tails.values())
 
 
 def coverage(topology: Topology, blocks: Iterable[CountedBlock]) -> Coverage:
-    """Compare the blocks with the extents of the segments; Pulsar's positions have gaps and prove nothing."""
+    """Compare the blocks with the extents of the segments. Pulsar's positions have gaps and prove nothing."""
     given = {(block.segment, block.number): block for block in blocks}
     incomplete: list[Stretch] = []
     repeated: list[Stretch] = []
@@ -84,7 +88,7 @@ def coverage(topology: Topology, blocks: Iterable[CountedBlock]) -> Coverage:
 
 
 def _is_run(block: CountedBlock, here: Stretch) -> bool:
-    """Whether as many messages as positions are one per position, judged by borders and sum."""
+    """Whether a block with as many messages as positions has one at each, judged by first, last and sum."""
     start = block.number * BLOCK_POSITIONS
     low, high = here.lo - start, here.hi - 1 - start
     run_sum = (low + high) * (high - low + 1) // 2
@@ -92,7 +96,7 @@ def _is_run(block: CountedBlock, here: Stretch) -> bool:
 
 
 def joined(stretches: Iterable[Stretch]) -> list[Stretch]:
-    """Return stretches without borders between neighbours; they are given in order."""
+    """Join neighbouring stretches; they are given in order."""
     found: list[Stretch] = []
     for part in stretches:
         if found and found[-1].segment == part.segment and found[-1].hi == part.lo:
@@ -102,7 +106,7 @@ def joined(stretches: Iterable[Stretch]) -> list[Stretch]:
 
 
 def holes(within: Stretch, entries: Iterable[tuple[int, int]]) -> list[Stretch]:
-    """Return the positions that no entry holds; an entry is its first position and its number of messages."""
+    """Return the positions that no entry holds; entries are given as first position and message count."""
     found: list[Stretch] = []
     expected = within.lo
     for first, count in entries:
@@ -115,15 +119,15 @@ def holes(within: Stretch, entries: Iterable[tuple[int, int]]) -> list[Stretch]:
 
 
 def misplaced(topic: str, topology: Topology, blocks: Iterable[CountedBlock]) -> list[VerifyFinding]:
-    """Return a finding per block with a key outside the range of its segment.
+    """Return a finding for each block that has a key outside the range of its segment.
 
-    A range is one run of slots, so the lowest and the highest slot of a block show whether a key is outside.
+    A range has no holes, so the lowest and the highest slot of a block show whether a key is outside.
     """
     found = []
     for block in blocks:
         segment = topology.layout.segments[block.segment]
         if segment.is_classic or not is_counted(topology):
-            # A key finds its partition by another rule, and Pulsar's clients disagree on the hash.
+            # Partitions are chosen by a different rule, and Pulsar's clients do not agree on the hash.
             continue
         for spot in (block.lowest, block.highest):
             if spot is not None and spot.slot not in segment.range:
@@ -143,7 +147,7 @@ def misplaced(topic: str, topology: Topology, blocks: Iterable[CountedBlock]) ->
 
 
 def layout_findings(topic: str, topology: Topology) -> list[VerifyFinding]:
-    """Return the faults of the DAG: circles, uncovered slots, children that do not continue their parents."""
+    """Return the faults of the DAG: cycles, uncovered slots, children that do not continue their parents."""
     segments = topology.layout.segments
     fault = fault_of_layout(segments)
     found = [] if fault is None else [VerifyFinding("layout", topic, "a DAG over the whole ring", fault)]
@@ -196,15 +200,15 @@ class Removed:
 
     findings: tuple[VerifyFinding, ...] = ()
     notes: tuple[str, ...] = ()
-    """Removals that contradict nothing, but leave something unproved."""
+    """Removals that contradict no promise, but leave something unproved."""
 
 
 def removed(topic: str, topology: Topology, *, complete: bool) -> Removed:
-    """Judge the positions before the first stored one.
+    """Decide whether messages before the first stored one may be missing.
 
-    Retention removes the oldest messages first. So a segment may lack its first messages when its ancestors
-    hold none; otherwise a reader would miss messages between two that it reads. `complete` expects every
-    message since the topic was created.
+    Retention removes the oldest messages first. So a segment may lack its first messages only if its
+    ancestors hold none; otherwise a reader would miss messages between two that it reads. With `complete`,
+    every message since the topic was created is expected.
     """
     layout, tails = topology.layout, topology.tails
     findings: list[VerifyFinding] = []

@@ -1,4 +1,10 @@
-"""Iceberg tables: which metadata file counts, which snapshots a load may follow, which files a task reads."""
+"""Iceberg tables: which metadata file counts, which snapshots a load may follow, which files a task reads.
+
+Example: a table whose snapshot 1 was loaded has got the snapshots 2 (append), 3 (replace) and 4 (append)
+since. The next load reads the files that 2 and 4 appended; 3 only wrote the same rows into other files. If
+these files have 40, 30, 50 and 10 MiB, and a task reads up to 64 MiB, three tasks read [40], [30] and [50,
+10].
+"""
 
 from __future__ import annotations
 
@@ -11,7 +17,7 @@ from anabranch.errors import InvalidConfigurationError
 _METADATA = re.compile(r"v?(\d+)(-[^.]+)?(\.gz)?\.metadata\.json")
 
 _SAME_ROWS = ("append", "replace")
-"""Operations of snapshots that take no row away; `replace` writes the same rows into other files."""
+"""Operations that remove no row; `replace` writes the same rows into other files."""
 
 
 class TableSnapshot(NamedTuple):
@@ -22,10 +28,11 @@ class TableSnapshot(NamedTuple):
 
 
 def newest_metadata(names: Iterable[str], hint: str | None) -> str | None:
-    """Return the newest metadata file of a table without a catalog; None if there is none.
+    """Return the newest metadata file of a table without a catalog, or None if there is none.
 
     `hint` is the text of `version-hint.text`, which tables of Hadoop catalogs have. Raises
-    InvalidConfigurationError if several files have the highest version: only a catalog knows which counts.
+    InvalidConfigurationError if several files have the highest version: only a catalog knows which one
+    counts.
     """
     versions: dict[int, list[str]] = {}
     for name in names:
@@ -45,15 +52,15 @@ def newest_metadata(names: Iterable[str], hint: str | None) -> str | None:
 
 
 def appended_since(history: Sequence[TableSnapshot], loaded: int) -> list[int]:
-    """Return the snapshots of a table that appended rows behind the loaded one.
+    """Return the snapshots of a table that appended rows after the loaded one.
 
-    `history` has the snapshots up to the wanted one, the oldest first. Raises InvalidConfigurationError if
-    rows that were loaded were deleted or changed later, or if the history does not reach the loaded snapshot.
+    `history` has the snapshots up to the wanted one, oldest first. Raises InvalidConfigurationError if loaded
+    rows were deleted or changed later, or if the history does not reach back to the loaded snapshot.
     """
     ids = [one.id for one in history]
     if loaded not in ids:
         raise InvalidConfigurationError(
-            f"snapshot {loaded}, which was loaded, is not in the history of the table any more; "
+            f"snapshot {loaded}, which was loaded, is no longer in the history of the table; "
             "load the whole table again with another --state directory"
         )
     later = history[ids.index(loaded) + 1 :]
@@ -67,7 +74,7 @@ def appended_since(history: Sequence[TableSnapshot], loaded: int) -> list[int]:
 
 
 def share_files(sizes_bytes: Sequence[int], task_bytes: int) -> list[range]:
-    """Return the files of each task, by their places: files that follow each other, up to a size."""
+    """Return the files of each task as ranges of indexes: consecutive files up to a size in all."""
     tasks: list[range] = []
     start, total = 0, 0
     for at, size in enumerate(sizes_bytes):

@@ -2,6 +2,11 @@
 
 A lake is a directory of Parquet files and a numbered log of commits. A commit adds and removes files at once;
 a file counts only if the log says so.
+
+Example: a partition has files of 30, 70, 30, 30, 30 and 30 MiB, from commits 0 to 5. With a wanted size of
+100 MiB and at least 3 small files, the file of 70 MiB stays as it is. The files of commits 0, 2 and 3 become
+one of about 90 MiB, and those of commits 4 and 5 another one. A replay of commits 2 to 4 then reads both, and
+takes the rows of these commits by their positions.
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ from anabranch.errors import CorruptDataError, UnsupportedFormatError
 VERSION = 1
 
 Ranges = Mapping[int, tuple[int, int]]
-"""By segment: the first position of some rows and the position behind the last one."""
+"""By segment: the first position of some rows, and the position after the last one."""
 
 
 class LakeFile(NamedTuple):
@@ -27,7 +32,7 @@ class LakeFile(NamedTuple):
     rows: int
     size_bytes: int
     first_commit: int
-    """The commits whose rows the file holds; more than one after files were joined."""
+    """The first and last commit whose rows the file holds; they differ after files were joined."""
     last_commit: int
 
     @property
@@ -51,12 +56,12 @@ class LakeCommit:
     ranges: Ranges = field(default_factory=dict)
     """The positions that this commit adds."""
     staged: str = ""
-    """The directory with the added files until they are moved to their places."""
+    """The directory that holds the added files until they are moved to their final paths."""
     sources: tuple[str, ...] = ()
     """The path of each added file in that directory."""
     kind: str = "append"
     counted: int | None = None
-    """The rows that this commit adds; records of older versions have a row at each position."""
+    """The rows that this commit adds; None in records of older versions, which have a row per position."""
 
     @property
     def rows(self) -> int:
@@ -80,9 +85,11 @@ class Lake:
         return self.commits[-1].cut if self.commits else None
 
     def apply(self, commit: LakeCommit) -> Lake:
-        """Return the state after the next commit; raises CorruptDataError if the commit does not follow."""
+        """Return the state after the next commit; raises CorruptDataError if it is not the next one."""
         if commit.number != self.next_number:
-            raise CorruptDataError(f"commit {commit.number} of the lake follows {self.next_number - 1}")
+            raise CorruptDataError(
+                f"a commit of the lake is missing: {commit.number} follows {self.next_number - 1}"
+            )
         files = dict(self.files)
         for path in commit.removed:
             if path not in files:
@@ -93,7 +100,7 @@ class Lake:
         return Lake((*self.commits, slim), files)
 
     def ranges_between(self, after: int, last: int) -> dict[int, tuple[int, int]]:
-        """Return the positions of the commits behind `after`, up to `last`."""
+        """Return the positions of the commits after `after`, up to and including `last`."""
         found: dict[int, tuple[int, int]] = {}
         for commit in self.commits[after + 1 : last + 1]:
             for id_, (lo, hi) in commit.ranges.items():
@@ -102,7 +109,7 @@ class Lake:
         return found
 
     def files_between(self, after: int, last: int) -> list[LakeFile]:
-        """Return the files with rows of the commits behind `after`, up to `last`, in their order."""
+        """Return the files with rows of the commits after `after`, up to and including `last`, in order."""
         found = [one for one in self.files.values() if one.first_commit <= last and one.last_commit > after]
         return sorted(found, key=lambda one: (one.first_commit, one.path))
 
@@ -123,9 +130,11 @@ def encode_commit(commit: LakeCommit) -> dict[str, Any]:
 
 
 def decode_commit(value: Mapping[str, Any]) -> LakeCommit:
-    """Undo `encode_commit`; raises UnsupportedFormatError for a newer version."""
+    """Return the commit of a JSON record; raises UnsupportedFormatError for a newer version."""
     if value.get("v") != VERSION:
-        raise UnsupportedFormatError(f"the lake has a commit of version {value.get('v')}; this is {VERSION}")
+        raise UnsupportedFormatError(
+            f"the lake has a commit of format version {value.get('v')}; this program reads version {VERSION}"
+        )
     return LakeCommit(
         int(value["number"]),
         value["cut"],
@@ -140,7 +149,7 @@ def decode_commit(value: Mapping[str, Any]) -> LakeCommit:
 
 
 def encode_lake(lake: Lake) -> dict[str, Any]:
-    """Return the JSON of a whole state, from which readers go on without the commits before it."""
+    """Return the JSON of a whole state, so that readers need no commits before it."""
     return {
         "v": VERSION,
         "commits": [encode_commit(commit) for commit in lake.commits],
@@ -150,16 +159,18 @@ def encode_lake(lake: Lake) -> dict[str, Any]:
 
 def decode_lake(value: Mapping[str, Any]) -> Lake:
     if value.get("v") != VERSION:
-        raise UnsupportedFormatError(f"the lake has a state of version {value.get('v')}; this is {VERSION}")
+        raise UnsupportedFormatError(
+            f"the lake has a state of format version {value.get('v')}; this program reads version {VERSION}"
+        )
     files = [LakeFile(**one) for one in value["files"]]
     return Lake(tuple(map(decode_commit, value["commits"])), {one.path: one for one in files})
 
 
 def plan_joins(files: Iterable[LakeFile], size_bytes: int, few: int) -> list[tuple[LakeFile, ...]]:
-    """Return groups of small files of one partition that become one file each, oldest rows first.
+    """Return groups of small files of one partition, each of which becomes one file, oldest rows first.
 
-    A file of at least half of `size_bytes` stays as it is. A partition is left alone as long as it has fewer
-    than `few` small files, so that a row is rewritten a few times only.
+    A file of at least half of `size_bytes` stays as it is. A partition with fewer than `few` small files is
+    left alone, so that a row is rewritten only a few times.
     """
     small: dict[str, list[LakeFile]] = defaultdict(list)
     for one in files:

@@ -1,4 +1,8 @@
-"""The progress of a pipeline: rows done, rate, rows that wait, remaining time. Pure."""
+"""The progress of a pipeline: rows done, rate, waiting rows and remaining time. Pure.
+
+Example: 30,000 rows after 10 s, with 60,000 waiting, in step 2, is shown as "30,000 rows, 3,000 rows/s,
+60,000 waiting, about 20 s left, step 2".
+"""
 
 from __future__ import annotations
 
@@ -13,9 +17,9 @@ class PipelineProgress(NamedTuple):
     seconds: float
     """Since the run began."""
     waiting: int | None = None
-    """Rows that are known and not done; None if unknown."""
+    """Rows that are still to do, or None if their number is unknown."""
     step: str = ""
-    """The present step, for human readers."""
+    """The current step, for human readers."""
 
     @property
     def rows_per_s(self) -> float:

@@ -1,7 +1,13 @@
-"""How unevenly the keys of a topic load its segments and buckets, and the cuts that would even it out. Pure.
+"""Reports how unevenly keys load segments and buckets, and which cuts would even it out. Pure.
 
-Weights come from a pass over stored messages. `model.weights` makes the cuts, as for auto-scaling; this part
-only says which cuts are worth a change.
+Weights come from a pass over stored messages. `model.weights` makes the cuts, as for auto-scaling; this
+module only decides which cuts are worth a change.
+
+Example: segments 1 (slots 0000-7fff) and 2 (8000-ffff) should take half of the weight each. Slots 1000 and
+2000 have a weight of 45 each, and slot 9000 has 10. Segment 1 takes 90 %, more than 1.25 times its half, so a
+split at slot 1001 is suggested, after which each part takes 50 % of it. If slot 1000 had all 90, no split
+would help: its heaviest part would still take more than 90 % of the segment, and the report calls it
+hopeless.
 """
 
 from __future__ import annotations
@@ -24,17 +30,17 @@ RING_CELLS = 64
 """Cells of equal width in which the ring is shown over time."""
 
 WORTH_SPLITTING = 1.25
-"""A segment is worth a split when it takes this many times its even share."""
+"""A segment is worth a split if it takes more than this many times its even share."""
 
 WORTH_REBUCKETING = 0.9
-"""New bucket boundaries are worth a change when the heaviest bucket shrinks to this part of its weight."""
+"""New bucket boundaries are worth a change if the heaviest bucket shrinks to this part of its weight."""
 
 _NICE_INTERVALS_S = (1, 10, 60, 600, 3600, 6 * 3600, 86_400, 7 * 86_400, 30 * 86_400)
 _INTERVALS_MAX = 48
 
 
 def nice_interval_s(first_ms: int, last_ms: int) -> int:
-    """Return the shortest round interval that cuts the time into at most 48 parts."""
+    """Return the shortest round interval that divides the time into at most 48 parts."""
     length_s = max(0, last_ms - first_ms) / 1000
     fitting = (step for step in _NICE_INTERVALS_S if length_s / step <= _INTERVALS_MAX)
     return next(fitting, _NICE_INTERVALS_S[-1])
@@ -55,18 +61,18 @@ class HeavyKey:
 
 @dataclass(frozen=True, slots=True)
 class SegmentWeight:
-    """An active segment, the weight of its keys, and the changes that are worth it."""
+    """An active segment, the weight of its keys, and the changes that are worth making."""
 
     segment: Segment
     weight: int
     share: float
     """Of the whole topic."""
     points: tuple[int, ...] = ()
-    """First slots of the parts after the first; empty when no split is suggested."""
+    """First slot of each part but the first; empty if no split is suggested."""
     largest_part: float = 1.0
     """Share of the segment's weight in its heaviest part after that split."""
     boundaries: tuple[int, ...] = ()
-    """First slots of the buckets after the first; empty when the present ones are good enough."""
+    """First slot of each bucket but the first; empty if the present ones are good enough."""
     hopeless: bool = False
     """The segment is too heavy, but one slot takes nearly all of it."""
 
@@ -84,7 +90,7 @@ class SkewReport:
     topic: str
     unit: WeightUnit
     total: int
-    """Weight of all messages that have a key."""
+    """Weight of all messages with a key."""
     without_key: int
     interval_s: int
     segments: tuple[SegmentWeight, ...]
@@ -99,7 +105,7 @@ class SkewReport:
         return list(range(min(starts), max(starts) + 1, self.interval_s)) if starts else []
 
     def commands(self) -> list[str]:
-        """Return the commands that carry the suggestions out; a split makes the boundaries pointless."""
+        """Return the commands that carry out the suggestions; a split makes new boundaries pointless."""
         found = []
         for one in self.segments:
             if one.points:
@@ -114,10 +120,10 @@ class SkewReport:
 def weigh_segments(
     layout: Layout, slots: Mapping[int, int], segments_wanted: int | None = None
 ) -> list[SegmentWeight]:
-    """Return the active segments with split points for those that take too much, by range.
+    """Return the active segments by range, with split points for those that take too much.
 
-    `slots` is the weight of each slot of the ring. With `segments_wanted`, each segment should take one part
-    of so many; otherwise the present number of segments counts.
+    `slots` is the weight of each slot of the ring. Each segment should take an even share: one of
+    `segments_wanted` parts, or of as many parts as there are segments now.
     """
     total = sum(slots.values())
     goal = 1 / max(segments_wanted or 0, len(layout.active), 1)
@@ -144,7 +150,7 @@ def _weigh(segment: Segment, slots: Mapping[int, int], total: int, goal: float) 
 
 
 def better_boundaries(segment: Segment, cells: Mapping[int, int]) -> tuple[int, ...]:
-    """Return bucket boundaries that share the weight more evenly; empty when the present ones are good.
+    """Return bucket boundaries that share the weight more evenly; empty if the present ones are good enough.
 
     `cells` is the weight by cell of the bucket hash; see BUCKET_CELLS.
     """
@@ -164,5 +170,5 @@ def _heaviest_bucket(weights: Cells, splits: Sequence[int]) -> float:
 
 
 def segment_of_slot(layout: Layout, slot: int) -> int:
-    """Return the id of the active segment that takes a slot; classic partitions take any."""
+    """Return the id of the active segment that takes a slot; a classic partition takes any slot."""
     return next((one.id for one in layout.active if slot in one.range), layout.active[0].id)

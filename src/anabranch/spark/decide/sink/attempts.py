@@ -1,4 +1,11 @@
-"""Names of task attempts, which tell for which write of which batch an attempt staged its rows. Pure."""
+"""Names task attempts so that the name tells which write of which micro-batch staged the rows. Pure.
+
+Example: in run 0f8fad5b-d9cb-469f-a165-70867728950e of a query, an attempt of write c0ffee00... of batch 7 is
+57dd035e8f3345df-c0ffee00-1234abcd...: a hash of run and batch, the write, and random digits. If
+`foreachBatch` writes to the same sink twice in that batch, the second write finds this name with another
+write than its own in the pin, and is refused. When Spark repeats batch 7 in a later run, the hash differs,
+and rows that are stored already are simply skipped.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +19,17 @@ _RUN = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class BatchRun(NamedTuple):
-    """A micro-batch as one run of a query executes it; Spark repeats a micro-batch in another run only."""
+    """A micro-batch in one run of a query. Spark repeats a micro-batch only in another run."""
 
     query_run: str
-    """The id of the run, which is new whenever the query is started."""
+    """Spark's id of the run, which is new whenever the query is started."""
     batch: str
 
 
 def batch_run_of(job_group: str | None, batch: str | None) -> BatchRun | None:
-    """Return the run of a micro-batch; None outside of a stream.
+    """Return the run and the number of a micro-batch, or None outside a stream.
 
-    Spark names the group of a query's jobs after its run. A name that a user gave says nothing about runs.
+    Spark names the job group of a query after its run. A name that a user chose says nothing about runs.
     """
     if job_group is None or batch is None or _RUN.fullmatch(job_group) is None:
         return None
@@ -35,7 +42,7 @@ def attempt_name(run: BatchRun | None, write: str, unique: str) -> str:
 
 
 def has_other_write(attempts: Iterable[str], run: BatchRun | None, write: str) -> bool:
-    """Whether one of the attempts belongs to another write in the same run of the same micro-batch."""
+    """Whether one of the attempts belongs to a different write in the same run of the same micro-batch."""
     if run is None:
         return False
     found = (_NAME.fullmatch(name) for name in attempts)

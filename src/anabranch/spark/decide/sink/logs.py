@@ -1,7 +1,11 @@
-"""Says which logs of exactly-once sinks are not needed any more. Pure.
+"""Decides which logs of exactly-once sinks are no longer needed. Pure.
 
-A batch job without `sinkId` gets a sink of its own, whose name no later run finds. All other sinks belong to
-a checkpoint or to a name that the user gave, and a query or a job may come back to them.
+A batch job without `sinkId` gets a sink of its own, whose name no later run can know. All other sinks belong
+to a checkpoint or to a name that the user chose, and a query or a job may return to them.
+
+Example: with an idle time of 3,600 s, the sink `job-` and 32 digits, whose logs were last used at 1,000 s and
+have no writer, is kept at 4,599 s ("its job may still run") and can be removed at 4,600 s. The sink
+86216551e51c270e, which belongs to the checkpoint /data/checkpoint, is kept at any age.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ _JOB_ID = re.compile(r"job-[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class SinkLog:
-    """The use of one log, as a broker tells it."""
+    """The use of one log, as a broker reports it."""
 
     name: str
     last_used_ms: int
@@ -35,7 +39,7 @@ class SinkUse:
 
     id: str
     logs: tuple[SinkLog, ...]
-    """The row log before the record log: without its rows, the records of a sink still tell what is done."""
+    """The row log comes first: if only it is removed, the records of the sink still say what is done."""
 
     @property
     def last_used_ms(self) -> int:
@@ -51,13 +55,13 @@ class SinkUse:
 
 
 def checkpoint_sink(checkpoint: str) -> str:
-    """The sink of a stream that names none: it belongs to the checkpoint of its query."""
+    """Return the sink of a stream without `sinkId`, which belongs to the checkpoint of its query."""
     path = checkpoint.removeprefix("file://").removeprefix("file:").rstrip("/")
     return hashlib.sha256(path.encode()).hexdigest()[:16]
 
 
 def job_sink(run: str) -> str:
-    """The sink of a batch job that names none; `run` has 32 hexadecimal digits."""
+    """Return the sink of a batch job without `sinkId`; `run` has 32 hexadecimal digits."""
     return f"{_JOB}{run}"
 
 
@@ -83,7 +87,7 @@ def sinks_of(logs: Iterable[SinkLog]) -> Mapping[str, SinkUse]:
 
 
 def why_kept(sink: SinkUse, now_ms: int, idle_s: float) -> str | None:
-    """Return why a sink must stay without an order of the user; None if no job can need it again."""
+    """Return why a sink must be kept unless the user orders its removal, or None if no job can need it."""
     if not is_job_sink(sink.id):
         return "its query or job may be started again"
     if sink.writers:

@@ -1,10 +1,15 @@
-"""Reads the records of a sink: which staged rows count, their numbers, and which are published. Pure.
+"""Interprets the records of a sink: which staged rows count, their numbers, and which are published. Pure.
 
 Tasks stage rows in the sink's row log. A driver that commits a batch appends a *pin* to the record log: these
-task attempts are the batch. The first pin of a batch counts, in the order of the record log; every driver
+task attempts are the batch. The first pin of a batch counts, in the order of the record log, so every driver
 that reads the log comes to the same result, however many drivers append to it. Pins number the rows of the
 sink without gaps, in the order of pins. A *done* record says that all rows below a number are published, and
-repeats the result so far, so that older records are not needed any more.
+repeats the result so far, so that older records are no longer needed.
+
+Example: the record log has pin (batch 7, attempts a: 60 rows, b: 40), pin (batch 7, attempts c: 60, d: 40),
+done (100), pin (batch 8, attempt e: 50). The first pin makes a and b rows 0 to 99. The second one came from a
+driver that was replaced, and does not count. Rows 0 to 99 are published. Batch 8 is pending as rows 100 to
+149, and the next commit publishes it, no matter which driver makes that commit.
 """
 
 from __future__ import annotations
@@ -18,11 +23,11 @@ from anabranch.errors import CorruptDataError, DataLossError
 from anabranch.spark.decide.sink.stored_levels import Marks
 
 SCOPES_MAX = 256
-"""Queries and jobs whose batches a sink remembers; those unused for longest are forgotten."""
+"""Queries and jobs whose batches a sink remembers; the least recently used ones are forgotten."""
 
 
 class BatchName(NamedTuple):
-    """A batch of a sink. Inside a scope, such as a query, batches are numbered in their order."""
+    """A batch of a sink. Within a scope, such as a query, later batches have higher numbers."""
 
     scope: str
     number: int
@@ -30,20 +35,20 @@ class BatchName(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A batch consists of the rows of these task attempts, which lie in this range of the row log."""
+    """Says that a batch consists of the rows of these attempts, which lie in this range of the row log."""
 
     batch: BatchName
     attempts: Mapping[str, int]
     """Rows of each attempt."""
     start: int
     stop: int
-    """Position in the row log behind the last row."""
+    """The position in the row log after the last row."""
     sink: str
-    """Names the sink, if no pin before does; another one after the record log was deleted."""
+    """A random name for the sink, used if this is its first pin. It changes if the record log is deleted."""
     marks: Mapping[str, Marks] = field(default_factory=dict)
-    """The ends of segments before the pin, for each topic of the rows; for brokers that number nothing."""
+    """For Apache Pulsar: the ends of the active segments before the pin, for each topic of the rows."""
     follows: bool = False
-    """Whether the driver had read records before it; told where the log itself does not tell."""
+    """Whether the driver had read earlier records; stored because a log on Pulsar does not tell."""
 
     @property
     def rows(self) -> int:
@@ -52,7 +57,7 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """All rows below `next_number` are published; the result of all records before position `read`."""
+    """Says that all rows below `next_number` are published, and sums up all records before `read`."""
 
     read: int
     next_number: int
@@ -64,7 +69,7 @@ Record = Pin | Done
 
 
 def numbered_batch(number: int) -> BatchName:
-    """Return the name of a batch that has only a number, that of the option `batchId`."""
+    """Return the name of a batch that is known only by the number in the option `batchId`."""
     return BatchName("batch", number)
 
 
@@ -86,7 +91,7 @@ class SinkState:
     batches: Mapping[str, int] = field(default_factory=dict)
     """The last batch that counts, by scope; the scope used last comes last."""
     pending: tuple[Pending, ...] = ()
-    """Batches that are perhaps not published, in order."""
+    """Batches that may not be published yet, in order."""
     attempts: Mapping[BatchName, tuple[str, ...]] = field(default_factory=dict, compare=False)
     """The task attempts of the batches whose pins were read."""
 
@@ -99,14 +104,14 @@ class SinkState:
         return self.has(batch) and all(one.pin.batch != batch for one in self.pending)
 
     def done(self) -> Done:
-        """The record that all pending batches are published."""
+        """Return the record that says that all pending batches are published."""
         return Done(self.read, self.next_number, self.batches, self.sink)
 
 
 def fold(records: Sequence[tuple[int, Record]], first: int, next_: int) -> SinkState | None:
-    """Return the result of records with their positions, which reach from `first` to the end `next_`.
+    """Return the state after these records, which reach without gaps from position `first` to `next_`.
 
-    None if older records are needed. The records must have no gaps.
+    None means that older records are needed.
     """
     usable = [record for _, record in records if isinstance(record, Done) and record.read >= first]
     if not usable and (first > 0 or _follows_another(records)):
@@ -130,7 +135,7 @@ def fold(records: Sequence[tuple[int, Record]], first: int, next_: int) -> SinkS
 
 
 def _follows_another(records: Sequence[tuple[int, Record]]) -> bool:
-    """Whether the first of all records says that there was one before."""
+    """Whether the first record says that there were earlier ones."""
     return bool(records) and isinstance(records[0][1], Pin) and records[0][1].follows
 
 
@@ -185,7 +190,7 @@ def encode_record(record: Record) -> bytes:
 
 
 def decode_record(data: bytes) -> Record:
-    """Raise CorruptDataError for bytes that are no record of a sink."""
+    """Return a stored record; raises CorruptDataError if the bytes are not a record of a sink."""
     try:
         found = json.loads(data)
         if found["v"] != 1:

@@ -1,10 +1,16 @@
-"""Routes the rows of a staged entry by the layout of now, and judges which of them may be stored. Pure.
+"""Routes the rows of a staged entry by the present layout, and decides which may be stored already. Pure.
 
-Rows are staged by the layout that a task saw. An entry whose rows still belong to one bucket is published
-whole. After a layout change its rows go to several segments or buckets. They get their numbers in the order
-of their bucket hashes, not of the entry. So the rows of each bucket follow those of the bucket before, for
-any choice of buckets, and a segment that stored a number has stored all of its rows with lower numbers.
-Rows of one key have one hash and keep their order.
+Rows are staged by the layout that a task saw. An entry whose rows still belong to one bucket is published as
+it is. After a layout change its rows may go to several segments or buckets. They get their numbers in the
+order of their bucket hashes, not in the order of the entry. Then, for any choice of buckets, the numbers of a
+bucket follow those of the bucket before, and a segment that has stored a number has stored all its rows with
+lower numbers. Rows of one key have one hash and keep their order.
+
+Example: an entry of four rows with the hashes 9000:5000, 1000:2000, 1000:9000 and 9000:1000 (slot:bucket
+hash) was staged for segment 0, which was split since. By bucket hash, rows 3, 1, 0, 2 get the numbers 0, 1,
+2, 3. Segment 2 (slots 8000-ffff) gets rows 3 and 0 as numbers 0 and 2. Segment 1 gets row 1 as number 1 in
+its first bucket and row 2 as number 3 in its second one. If a publisher fails and the next one finds number 1
+stored in segment 1, it sends only number 3 there.
 """
 
 from __future__ import annotations
@@ -29,7 +35,7 @@ class Stamp:
     topic: str
     segment: int
     range: HashRange
-    """The range of the segment; without meaning in a partitioned topic."""
+    """The range of the segment; meaningless for a partitioned topic."""
     partitions: int
     """The number of partitions of a classic topic; 0 for a scalable one."""
     hashes: HashRange
@@ -39,7 +45,7 @@ class Stamp:
 
     @property
     def keyless_hash(self) -> int:
-        """The hash of rows without a key: the same for all layouts."""
+        """The hash that stands for rows without a key; it is the same for all layouts."""
         return self.range.start << 16 | self.hashes.start
 
 
@@ -48,28 +54,28 @@ class RoutedRows(NamedTuple):
 
     segment: int
     rows: tuple[int, ...]
-    """Places in the entry."""
+    """Indexes of the rows in the entry."""
     numbers: tuple[int, ...]
-    """Numbers of the rows, counted from the first one of the entry; they ascend."""
+    """Numbers of the rows, ascending, relative to the first number of the entry."""
 
 
 class StoredRows(NamedTuple):
-    """How to send rows with ascending numbers to a segment."""
+    """How to send rows with ascending numbers to a segment; both fields are indexes of rows."""
 
     alone: int
-    """Rows before this index are stored."""
+    """Rows before this one are stored."""
     together: int
-    """Rows before this index, from `alone` on, may be stored: each is sent alone, for the broker to judge.
-    The others are new."""
+    """Rows from `alone` up to this one may be stored: each is sent alone, and the broker decides. The
+    remaining rows are new."""
 
 
 def partitions_of(layout: Layout) -> int:
-    """The number of partitions of a classic topic; 0 for a scalable topic."""
+    """Return the number of partitions of a classic topic, or 0 for a scalable topic."""
     return len(layout.active) if all(segment.is_classic for segment in layout.active) else 0
 
 
-def home_of(stamp: Stamp, layout: Layout) -> int | None:
-    """The active segment that has all rows of an entry in one bucket; None if there is none."""
+def whole_target(stamp: Stamp, layout: Layout) -> int | None:
+    """Return the active segment that takes all rows of an entry in one bucket, or None if there is none."""
     if stamp.partitions or partitions_of(layout):
         same = stamp.partitions == partitions_of(layout)
         return stamp.segment if same and any(one.id == stamp.segment for one in layout.active) else None
@@ -82,17 +88,18 @@ def home_of(stamp: Stamp, layout: Layout) -> int | None:
 
 
 def judge(numbers: Sequence[int], own: int, known: int) -> StoredRows:
-    """RowJudge rows by what a segment has stored under the sink's name.
+    """Decide how to send rows, given what is stored under the sink's name.
 
-    `own` is the highest number that the segment itself has stored, `known` the highest of the segment and of
-    those before it.
+    `own` is the highest number that the segment itself has stored, `known` the highest that the segment and
+    its ancestors have stored. With rows 10 to 14, `own` 10 and `known` 12, row 10 is stored, rows 11 and 12
+    are sent one by one, because an ancestor may have stored them, and rows 13 and 14 are sent together.
     """
     alone = bisect_right(numbers, own)
     return StoredRows(alone, max(alone, bisect_right(numbers, known)))
 
 
 class RowJudge(Protocol):
-    """Says which rows a segment lacks. Rows of one key keep their order, so numbers ascend everywhere."""
+    """Decides which rows a segment lacks. Rows of one key keep their order, so numbers always ascend."""
 
     def has_all(self, last: int) -> bool:
         """Whether all rows up to a number are stored, for any slots."""
@@ -106,7 +113,7 @@ class RowJudge(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BrokerJudges:
-    """A broker of ours decides about rows that may be stored, each of which it must get alone."""
+    """An Anabranch broker decides about rows that may be stored; each of them is sent in its own entry."""
 
     own: int
     known: int
@@ -124,20 +131,20 @@ class BrokerJudges:
         return [*found, range(together, len(numbers))] if together < len(numbers) else found
 
 
-def parts_of(hashes: Sequence[int], home: int | None, layout: Layout) -> list[RoutedRows]:
-    """Cut an entry by segments and buckets, given the raw hash of each row.
+def parts_of(hashes: Sequence[int], segment: int | None, layout: Layout) -> list[RoutedRows]:
+    """Cut an entry into the parts for each segment and bucket, given the raw hash of each row.
 
-    All rows go to `home` if it is set. The parts of a segment ascend in their numbers and do not overlap.
+    All rows go to `segment` if it is set. The parts of a segment ascend in their numbers and do not overlap.
     """
     order = sorted(range(len(hashes)), key=lambda row: hashes[row] & SLOT_MASK)
     router = Router(layout)
     found: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for number, row in enumerate(order):
         raw = hashes[row]
-        segment = router.segment_for(raw) if home is None else layout.segments[home]
-        bucket = bisect_right(segment.bucket_splits, raw & SLOT_MASK)
-        found.setdefault((segment.id, bucket), []).append((row, number))
+        target = router.segment_for(raw) if segment is None else layout.segments[segment]
+        bucket = bisect_right(target.bucket_splits, raw & SLOT_MASK)
+        found.setdefault((target.id, bucket), []).append((row, number))
     return [
-        RoutedRows(segment, tuple(row for row, _ in rows), tuple(number for _, number in rows))
-        for (segment, _), rows in found.items()
+        RoutedRows(id_, tuple(row for row, _ in rows), tuple(number for _, number in rows))
+        for (id_, _), rows in found.items()
     ]

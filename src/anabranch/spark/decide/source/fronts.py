@@ -1,9 +1,15 @@
-"""A common time up to which a micro-batch reads all segments, so that it takes the oldest messages.
+"""Finds a common time up to which a micro-batch reads all segments, so that it takes the oldest ones. Pure.
 
 Spark's watermark follows the newest message that a query has read, and drops messages that are much older. So
 a micro-batch that cannot read everything must not read a young message of one segment while old ones wait in
-another. Time is the time at which brokers stored messages; it never falls within a segment. Pure: the caller
-asks brokers, and tells this module what they say.
+another. Times are those at which brokers stored the messages; they never decrease within a segment. The
+caller asks the brokers and passes on their answers.
+
+Example: segment A stored a message every 10 ms from time 0 on, segment B every 10 ms from time 500 on, each
+100 messages, and the limit is 110. All 200 messages up to time 1490 exceed it by the factor 1.8. If they were
+spread evenly, the limit would be reached at time 786 (the guess aims at 96 %): A has 79 messages by then, B
+has 29. These 108 use more than 90 % of the limit, so the search ends there, after two questions to the
+brokers.
 """
 
 from __future__ import annotations
@@ -15,21 +21,21 @@ from anabranch.spark.decide.source.offsets import Cut
 from anabranch.spark.decide.source.topology import Ends, Key, Topology
 
 ENOUGH = 0.9
-"""A front that uses this part of the limit is not searched further."""
+"""The search ends at a front that uses this part of the limit."""
 
 AIM = 0.96
 """The part of the limit that a guess aims at."""
 
 
 class Question(NamedTuple):
-    """Which position of each segment is the first that was stored after a time?"""
+    """Asks for the first position of each segment that was stored after a time."""
 
     time_ms: int
     keys: frozenset[Key]
 
 
 class FrontSearch:
-    """Finds the latest time until which all messages fit the limit; a few questions to brokers each time."""
+    """Finds the latest time up to which all messages fit the limit, with a few questions to the brokers."""
 
     def __init__(
         self,
@@ -39,10 +45,10 @@ class FrontSearch:
         span_ms: tuple[int, int],
         guess_ms: int | None = None,
     ) -> None:
-        """`advance` reads up to ends without a limit, `load` is above 1 for a cut that exceeds the limit, and
-        `waiting` says which segments of a cut have unread messages.
+        """Take three functions of the planner and the span of times in which the messages were stored.
 
-        Nothing was stored before the span, and all that may be read was stored by its end.
+        `advance` reads up to given ends without a limit, `load` is above 1 for a cut that exceeds the limit,
+        and `waiting` returns the segments of a cut that have unread messages.
         """
         self._advance = advance
         self._load = load
@@ -53,14 +59,14 @@ class FrontSearch:
         self._low_ends: Ends = {}
         self._high_ends: Ends = {}
         self._rounds = 0
-        # The end of the span comes first, because everything until then may fit.
+        # The end of the span is tried first, because everything may fit.
         self._time_ms = self._high_ms
         self._guess_ms = guess_ms
         self._ends: dict[Key, int] = {}
         self._done = False
 
     def question(self) -> Question | None:
-        """Return what to ask next; None when the front is found."""
+        """Return the next question, or None once the front is found."""
         while not self._done:
             cut = self._advance(self._ends)
             missing = self._waiting(cut) - self._ends.keys()
@@ -70,11 +76,11 @@ class FrontSearch:
         return None
 
     def learn(self, asked: Question, ends: Ends) -> None:
-        """Take the answer; nothing is read of a segment without an answer."""
+        """Take the answer. Nothing is read of a segment that the answer lacks."""
         self._ends.update({key: ends.get(key, 0) for key in asked.keys})
 
     def _note(self, load: float) -> None:
-        """Compare the limit with what was stored until the present time, and go on to the next time."""
+        """Note how much of the limit the messages up to the present time use, and choose the next time."""
         if load <= 1.0:
             self._low_ms, self._low_load, self._low_ends = self._time_ms, load, self._ends
         else:
@@ -93,7 +99,8 @@ class FrontSearch:
         elif self._rounds % 2 == 1:
             step = width // 2
         else:
-            # As if the messages were spread evenly; every other step halves the span in any case.
+            # Interpolate as if the messages were spread evenly. Traffic that comes in bursts would make this
+            # converge slowly, so every other step halves the span.
             step = int(width * (AIM - self._low_load) / (self._high_load - self._low_load))
         return self._low_ms + min(max(step, 1), width - 1)
 
@@ -104,10 +111,11 @@ class FrontSearch:
 
     @property
     def fronts(self) -> tuple[Ends, ...]:
-        """The ends to read up to: all of the first; then of the second as far as the limit allows.
+        """The ends to read up to: all messages up to the first, then up to the second while the limit lasts.
 
-        The second are those one millisecond later, because more may be stored in that one than the limit
-        allows. There is none when the first ones use most of the limit.
+        The second ends are one millisecond later. A broker may have stored more messages in that millisecond
+        than the limit allows, so they cannot be read as a whole. There are none if the first ends use most of
+        the limit.
         """
         if self._low_load >= ENOUGH or self._high_load is None:
             return (self._low_ends,)
@@ -115,7 +123,7 @@ class FrontSearch:
 
 
 def blocked_below(cut: Cut, topologies: Mapping[str, Topology]) -> set[Key]:
-    """Return the oldest segments with messages that wait only because their parents were read just now."""
+    """Return the oldest segments whose messages wait only because their parents were read in this step."""
     found: set[Key] = set()
     for name, topic in cut.topics.items():
         topology = topologies[name]
@@ -140,7 +148,7 @@ def ancestors_of(keys: Iterable[Key], topologies: Mapping[str, Topology]) -> set
 
 
 def waiting_in(cut: Cut, topologies: Mapping[str, Topology]) -> set[Key]:
-    """Return the segments of a cut that have messages behind it."""
+    """Return the segments of a cut that have messages after it."""
     return {
         (name, id_)
         for name, topic in cut.topics.items()

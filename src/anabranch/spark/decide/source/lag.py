@@ -1,8 +1,11 @@
-"""How far a query is behind its topics, from the two offsets in Spark's progress. Pure.
+"""Computes how far a query is behind its topics, from the two offsets in Spark's progress. Pure.
 
-Spark does not let a Python source fill its metrics, but shows the offset that a micro-batch reached, and the
-newest one that the source reports. The report names every segment that is not passed yet, also sealed ones,
-so that the difference of the two is the number of messages that wait.
+Spark does not let a Python source fill its metrics, but it shows the offset that a micro-batch reached and
+the newest one that the source reports. The report names every segment that is not read yet, including sealed
+ones, so the difference between the two offsets is the number of waiting messages.
+
+Example: the query reached {0: 70}. Segment 0 is sealed with 100 messages; its children 1 and 2 have 40 and 0.
+The source reports {0: 100, 1: 40, 2: 0}, so the query is 30 + 40 + 0 = 70 messages behind.
 """
 
 from __future__ import annotations
@@ -15,12 +18,12 @@ from anabranch.spark.decide.source.places import place_of, position_of, rows_bet
 from anabranch.spark.decide.source.topology import Topology
 
 COUNTED_MAX = 2**44
-"""Positions from here on are places on Apache Pulsar, whose difference is no number of messages."""
+"""Higher positions are places on Apache Pulsar, whose difference is not a number of messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicLag:
-    """Messages of one topic that wait, by segment."""
+    """The waiting messages of one topic, by segment."""
 
     segments: Mapping[int, int]
 
@@ -31,7 +34,7 @@ class TopicLag:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """Messages that wait, by topic; the most, least and mean are over the segments of all topics."""
+    """The waiting messages by topic; most, least and mean are over the segments of all topics."""
 
     topics: Mapping[str, TopicLag]
 
@@ -65,7 +68,8 @@ class Lag:
     def __str__(self) -> str:
         each = ", ".join(f"{name} {topic.messages}" for name, topic in self.topics.items())
         return (
-            f"{self.messages} messages behind (segments: max {self.most}, min {self.least}, "
+            f"{self.messages} {'message' if self.messages == 1 else 'messages'} behind "
+            f"(segments: max {self.most}, min {self.least}, "
             f"mean {self.mean:g}; topics: {each})"
         )
 
@@ -74,9 +78,9 @@ class Lag:
 
 
 def newest_ends(topologies: Mapping[str, Topology], reached: Cut | None) -> Cut:
-    """Return the ends of all segments that a query at the cut `reached` has not passed.
+    """Return the ends of all segments that a query at the cut `reached` has not left behind.
 
-    Sealed segments are listed as read to their end, so the result is a cut at the end of each topic.
+    Sealed segments are listed with their final end, so the result is a cut at the end of each topic.
     """
     found = {}
     for name, topology in topologies.items():
@@ -113,7 +117,7 @@ def lag_between(reached: Cut, newest: Cut) -> Lag:
 def _rows(at: int, end: int, ends: TopicCut) -> int:
     if ends.per_entry is None:
         return max(0, end - at)
-    # Of a segment that was not begun, only the last ledger is known.
+    # For a segment that the query has not begun, only the entries of the last ledger can be counted.
     return rows_between(at or position_of(place_of(end)._replace(entry=0, batch=0)), end, ends.per_entry)
 
 

@@ -1,7 +1,10 @@
 """Moments at which a query starts or ends, as users write them. Pure: the current time is an argument.
 
 A moment is milliseconds since 1970, an ISO time, or a time before now such as `-10m`. It stays text in a
-symbolic start, so that a relative time counts from the moment when the start is pinned.
+symbolic start, so that a relative time counts from the moment when the start is resolved.
+
+Example: at 1700000600000, `-10m` is 1700000000000. `2026-01-31T12:00:00Z` is 1769860800000 at any time, and
+so is `2026-01-31T12:00:00`, because a time without a zone is in UTC.
 """
 
 from __future__ import annotations
@@ -23,19 +26,19 @@ _RELATIVE = re.compile(r"-\s*(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)")
 
 @dataclass(frozen=True, slots=True)
 class StartTimes:
-    """Moments by topic, the moment of all other topics, and what to do when no message is that young."""
+    """Moments by topic, the moment of all other topics, and what to do if there is no message that young."""
 
     topics: Mapping[str, str] = field(default_factory=dict)
     otherwise: str | None = None
     strategy: Strategy = "error"
 
     def of(self, topic: str) -> str | None:
-        """Return the moment of a topic; None when only the offsets say where to start."""
+        """Return the moment of a topic, or None if only the offsets say where it starts."""
         return self.topics.get(topic, self.otherwise)
 
 
 def moment_ms(text: str, now_ms: int) -> int:
-    """Return milliseconds since 1970; raises ValueError. An ISO time without a zone is UTC."""
+    """Return milliseconds since 1970; raises ValueError. An ISO time without a zone is in UTC."""
     word = text.strip()
     if re.fullmatch(r"\d+", word):
         return int(word)
@@ -59,7 +62,7 @@ def parse_moment(text: str) -> str:
 
 
 def parse_moments(text: str, option: str) -> dict[str, str]:
-    """Read the JSON of `startingOffsetsByTimestamp`: topic to moment."""
+    """Parse the JSON of `startingOffsetsByTimestamp`, which maps topics to moments."""
     try:
         value = json.loads(text)
         assert isinstance(value, dict)
@@ -72,7 +75,7 @@ def parse_moments(text: str, option: str) -> dict[str, str]:
 
 def _text(moment: Any) -> str:
     if isinstance(moment, bool) or not isinstance(moment, (str, int)):
-        raise TypeError(f"{moment!r} is no time")
+        raise TypeError(f"{moment!r} is not a time")
     return str(moment)
 
 
@@ -86,6 +89,6 @@ def encode_times(times: StartTimes) -> dict[str, Any]:
 
 
 def decode_times(value: Mapping[str, Any]) -> StartTimes:
-    """Undo `encode_times`."""
+    """Return the times that `encode_times` encoded."""
     strategy: Strategy = "latest" if value.get("strategy") == "latest" else "error"
     return StartTimes(dict(value.get("topics", {})), value.get("otherwise"), strategy)

@@ -1,8 +1,11 @@
 """Spark's offsets: a cut through the DAG of each topic, as JSON that Spark stores and compares as text.
 
 A position is the index of the next message to read, so a cut does not include its end. Users write the same
-JSON as `startingOffsets` and `endingOffsets`, where the text ledger:entry:batch may stand for a position on
-Apache Pulsar. This module knows neither layouts nor Spark.
+JSON as `startingOffsets` and `endingOffsets`; on Apache Pulsar they may write the text ledger:entry:batch
+instead of a position. This module must not know layouts or Spark.
+
+Example: {"v": 1, "topics": {"orders": {"epoch": 1, "segs": {"0": 100, "1": 20, "2": 0}}}} has read messages 0
+to 99 of segment 0 and messages 0 to 19 of its child segment 1, and will read message 20 of segment 1 next.
 """
 
 from __future__ import annotations
@@ -30,11 +33,11 @@ class TopicCut:
     positions: Mapping[int, int]
     """By segment id."""
     epoch: int = 0
-    """Epoch of the layout behind the cut; for human readers, never for decisions."""
+    """Epoch of the layout that the cut was made with; for human readers, never for decisions."""
     logs: Mapping[int, int] = field(default_factory=dict)
-    """Identity of the log that the position is for, by segment id; cuts of older versions have none."""
+    """Identity of the log that each position belongs to, by segment id; absent in cuts of older versions."""
     per_entry: float | None = field(default=None, kw_only=True)
-    """Estimated messages per entry on Pulsar, in the newest ends that the source reports; else None."""
+    """Estimated messages per entry, only in the newest ends that the source reports on Pulsar."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,28 +46,29 @@ class Cut:
 
     topics: Mapping[str, TopicCut] = field(default_factory=dict)
     from_earliest: bool = False
-    """Whether the first micro-batch ends here and reads from the earliest messages on."""
+    """Whether this is the end of a first micro-batch that starts at the earliest messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A request where to start, not resolved to positions yet.
+    """A request for a start that is not resolved to positions yet.
 
-    Spark asks for the initial offset more than once and never stores it, so "latest" must not be resolved
-    there. The first micro-batch resolves it and reads nothing, which stores the positions in the offset log.
-    "earliest" means the same whenever it is resolved, so that its first micro-batch has rows.
+    Spark asks for the initial offset more than once and never stores it. If "latest" were resolved there, a
+    query that crashed in its first batch would start again at a later message and miss those in between. So
+    the first micro-batch resolves the request and reads nothing, which stores the positions in the offset
+    log. "earliest" means the same whenever it is resolved, so its first micro-batch may have rows.
     """
 
     at: Symbol | Cut
     times: StartTimes | None = None
-    """The moments at which topics start; they win over `at`."""
+    """The moments at which topics start; they take precedence over `at`."""
 
 
 Offset = Start | Cut
 
 
 def encode(offset: Offset) -> dict[str, Any]:
-    """Return the JSON value of an offset; equal offsets give equal text, because Spark compares the text."""
+    """Return the JSON value of an offset. Equal offsets give equal text, because Spark compares the text."""
     if isinstance(offset, Cut):
         value: dict[str, Any] = {"v": VERSION, "topics": _encode_topics(offset)}
         return {**value, "from": "earliest"} if offset.from_earliest else value
@@ -74,7 +78,7 @@ def encode(offset: Offset) -> dict[str, Any]:
 
 
 def decode(value: Mapping[str, Any]) -> Offset:
-    """Undo `encode`; raises InvalidConfigurationError for any other value."""
+    """Return the offset of a JSON value; raises InvalidConfigurationError if `encode` did not make it."""
     if not isinstance(value, dict) or value.get("v") != VERSION:
         raise InvalidConfigurationError(
             f"not an offset of version {VERSION}: {_shortened(value)}; "
@@ -91,7 +95,7 @@ def decode(value: Mapping[str, Any]) -> Offset:
 
 
 def parse_request(text: str, option: str) -> Start:
-    """Read the text of `startingOffsets` or `endingOffsets`: a symbol or the JSON of a cut."""
+    """Parse the text of `startingOffsets` or `endingOffsets`: a symbol or the JSON of a cut."""
     word = text.strip()
     for symbol in SYMBOLS:
         if word.lower() == symbol:
@@ -130,7 +134,7 @@ def _decode_topics(value: object) -> Cut:
     except (AssertionError, AttributeError, TypeError, KeyError, ValueError):
         raise InvalidConfigurationError(
             f"not a cut: {_shortened(value)}; "
-            'the form is {"name": {"segs": {"0": 17}}} with positions that are not negative'
+            'the form is {"name": {"segs": {"0": 17}}}, and positions must not be negative'
         ) from None
 
 

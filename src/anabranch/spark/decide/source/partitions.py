@@ -1,8 +1,14 @@
-"""From slices to Spark partitions, so that one task reads all messages of a key, in order.
+"""Turns slices into Spark partitions in which one task reads all messages of a key, in order. Pure.
 
-Pure. A keyed run is a part of the hash space with its slices in reading order, older segments first. Slices
-belong together when their hash ranges overlap; parent ids do not count, because a child without messages may
-lie between a segment and its grandchild, and no slice names that child.
+A strand is a part of the hash space together with its slices in reading order, older segments first. Slices
+belong to one strand when their hash ranges overlap. Parent ids would not do: a child without messages may lie
+between a segment and its grandchild, and then no slice names that child.
+
+Example: a micro-batch reads 100 messages of segment 0, which spans the whole ring, 60 of its child 1 (slots
+0000-7fff) and 20 of its child 2 (8000-ffff). There are two strands: [0, 1] for the lower half with a weight
+of 50 + 60, and [0, 2] for the upper half with 50 + 20. Two tasks read one each. Both read segment 0, and each
+keeps only the keys of its own half, so that the messages of a key in segment 0 come before those in its
+child.
 """
 
 from __future__ import annotations
@@ -20,15 +26,15 @@ from anabranch.spark.decide.source.topology import UNKNOWN_SIZES, Sizes, Slice
 
 
 @dataclass(frozen=True, slots=True)
-class KeyedRun:
-    """Slices of one topic in reading order; only keys whose slot lies in `ranges` belong to the run."""
+class KeyStrand:
+    """Slices of one topic in reading order; only keys whose slot lies in `ranges` belong to the strand."""
 
     slices: tuple[Slice, ...]
     ranges: tuple[HashRange, ...] | None = None
-    """Ascending and disjoint; None stands for all keys."""
+    """Ascending and disjoint; None means all keys."""
 
     def ranges_for(self, part_of: Slice) -> tuple[HashRange, ...] | None:
-        """Return the ranges to filter a slice by; None when the whole slice belongs to the run."""
+        """Return the ranges to filter a slice by, or None if the whole slice belongs to the strand."""
         if self.ranges is None or any(
             part.start <= part_of.range.start and part_of.range.end <= part.end for part in self.ranges
         ):
@@ -37,18 +43,18 @@ class KeyedRun:
 
 
 TASK_ROWS = 200_000
-"""From this many rows on a further task gains more than its start costs."""
+"""A further task pays off from this many rows; below it, starting the task costs more than it saves."""
 
 TASKS_MIN = 2
-"""Tasks of a large read unless the user sets a number: any machine has two cores."""
+"""Tasks of a large read if the user sets no number: any machine has two cores."""
 
 BUCKETS_USUAL = 4
-"""Buckets of a new topic. Entries hold one bucket, so more tasks than buckets receive some entries twice."""
+"""Buckets of a new topic. An entry holds one bucket, so with more tasks some entries are sent twice."""
 
 PIECES_MAX = 1024
 
-Partition = tuple[KeyedRun, ...]
-"""Runs that one Spark task reads one after the other."""
+Partition = tuple[KeyStrand, ...]
+"""The strands that one Spark task reads one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +72,21 @@ def plan_in_key_order(
 ) -> list[Partition]:
     """Return partitions of which no two hold the same key, with the messages of each key in order.
 
-    `buckets` cuts every run into so many pieces, for more tasks; `min_partitions` cuts the heaviest runs
-    until there are so many. A run of one slice is cut by bucket hashes, and brokers send each piece only
-    the entries that may belong to it. Pieces of other runs read all entries, so a run that need not be cut
-    is not. A run with messages of a classic topic is never cut.
+    `buckets` is the number of pieces that every strand is cut into, for more tasks. `min_partitions` cuts the
+    heaviest strands further until there are that many. A strand with messages of a classic topic is never
+    cut, because a partition may hold any key.
     """
-    runs: list[tuple[HashRange, list[Slice]]] = []
+    # The pieces of a strand with one slice are cut by bucket hash, the low half of a key's hash: an entry has
+    # the hashes of one bucket, so brokers can send each task only the entries that may concern it. The pieces
+    # of a longer strand are cut by slot, and each of its tasks reads all its entries and drops most rows. So
+    # such a strand is cut only if there would be too few tasks otherwise.
+    strands: list[tuple[HashRange, list[Slice]]] = []
     for _, group in groupby(sorted(slices), key=lambda s: s.topic):
-        runs += _runs_of_topic(_widened(list(group)))
-    cuts = _cuts([(_weight(*run), _pieces_max(*run)) for run in runs], buckets, min_partitions)
+        strands += _strands_of_topic(_widened(list(group)))
+    cuts = _cuts([(_weight(*strand), _pieces_max(*strand)) for strand in strands], buckets, min_partitions)
     pieces = [
         piece
-        for (part, members), count in zip(runs, cuts, strict=True)
+        for (part, members), count in zip(strands, cuts, strict=True)
         for piece in _pieces(part, members, count)
     ]
     return [tuple(_joined(group)) for group in _pack(pieces, max(max_partitions, min_partitions))]
@@ -88,35 +97,38 @@ def _weight(part: HashRange, members: Sequence[Slice]) -> float:
 
 
 def tasks_for(rows: int, max_partitions: int | None) -> int:
-    """Return how many tasks so many rows get at least, even if they are in one segment."""
+    """Return the least number of tasks for this many rows, even if they are all in one segment."""
     return max(1, min(max_partitions or TASKS_MIN, BUCKETS_USUAL, rows // TASK_ROWS))
 
 
 def _pieces_max(part: HashRange, members: Sequence[Slice]) -> int:
-    """Return into how many pieces a run can be cut; a message of a classic topic may have any key."""
+    """Return into how many pieces a strand can be cut."""
     if not all(s.routed for s in members):
         return 1
     return PIECES_MAX if _is_one_slice(part, members) else part.width
 
 
 def _is_one_slice(part: HashRange, members: Sequence[Slice]) -> bool:
-    """Whether a run is one slice of our brokers that belongs to no other run."""
+    """Whether a strand is a single slice of an Anabranch broker that belongs to no other strand."""
     return len(members) == 1 and members[0].range == part and members[0].estimate is None
 
 
-def _pieces(part: HashRange, members: Sequence[Slice], count: int) -> list[tuple[float, KeyedRun]]:
-    """Return the pieces of a run with their weights."""
+def _pieces(part: HashRange, members: Sequence[Slice], count: int) -> list[tuple[float, KeyStrand]]:
+    """Return the pieces of a strand with their weights."""
     if count == 1 or not _is_one_slice(part, members):
-        return [(_weight(piece, members), KeyedRun(tuple(members), (piece,))) for piece in part.parts(count)]
+        return [(_weight(piece, members), KeyStrand(tuple(members), (piece,))) for piece in part.parts(count)]
     slices = [members[0]._replace(bucket_hashes=piece) for piece in FULL.parts(count)]
-    return [(_weight(part, members) / count, KeyedRun((piece,), (part,))) for piece in slices]
+    return [(_weight(part, members) / count, KeyStrand((piece,), (part,))) for piece in slices]
 
 
-def _cuts(runs: Sequence[tuple[float, int]], buckets: int, fewest: int) -> list[int]:
-    """Return the pieces of each run, given its weight and most pieces: `buckets`, or more up to `fewest`."""
-    cuts = [min(buckets, most) for _, most in runs]
+def _cuts(strands: Sequence[tuple[float, int]], buckets: int, fewest: int) -> list[int]:
+    """Return the number of pieces of each strand, given its weight and the most pieces it allows.
+
+    Each strand gets `buckets` pieces; then the heaviest ones get more until there are `fewest` in all.
+    """
+    cuts = [min(buckets, most) for _, most in strands]
     heaviest = [
-        (-weight / cuts[index], index) for index, (weight, most) in enumerate(runs) if cuts[index] < most
+        (-weight / cuts[index], index) for index, (weight, most) in enumerate(strands) if cuts[index] < most
     ]
     heapify(heaviest)
     total = sum(cuts)
@@ -124,7 +136,7 @@ def _cuts(runs: Sequence[tuple[float, int]], buckets: int, fewest: int) -> list[
         _, index = heaviest[0]
         cuts[index] += 1
         total += 1
-        weight, most = runs[index]
+        weight, most = strands[index]
         if cuts[index] < most:
             heapreplace(heaviest, (-weight / cuts[index], index))
         else:
@@ -135,7 +147,7 @@ def _cuts(runs: Sequence[tuple[float, int]], buckets: int, fewest: int) -> list[
 def plan_by_position(
     slices: Iterable[Slice], limits: PartitionLimits, sizes: Sizes = UNKNOWN_SIZES
 ) -> list[Partition]:
-    """Return partitions of about `limits.split_bytes` each, cut anywhere; a key may be in several."""
+    """Return partitions of about `limits.split_bytes` each, cut anywhere, so a key may be in several."""
     given = sorted(slices)
     target = float(limits.split_bytes)
     if limits.min_partitions:
@@ -147,13 +159,13 @@ def plan_by_position(
     ]
     packed = _fill(pieces, target, limits.max_rows)
     if limits.max_partitions is not None and len(packed) > limits.max_partitions:
-        bins = _pack([(weight, KeyedRun((piece,))) for weight, piece in pieces], limits.max_partitions)
-        return [tuple(sorted(runs, key=lambda run: run.slices)) for runs in bins]
-    return [tuple(KeyedRun((piece,)) for piece in group) for group in packed]
+        bins = _pack([(weight, KeyStrand((piece,))) for weight, piece in pieces], limits.max_partitions)
+        return [tuple(sorted(strands, key=lambda strand: strand.slices)) for strands in bins]
+    return [tuple(KeyStrand((piece,)) for piece in group) for group in packed]
 
 
 def _fill(pieces: Iterable[tuple[float, Slice]], target: float, max_rows: int | None) -> list[list[Slice]]:
-    """Put pieces into groups in their order; a group is full at the target weight or at `max_rows`."""
+    """Group consecutive pieces; a group is full at the target weight or at `max_rows`."""
     packed: list[list[Slice]] = []
     room, rows = 0.0, 0
     for weight, piece in pieces:
@@ -168,7 +180,7 @@ def _fill(pieces: Iterable[tuple[float, Slice]], target: float, max_rows: int | 
 
 
 def _cut(whole: Slice, target: float, max_rows: int | None, sizes: Sizes) -> list[Slice]:
-    """Cut a slice into equal parts, none above the target."""
+    """Cut a slice into equal parts that do not exceed the target."""
     # The tolerance keeps rounding from cutting off a sliver.
     parts = max(1, ceil(whole.rows * sizes.of(whole.topic, whole.segment) / target - 0.001))
     if max_rows is not None:
@@ -183,11 +195,11 @@ def _cut(whole: Slice, target: float, max_rows: int | None, sizes: Sizes) -> lis
 
 
 def _widened(slices: list[Slice]) -> list[Slice]:
-    """Give slices of Pulsar that are connected by their ranges one range, so that one task reads them all.
+    """Give Pulsar's slices one common range if their ranges are connected, so that one task reads them all.
 
-    Producers there do not agree on the half of the hash that picks a segment, so no filter by hash would
-    keep the messages of a key together. Any hash serves to cut such a run, because all its slices are cut
-    alike.
+    Pulsar's producers do not agree on which half of the hash picks a segment, so no filter by hash would keep
+    the messages of a key together. Such a strand may still be cut by any hash, because all its slices are cut
+    in the same way.
     """
     if all(s.estimate is None for s in slices):
         return slices
@@ -200,25 +212,27 @@ def _widened(slices: list[Slice]) -> list[Slice]:
     return [s._replace(range=next(part for part in joined if part.overlaps(s.range))) for s in slices]
 
 
-def _runs_of_topic(slices: Sequence[Slice]) -> list[tuple[HashRange, list[Slice]]]:
-    """Return parts of the hash space with one newest slice each, and all slices over them in id order."""
-    runs = _newest_runs(slices)
-    starts = [run.start for run in runs]
-    members: list[list[Slice]] = [[] for _ in runs]
+def _strands_of_topic(slices: Sequence[Slice]) -> list[tuple[HashRange, list[Slice]]]:
+    """Return parts of the hash space with one newest slice each, and all slices that overlap them, by id."""
+    strands = _newest_ranges(slices)
+    starts = [strand.start for strand in strands]
+    members: list[list[Slice]] = [[] for _ in strands]
     for s in sorted(slices, key=lambda s: s.segment):
         at = max(0, bisect_right(starts, s.range.start) - 1)
-        while at < len(runs) and runs[at].start <= s.range.end:
-            if runs[at].overlaps(s.range):
+        while at < len(strands) and strands[at].start <= s.range.end:
+            if strands[at].overlaps(s.range):
                 members[at].append(s)
             at += 1
-    return list(zip(runs, members, strict=True))
+    return list(zip(strands, members, strict=True))
 
 
-def _newest_runs(slices: Sequence[Slice]) -> list[HashRange]:
+def _newest_ranges(slices: Sequence[Slice]) -> list[HashRange]:
+    # A sweep over the borders of all ranges. The heap holds the slices that cover the present part, the
+    # newest on top; slices that have ended are dropped only when they reach the top.
     borders = sorted({s.range.start for s in slices} | {s.range.end + 1 for s in slices})
     opening = sorted(slices, key=lambda s: s.range.start, reverse=True)
     open_by_id: list[tuple[int, int]] = []
-    runs: list[tuple[int, HashRange]] = []
+    strands: list[tuple[int, HashRange]] = []
     for start, after in pairwise(borders):
         while opening and opening[-1].range.start == start:
             s = opening.pop()
@@ -228,32 +242,35 @@ def _newest_runs(slices: Sequence[Slice]) -> list[HashRange]:
         if not open_by_id:
             continue
         newest = open_by_id[0][0]
-        if runs and runs[-1][0] == newest and runs[-1][1].end + 1 == start:
-            runs[-1] = (newest, HashRange(runs[-1][1].start, after - 1))
+        if strands and strands[-1][0] == newest and strands[-1][1].end + 1 == start:
+            strands[-1] = (newest, HashRange(strands[-1][1].start, after - 1))
         else:
-            runs.append((newest, HashRange(start, after - 1)))
-    return [run for _, run in runs]
+            strands.append((newest, HashRange(start, after - 1)))
+    return [strand for _, strand in strands]
 
 
 def _share(part: HashRange, whole: HashRange) -> float:
     return (min(part.end, whole.end) - max(part.start, whole.start) + 1) / whole.width
 
 
-def _pack(runs: Sequence[tuple[float, KeyedRun]], count: int) -> list[list[KeyedRun]]:
-    """Make at most `count` groups of about equal weight: each run, largest first, joins the lightest."""
-    groups: list[list[KeyedRun]] = [[] for _ in range(min(count, len(runs)))]
+def _pack(strands: Sequence[tuple[float, KeyStrand]], count: int) -> list[list[KeyStrand]]:
+    """Return at most `count` groups of about equal weight.
+
+    The strands are taken from heavy to light, and each joins the group that is lightest so far.
+    """
+    groups: list[list[KeyStrand]] = [[] for _ in range(min(count, len(strands)))]
     lightest = [(0.0, index) for index in range(len(groups))]
-    for weight, run in sorted(runs, key=lambda item: -item[0]):
+    for weight, strand in sorted(strands, key=lambda item: -item[0]):
         load, index = lightest[0]
-        groups[index].append(run)
+        groups[index].append(strand)
         heapreplace(lightest, (load + weight, index))
     return groups
 
 
-def _joined(runs: Sequence[KeyedRun]) -> list[KeyedRun]:
-    """Join the runs of one task that share slices, so that the task reads each slice once."""
-    # Union-find: two runs belong together when they share a slice.
-    root = list(range(len(runs)))
+def _joined(strands: Sequence[KeyStrand]) -> list[KeyStrand]:
+    """Join the strands of one task that share slices, so that the task reads each slice once."""
+    # Union-find: two strands belong together when they share a slice.
+    root = list(range(len(strands)))
 
     def find(index: int) -> int:
         while root[index] != index:
@@ -262,18 +279,18 @@ def _joined(runs: Sequence[KeyedRun]) -> list[KeyedRun]:
         return index
 
     first: dict[Slice, int] = {}
-    for index, run in enumerate(runs):
-        for s in run.slices:
+    for index, strand in enumerate(strands):
+        for s in strand.slices:
             root[find(index)] = find(first.setdefault(s, index))
     groups: dict[int, tuple[set[Slice], list[HashRange]]] = {}
-    for index, run in enumerate(runs):
+    for index, strand in enumerate(strands):
         slices, ranges = groups.setdefault(find(index), (set(), []))
-        slices.update(run.slices)
-        ranges.extend(run.ranges or ())
+        slices.update(strand.slices)
+        ranges.extend(strand.ranges or ())
     joined = [
-        KeyedRun(tuple(sorted(slices)), _neighbours_joined(ranges)) for slices, ranges in groups.values()
+        KeyStrand(tuple(sorted(slices)), _neighbours_joined(ranges)) for slices, ranges in groups.values()
     ]
-    return sorted(joined, key=lambda run: run.slices)
+    return sorted(joined, key=lambda strand: strand.slices)
 
 
 def _neighbours_joined(ranges: Iterable[HashRange]) -> tuple[HashRange, ...]:

@@ -1,4 +1,9 @@
-"""The slices between two cuts, as far as their messages are still stored. Pure."""
+"""Computes the slices between two cuts, and reports messages that are no longer stored. Pure.
+
+Example: segment 0 is sealed with 100 messages, and its child segment 1 has 40. Between the cuts {0: 70} and
+{0: 100, 1: 20} lie messages 70 to 99 of segment 0 and messages 0 to 19 of segment 1. If retention has removed
+the first 80 messages of segment 0 by then, messages 70 to 79 are reported as lost, and 80 to 99 are left.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +21,8 @@ ADVICE = "Start a query with a new checkpoint to read the topic as it is now"
 def slices_between(start: Cut, end: Cut, topologies: Mapping[str, Topology], lost: Lost) -> list[Slice]:
     """Return the slices between two successive cuts of one query, by topic and segment id.
 
-    They follow from the two cuts and facts that never change, so a replayed batch is the same after any
-    number of splits. A topic that only `end` names is read from the next batch on.
+    They follow from the two cuts alone and from facts that never change, so a batch that Spark repeats has
+    the same rows after any number of splits. A topic that only `end` names is read from the next batch on.
     """
     found: list[Slice] = []
     for name in sorted(set(start.topics) & set(end.topics)):
@@ -25,7 +30,7 @@ def slices_between(start: Cut, end: Cut, topologies: Mapping[str, Topology], los
         for id_ in sorted(after.positions):
             log = after.logs.get(id_)
             if log is not None and before.logs.get(id_, log) != log:
-                # The position was moved to the start of a log that was created again; nothing was read.
+                # The position was moved to the start of a recreated log; nothing was read in between.
                 continue
             wanted = range(before.positions.get(id_, 0), after.positions[id_])
             tail = topologies[name].tails.get(id_)
@@ -40,7 +45,7 @@ def slices_between(start: Cut, end: Cut, topologies: Mapping[str, Topology], los
 def slices_of_range(
     start: TopicCut, end: TopicCut, topology: Topology, topic: str, lost: Lost
 ) -> list[Slice]:
-    """Return all slices from one cut to another over any number of generations; for batch jobs."""
+    """Return all slices from one cut to another, across any number of generations; for batch jobs."""
     layout = topology.layout
     behind = _descendants(end, layout) - set(end.positions)
     found: list[Slice] = []
@@ -56,7 +61,7 @@ def _descendants(cut: TopicCut, layout: Layout) -> set[int]:
 
 
 def _stored(topic: str, topology: Topology, id_: int, wanted: range, lost: Lost) -> list[Slice]:
-    """Return the wanted messages as far as they are stored; `lost` receives the rest."""
+    """Return the wanted messages that are still stored; `lost` is told about the others."""
     lo, hi = wanted.start, wanted.stop
     if lo >= hi:
         return []
@@ -84,11 +89,11 @@ def _stored(topic: str, topology: Topology, id_: int, wanted: range, lost: Lost)
 
 
 def forget_gone(start: Cut, topologies: Mapping[str, Topology], lost: Lost) -> Cut:
-    """Return the cut without segments that the layouts no longer contain; `start` itself if all exist.
+    """Return the cut without segments that the layouts no longer contain, or `start` itself if all exist.
 
-    A removed segment is no loss when the other segments of the cut cover all its keys: its children are in
-    the cut then, and a child is admitted only after its parents were read to the end. Otherwise the unread
-    messages of the segment are unknown, and the caller is told.
+    A removed segment is not a loss if the other segments of the cut cover all its keys. Its children are in
+    the cut then, and a child is admitted only after its parents were read to the end. Otherwise nothing is
+    known about unread messages of the segment, and `lost` is told.
     """
     topics = {}
     changed = False
@@ -107,10 +112,11 @@ def forget_gone(start: Cut, topologies: Mapping[str, Topology], lost: Lost) -> C
 
 
 def restart_recreated(start: Cut, topologies: Mapping[str, Topology], lost: Lost) -> Cut:
-    """Return the cut with logs that were created again at their earliest message; `start` if there are none.
+    """Return the cut with recreated logs moved to their earliest message, or `start` if there are none.
 
-    A position beyond the end of a log is of an earlier log too, or of messages that a broker has lost: the
-    next messages would get positions that the query takes for read.
+    A position beyond the end of a log also belongs to an earlier log, or to messages that a broker has lost.
+    If the query went on, new messages would get positions that it considers read, and would be skipped
+    silently.
     """
     topics = {}
     for name, cut in start.topics.items():
@@ -120,7 +126,7 @@ def restart_recreated(start: Cut, topologies: Mapping[str, Topology], lost: Lost
 
 
 def _restarted(name: str, cut: TopicCut, topology: Topology, lost: Lost) -> TopicCut | None:
-    """Return the cut to go on with; None when all positions are of the logs that exist."""
+    """Return the cut to continue with, or None if all positions belong to the present logs."""
     known = {id_: at for id_, at in cut.positions.items() if id_ in topology.tails}
     other = {id_ for id_ in known if topology.tails[id_].is_other_log(cut.logs.get(id_))}
     beyond = {id_ for id_, at in known.items() if at > topology.tails[id_].next} - other
@@ -131,7 +137,7 @@ def _restarted(name: str, cut: TopicCut, topology: Topology, lost: Lost) -> Topi
     if beyond:
         lost(_beyond_text(name, known, beyond, topology))
     if len(other) == len(known):
-        # The new topic may have other segments under the same ids.
+        # The new topic may have different segments under the same ids.
         return resolve("earliest", topology, name)
     tails = topology.tails
     moved = {id_: tails[id_].first for id_ in other}

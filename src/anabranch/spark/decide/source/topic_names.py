@@ -1,4 +1,9 @@
-"""Which topics a query reads: names in their one spelling, or a pattern over a namespace. Pure."""
+"""Names the topics that a query reads: each in its one spelling, or a pattern over a namespace. Pure.
+
+Example: `topic://public/default/orders` and `orders` are both `orders`; `shop/eu/orders` is
+`topic://shop/eu/orders`, and `persistent://public/default/orders` is a different, classic topic. The pattern
+`shop/eu/order-.*` matches `topic://shop/eu/order-1`, but not `order-1` of public/default.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +18,9 @@ _PATTERN = re.compile(r"(?:(?P<domain>[a-z-]+)://)?(?:(?P<namespace>[^/]+/[^/]+)
 
 
 def short_name(text: str) -> str:
-    """Return the one spelling of a topic: the bare name in topic://public/default, else the full name.
+    """Return the one spelling of a topic: the bare name in topic://public/default, otherwise the full name.
 
-    Offsets and the topic column contain it, so a restarted query may spell the topic differently.
+    Offsets and the column `topic` contain this spelling, so a restarted query may write the name differently.
     """
     name = TopicName.parse(text.strip(), default_domain="topic")
     return str(name).removeprefix("topic://public/default/")
@@ -48,7 +53,7 @@ class TopicPattern:
 
 
 def parse_pattern(text: str) -> TopicPattern:
-    """Read `regex`, `tenant/namespace/regex` or either with the scheme topic:// or persistent://."""
+    """Parse `regex` or `tenant/namespace/regex`, the latter also after topic:// or persistent://."""
     found = _PATTERN.fullmatch(text.strip())
     domain = found and (found["domain"] or "topic")
     if found is None or domain not in ("topic", "persistent") or (found["domain"] and not found["namespace"]):
@@ -61,6 +66,6 @@ def parse_pattern(text: str) -> TopicPattern:
         re.compile(found["local"])
     except re.error as error:
         raise InvalidConfigurationError(
-            f"option subscribePattern is {text!r}; {found['local']!r} is no regular expression: {error}"
+            f"option subscribePattern is {text!r}; {found['local']!r} is not a regular expression: {error}"
         ) from None
     return TopicPattern(namespace, found["local"], "persistent" if domain == "persistent" else "topic")

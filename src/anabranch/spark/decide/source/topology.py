@@ -1,6 +1,10 @@
 """A topic as the planner sees it: its layout, the extent of each segment, and slices of segments.
 
 Plain values. This module must not know how the values are obtained or what is decided with them.
+
+Example: a segment whose first 10 of 100 messages retention has removed is SegmentSpan(first=10, next=100).
+From position 40 there are 60 messages to read, and 30 messages further is position 70. A query that is at
+position 5 has lost messages, and one at position 10 has not.
 """
 
 from __future__ import annotations
@@ -25,44 +29,44 @@ class SegmentSpan(NamedTuple):
     per_entry: float | None = None
     """Estimated messages per entry if positions are places on Pulsar; None if positions count messages."""
     log: int | None = None
-    """Identity of the log: another number means that it was deleted and created again. None: unknown."""
+    """Identity of the log: a different number means that it was recreated. None if it is unknown."""
 
     def lost_before(self, position: int) -> bool:
-        """Whether messages from `position` on are stored no more.
+        """Whether messages from `position` on are no longer stored.
 
-        Pulsar does not tell where a segment began, so a segment that is read from its beginning, which is
-        position 0, has lost nothing there.
+        Pulsar does not tell where a segment began. So a segment that is read from its beginning, which is
+        position 0 there, never counts as having lost messages.
         """
         return self.first > position and (self.per_entry is None or position > 0)
 
     def rows(self, lo: int, hi: int) -> int:
-        """Return the messages from one position up to another: exact, or an estimate on Pulsar."""
+        """Return the number of messages from one position up to another; an estimate on Pulsar."""
         if self.per_entry is None:
             return max(0, hi - lo)
         return rows_between(self.begin(lo), hi, self.per_entry)
 
     def after(self, position: int, rows: int) -> int:
-        """Return the position that many messages further, at most `next`; about that many on Pulsar."""
+        """Return the position this many messages further, at most `next`; approximate on Pulsar."""
         if self.per_entry is None:
             return min(position + rows, self.next)
         return position_after(self.begin(position), rows, self.next, self.per_entry)
 
     def begin(self, position: int) -> int:
-        """Return the position itself, or the first stored one for the beginning of a segment on Pulsar."""
+        """Return the position itself; for the beginning of a segment on Pulsar, its first stored position."""
         return self.first if self.per_entry is not None and position == 0 else position
 
     def text(self, position: int) -> str:
-        """Return a position as its user knows it."""
+        """Return a position as users write it: a number, or a place on Pulsar."""
         return _text(position, places=self.per_entry is not None)
 
     def is_other_log(self, log: int | None) -> bool:
-        """Whether a position of `log` means nothing here."""
+        """Whether `log` is a different log than this one, so that its positions mean nothing here."""
         return log is not None and self.log is not None and log != self.log
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """A layout, and extents that were read after it, so those of its sealed segments are final."""
+    """A layout, and the extents of its segments. They were read after it, so sealed ones are final."""
 
     layout: Layout
     tails: Mapping[int, SegmentSpan]
@@ -71,8 +75,8 @@ class Topology:
     def of(layout: Layout, tails: Mapping[int, SegmentSpan]) -> Topology:
         """Return the topology with pruned segments as sealed ones whose messages are all trimmed.
 
-        So a segment that a query had read to its end before it was pruned is just finished, and one that it
-        had not is short of messages.
+        A segment that a query had read to its end before it was pruned then counts as finished, and one that
+        it had not read to its end has lost messages. No other code needs to know about pruning.
         """
         if not layout.pruned:
             return Topology(layout, tails)
@@ -88,7 +92,7 @@ class Topology:
         return tail.sealed and tail.begin(position) >= tail.next
 
     def unsettled(self, cut: Mapping[int, int]) -> dict[int, int]:
-        """Return the positions of a cut that may lie behind the end of their ledger on Pulsar."""
+        """Return the positions of a cut that may be past the end of their ledger on Pulsar."""
         return {
             id_: position
             for id_, position in cut.items()
@@ -98,7 +102,7 @@ class Topology:
         }
 
     def logs(self, segments: Iterable[int]) -> dict[int, int]:
-        """Return the identities of the logs of these segments, as far as they are known."""
+        """Return the known identities of the logs of these segments."""
         tails = ((id_, self.tails.get(id_)) for id_ in segments)
         return {id_: tail.log for id_, tail in tails if tail is not None and tail.log is not None}
 
@@ -138,20 +142,20 @@ class Slice(NamedTuple):
     lo: int
     hi: int
     routed: bool = True
-    """Whether all keys lie in the range; a classic topic may hold any key."""
+    """Whether all keys lie in the range; a partition of a classic topic may hold any key."""
     estimate: int | None = None
     """Estimated messages if positions are places on Pulsar; None if positions count messages."""
     log: int | None = None
     """Identity of the log; None if it is unknown."""
     bucket_hashes: HashRange | None = None
-    """The only messages that belong to the slice, by the low half of their key hash; None for all."""
+    """The low halves of the key hashes that belong to the slice; None if all messages belong to it."""
 
     @property
     def rows(self) -> int:
         return self.hi - self.lo if self.estimate is None else self.estimate
 
     def text(self, position: int) -> str:
-        """Return a position as its user knows it."""
+        """Return a position as users write it: a number, or a place on Pulsar."""
         return _text(position, places=self.estimate is not None)
 
 
@@ -177,7 +181,7 @@ class Limit:
     bytes: int | None = None
 
     def load(self, rows: int, size_bytes: float) -> float:
-        """Return the part of the limit that so many messages need; above 1 they do not fit."""
+        """Return the share of the limit that these messages use; above 1 they do not fit."""
         return max(
             0.0 if self.rows is None else rows / self.rows,
             0.0 if self.bytes is None else size_bytes / self.bytes,
@@ -188,7 +192,7 @@ class Limit:
         return (self.rows is not None and self.rows <= 0) or (self.bytes is not None and self.bytes <= 0)
 
     def less(self, rows: int, size_bytes: int) -> Limit:
-        """Return the limit that is left after so many messages of so many bytes."""
+        """Return the limit that is left after taking these messages."""
         return Limit(
             None if self.rows is None else self.rows - rows,
             None if self.bytes is None else self.bytes - size_bytes,
@@ -196,13 +200,13 @@ class Limit:
 
 
 Key = tuple[str, int]
-"""A topic and a segment of it."""
+"""A topic and one of its segments."""
 
 Ends = Mapping[Key, int]
-"""Positions up to which segments may be read; of a segment that is missing nothing may be read."""
+"""Positions up to which segments may be read; an absent segment may not be read at all."""
 
 Lost = Callable[[str], None]
-"""Receives the description of lost messages; raises, or logs it and returns."""
+"""Called with a description of lost messages; raises, or logs it and returns."""
 
 NO_LIMIT = Limit()
 

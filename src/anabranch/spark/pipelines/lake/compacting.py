@@ -13,34 +13,33 @@ from anabranch.errors import AuthorizationError, TopicNotFoundError
 from anabranch.spark.decide.pipelines.lake import LakeCommit, LakeFile
 from anabranch.spark.options.queries import source_part, text_of
 from anabranch.spark.pipelines.files import Files
-from anabranch.spark.pipelines.job_states import claim_state
 from anabranch.spark.pipelines.lake.archiving import COLUMNS, EVERYTHING, open_lake, options_behind
 from anabranch.spark.pipelines.lake.cut_batches import CutJson, batch_cuts, is_done
-from anabranch.spark.pipelines.lake.lake_log import HOME, NOTHING, LakeLog
-from anabranch.spark.pipelines.places import (
+from anabranch.spark.pipelines.lake.lake_log import LOG_DIRECTORY, NOTHING, LakeLog
+from anabranch.spark.pipelines.progress import Show, Summary, run_stream, showing
+from anabranch.spark.pipelines.state_directories import claim_state, kept_name, same_brokers
+from anabranch.spark.pipelines.stored_topics import check_source, look_up
+from anabranch.spark.pipelines.topic_places import (
     FORMAT,
     LIMIT,
     ONCE,
     READING,
     WRITING,
     TopicPlace,
+    as_topic_place,
     check_target,
     default_state,
     identity,
-    place_of,
     refuse_options,
     refuse_same,
 )
-from anabranch.spark.pipelines.progress import Show, Summary, run_stream, showing
-from anabranch.spark.pipelines.state_sinks import kept_name, same_brokers
-from anabranch.spark.pipelines.stored_topics import check_source, look_up
 from anabranch.spark.sessions import read_stream
 
 BUCKET = "bucket"
 ABOUT_TARGET = "compact.json"
-"""The file beside Spark's checkpoint that says how the first step of a compaction to a topic is made."""
+"""The file beside Spark's checkpoint that records what the first step of a compaction to a topic sends."""
 DECIDED = (*READING, "startingOffsets")
-"""Options of the source that cannot be given."""
+"""Options of the source that the user cannot set."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +47,11 @@ class CompactOptions:
     """How to compact. Example: `pipelines.CompactOptions(buckets=16, follow="10 seconds")`"""
 
     buckets: int | None = None
-    """Partitions by key hash of a new table; 8 if None."""
+    """The number of partitions by key hash in a new table; 8 if None."""
     rows_per_commit: int | None = None
-    """Rows of the topic per step; all of them if None, which rewrites each file of a table once."""
+    """Rows of the topic per step; all of them if None, which rewrites each file of a table only once."""
     follow: str | None = None
-    """Go on with new messages at this interval, such as `10 seconds`; None ends at the present end."""
+    """Continue with new messages at this interval, such as `10 seconds`; None stops at the present end."""
     state: str | None = None
     """The directory of Spark's checkpoint; in the table, or in `anabranch-state/`, if None."""
 
@@ -83,12 +82,12 @@ def compact_to_table(
         done = pipelines.compact_to_table(spark, orders, "/lake/latest")
         assert pipelines.read_table(spark, "/lake/latest").count() == done.keys
     """
-    given, place = options or CompactOptions(), place_of(topic)
+    given, place = options or CompactOptions(), as_topic_place(topic)
     refuse_options(place, DECIDED, "compact")
     log = LakeLog(spark, dest)
     log.recover()
     about = open_lake(log, "compact", place, given.buckets)
-    state = given.state or log.files.url(f"{HOME}/checkpoint")
+    state = given.state or log.files.url(f"{LOG_DIRECTORY}/checkpoint")
     claim_state(Files(spark, state), {"pipeline": "compact", "from": place.short_name})
     table = _Table(log, int(about["buckets"]), state)
     stream = _stream(spark, place, given, log.lake.cut)
@@ -105,11 +104,11 @@ def compact_to_topic(
     options: CompactOptions | None = None,
     show: Show | None = None,
 ) -> CompactSummary:
-    """Send the latest value of each key to a topic; a further run sends the keys that changed since.
+    """Send the latest value of each key to a topic; a later run sends the keys that changed since.
 
     A removed key is sent as a message without a value, unless the target had no messages before the first
-    step of a new state. A key of the target without any message in the topic stays as it is: retention may
-    have removed its messages.
+    step of a new state. A key of the target that has no message in the topic is left alone, because retention
+    may have removed its messages.
 
     Example:
         orders = pipelines.TopicPlace("orders", "pulsar://127.0.0.1:6650")
@@ -117,7 +116,7 @@ def compact_to_topic(
         options = pipelines.CompactOptions(state="/data/state/latest")
         pipelines.compact_to_topic(spark, orders, latest, options)
     """
-    given, place, target = options or CompactOptions(), place_of(topic), place_of(to)
+    given, place, target = options or CompactOptions(), as_topic_place(topic), as_topic_place(to)
     refuse_same(place, target, "compacted")
     refuse_options(place, DECIDED, "compact")
     check_target(target, (*WRITING, *ONCE), "compact")
@@ -142,9 +141,10 @@ def _sender(target: TopicPlace, sink: str, files: Files) -> Callable[[Any, int],
         if batch == 0:
             # The first micro-batch of a checkpoint reads nothing.
             return
-        # An empty target has no key that has to be removed.
+        # An empty target has no key to remove.
         rows = latest(frame) if removals_first or batch > 1 else latest(frame).filter("value IS NOT NULL")
-        # The sink knows the batch by the id of the query in its checkpoint: with a new checkpoint it is new.
+        # The sink identifies the batch by the query id in the checkpoint, so a new checkpoint has new
+        # batches.
         rows.select("key", "value", "headers", "eventTime").write.format(FORMAT).options(
             **target.to_write(delivery="exactly-once", sinkId=sink)
         ).mode("append").save()
@@ -153,17 +153,17 @@ def _sender(target: TopicPlace, sink: str, files: Files) -> Callable[[Any, int],
 
 
 def _sends_removals_first(files: Files, target: TopicPlace) -> bool:
-    """Whether the first step sends removed keys; decided once, so that a repeated step sends the same."""
+    """Whether the first step sends removed keys; decided once, so that a repeated step does the same."""
     if not files.exists("offsets"):
-        # Spark has not begun.
+        # Spark has not started the query yet.
         files.delete(ABOUT_TARGET)
         files.create_json(ABOUT_TARGET, {"v": 1, "removals_first": _has_messages(target)})
-    # A state of an older version has begun without removals.
+    # A state that an older version made began without removals.
     return files.exists(ABOUT_TARGET) and bool(files.read_json(ABOUT_TARGET)["removals_first"])
 
 
 def _has_messages(target: TopicPlace) -> bool:
-    """Whether a topic may have messages; a role that can only produce cannot see that there are none."""
+    """Whether a topic may have messages. A role that may only produce cannot tell, so the answer is yes."""
     try:
         return look_up(replace(target, options=source_part(text_of(target.options)))).messages > 0
     except TopicNotFoundError:
@@ -188,7 +188,7 @@ def _run(writer: Any, show: Show | None, given: CompactOptions, place: TopicPlac
 
 
 def latest(frame: Any) -> Any:
-    """Return the newest row of each key, with its columns."""
+    """Return the newest row of each key."""
     from pyspark.sql import functions as sql
 
     others = [name for name in frame.columns if name != "key"]
@@ -205,7 +205,7 @@ class _Table:
     state: str
 
     def merge(self, frame: Any, batch: int) -> None:
-        """Merge one micro-batch into the files of its buckets, unless the table contains it already."""
+        """Merge one micro-batch into the files of its buckets, unless the table already contains it."""
         from pyspark.sql import functions as sql
 
         log = self.log

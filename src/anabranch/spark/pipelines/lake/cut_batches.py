@@ -1,7 +1,7 @@
-"""The two cuts between which a micro-batch reads, for functions of foreachBatch.
+"""Finds the two cuts between which a micro-batch reads, for functions of foreachBatch.
 
 Spark writes the end of a micro-batch into the checkpoint before it calls the function, and a repeated batch
-has the same end. Spark does not pass it to the function, so it is read from there.
+has the same end. Spark does not pass the end to the function, so it is read from the checkpoint.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from anabranch.spark.pipelines.files import Files
 CutJson = Mapping[str, Any]
 
 EARLIEST: CutJson = {"v": 1, "topics": {}}
-"""The earliest messages, resolved to a cut and stored by a first micro-batch that has no rows."""
+"""Starts at the earliest messages, with a first micro-batch that has no rows and stores the cut."""
 
 
 class BatchCuts(NamedTuple):
@@ -39,7 +39,7 @@ def _offset(files: Files, batch: int) -> CutJson:
     lines = files.read_text(f"offsets/{batch}").strip().splitlines()
     # Version, metadata, then one line per source.
     if len(lines) != 3:
-        raise CorruptDataError(f"{files.url(f'offsets/{batch}')} is no offset of one source")
+        raise CorruptDataError(f"{files.url(f'offsets/{batch}')} is not the offset of one source")
     found: CutJson = json.loads(lines[2])
     return found
 
@@ -59,16 +59,16 @@ def _positions(value: CutJson) -> Any:
 
 
 def is_done(reached: CutJson | None, cuts: BatchCuts, what: str) -> bool:
-    """Whether `what`, which has reached a cut, contains this batch already.
+    """Whether `what`, which has reached a cut, already contains this batch.
 
-    Raises PipelineError when neither the start nor the end of the batch is the cut: then the checkpoint
-    belongs to another state of the target.
+    Raises PipelineError if the cut is neither the start nor the end of the batch: then the checkpoint belongs
+    to another state of the target.
     """
     if same_cut(reached, cuts.end):
         return True
     if not same_cut(reached, cuts.start):
         raise PipelineError(
             f"the checkpoint does not belong to the present state of {what}, which may be a restored copy; "
-            "delete the checkpoint directory, and the next run goes on from the cut of the manifest"
+            "delete the checkpoint directory, and the next run continues from the cut of the manifest"
         )
     return False

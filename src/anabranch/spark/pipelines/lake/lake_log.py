@@ -1,7 +1,7 @@
-"""A lake on a file system: its log, the staging of new files, and their move to their places.
+"""A lake on a file system: its log, the staging of new files, and their move to their final paths.
 
 A commit has three steps: Spark writes files into a staging directory; a record in the log makes them part of
-the lake; then they are moved to their places, and removed files are deleted. A run that finds a record
+the lake; then they are moved to their final paths, and removed files are deleted. A run that finds a record
 without the third step completes it first. A run that died before the second step leaves a staging directory
 without a record, which a later run deletes.
 """
@@ -28,19 +28,19 @@ from anabranch.spark.decide.pipelines.lake import (
 from anabranch.spark.pipelines.failures import PipelineError
 from anabranch.spark.pipelines.files import Files
 
-HOME = "_anabranch"
-"""Readers of Parquet skip directories whose names begin with an underscore."""
+LOG_DIRECTORY = "_anabranch"
+"""Holds the log of a lake. Parquet readers skip directories whose names begin with an underscore."""
 
-COMMITS = f"{HOME}/commits"
-STATES = f"{HOME}/states"
-STAGED = f"{HOME}/staged"
-ABOUT = f"{HOME}/lake.json"
+COMMITS = f"{LOG_DIRECTORY}/commits"
+STATES = f"{LOG_DIRECTORY}/states"
+STAGED = f"{LOG_DIRECTORY}/staged"
+ABOUT = f"{LOG_DIRECTORY}/lake.json"
 STATE_EVERY = 50
-"""Commits between two records of the whole state, which spare readers the commits before them."""
+"""Commits between two records of the whole state. Readers do not need the commits before such a record."""
 
 
 class StagedFiles(NamedTuple):
-    """Files that Spark wrote and that no commit contains yet."""
+    """Files that Spark has written but that no commit contains yet."""
 
     directory: str
     files: tuple[LakeFile, ...]
@@ -53,7 +53,7 @@ NOTHING = StagedFiles("", (), (), {})
 
 
 class LakeLog:
-    """The writer and reader of one lake; a lake has one writer at a time, and a second one fails."""
+    """Writes and reads one lake. A lake has one writer at a time, and a second one fails."""
 
     def __init__(self, spark: Any, root: str, files: Files | None = None) -> None:
         self.spark = spark
@@ -62,7 +62,7 @@ class LakeLog:
         self.reload()
 
     def about(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Return the description of the lake; the first caller stores the one it gives."""
+        """Return the description of the lake; the first caller stores the given one."""
         if not self.files.exists(ABOUT):
             self.files.create_json(ABOUT, given)
         found: dict[str, Any] = self.files.read_json(ABOUT)
@@ -72,7 +72,7 @@ class LakeLog:
         self.lake = load_lake(self.files.names, self.files.read_json)
 
     def recover(self) -> None:
-        """Complete the last commit and delete staging directories that no commit can contain any more."""
+        """Complete the last commit, and delete staging directories that no later commit can refer to."""
         self.reload()
         if self.lake.commits:
             number = self.lake.commits[-1].number
@@ -85,7 +85,7 @@ class LakeLog:
         """Write a DataFrame with `segment` and `position` into a new staging directory."""
         number = self.lake.next_number
         directory = f"{STAGED}/{number:08d}-{uuid.uuid4().hex}"
-        # Files that a setting of the session keeps small would be joined without end.
+        # If a setting of the session kept files small, they would be joined again and again.
         writer = frame.write.option("compression", "zstd").option("maxRecordsPerFile", 0)
         writer.partitionBy(*columns).parquet(self.files.url(directory))
         written = sorted(self.files.files_below(directory))
@@ -103,7 +103,7 @@ class LakeLog:
         return StagedFiles(directory, tuple(files), tuple(one.path for one in written), ranges)
 
     def _measure(self, directory: str) -> tuple[dict[str, int], dict[int, tuple[int, int]]]:
-        """Return the rows of each staged file and the positions of each segment; refuse missing positions."""
+        """Return the rows of each staged file, and the first and last positions of each segment."""
         from pyspark.sql import functions as sql
 
         frame = self.spark.read.parquet(self.files.url(directory))
@@ -119,14 +119,14 @@ class LakeLog:
         return dict(rows), ranges
 
     def commit(self, commit: LakeCommit, staged: StagedFiles) -> None:
-        """Make a commit part of the lake; raises PipelineError if another run made this commit already."""
+        """Make a commit part of the lake; raises PipelineError if another run has already made it."""
         commit = replace(commit, added=staged.files, staged=staged.directory, sources=staged.sources)
         lake = self.lake.apply(commit)
         try:
             self.files.create_json(_record(commit.number), encode_commit(commit))
         except ConflictError:
             raise PipelineError(
-                f"another run made commit {commit.number} of {self.files.root} meanwhile; "
+                f"another run made commit {commit.number} of {self.files.root} in the meantime; "
                 "run one pipeline at a time on a lake"
             ) from None
         self.lake = lake
@@ -135,7 +135,7 @@ class LakeLog:
             self.files.create_json(f"{STATES}/{commit.number:08d}.json", encode_lake(lake))
 
     def _settle(self, commit: LakeCommit) -> None:
-        """Move the added files to their places and delete the removed ones; repeats nothing."""
+        """Move the added files to their final paths and delete the removed ones; safe to repeat."""
         if commit.staged and self.files.exists(commit.staged):
             for source, one in zip(commit.sources, commit.added, strict=True):
                 if self.files.exists(f"{commit.staged}/{source}"):
@@ -150,9 +150,9 @@ class LakeLog:
 
 
 def load_lake(names: Callable[[str], Sequence[str]], read_json: Callable[[str], Any]) -> Lake:
-    """Return the state of a lake: the newest record of a whole state, and the commits behind it.
+    """Return the state of a lake, from the newest record of a whole state and the commits after it.
 
-    `names` lists the sorted names of a directory, and `read_json` reads a file.
+    `names` returns the sorted names in a directory, and `read_json` reads a file.
     """
     states = [name for name in names(STATES) if _is_record(name)]
     lake = decode_lake(read_json(f"{STATES}/{states[-1]}")) if states else Lake()

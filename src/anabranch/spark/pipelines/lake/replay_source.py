@@ -1,8 +1,8 @@
-"""A stream of an archive and then of the live topic: the format `anabranch_replay`.
+"""The format `anabranch_replay`: a stream of an archive, and then of the topic itself.
 
 Its offset is the number of the last commit that was read, and after the last commit a cut of the topic: that
-of the commit, from which the live topic goes on. Tasks and planner read the archive through Arrow, because
-they have no access to Spark's own readers.
+of the commit, where the topic continues. Tasks and the planner read the archive through Arrow, because they
+have no access to Spark's own readers.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from anabranch.spark.source.query import PARTITIONS_MAX
 from anabranch.spark.source.stream_reader import StreamReader
 
 NAME = "anabranch_replay"
-PLACE = "archive"
-"""The option with the URL of the archive, and the field of an offset with the number of a commit."""
+ARCHIVE = "archive"
+"""The option with the URL of the archive, and the field of an offset that holds the number of a commit."""
 
 ALONE = "archiveonly"
-"""The option that leaves out the live topic."""
+"""The option that leaves out the topic and reads only the archive."""
 
 ROWS_PER_BATCH = 10_000
 
 
 class ReplaySource(AnabranchSource):
-    """`.format("anabranch_replay")` for `readStream`: the options of the source, and `archive`."""
+    """`.format("anabranch_replay")` for `readStream`: takes the options of the source, and `archive`."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         given = {name.lower(): text for name, text in options.items()}
-        self.archive = given.pop(PLACE)
+        self.archive = given.pop(ARCHIVE)
         self.alone = given.pop(ALONE, "false") == "true"
         super().__init__(given)
 
@@ -74,25 +74,26 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._fixed: Lake | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        return {"v": 1, PLACE: -1}
+        return {"v": 1, ARCHIVE: -1}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return self.live.getDefaultReadLimit()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix the archive, then the topic: so the cut of the archive is not behind the fixed ends."""
+        """Fix the archive and then the topic, so that the archive's cut is not beyond the fixed ends."""
         self._fixed = self.archive.lake()
         if not self.alone:
             self.live.prepareForTriggerAvailableNow()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        if PLACE not in start:
+        if ARCHIVE not in start:
             return self.live.latestOffset(start, limit)
-        lake, done = self._fixed or self.archive.lake(), start[PLACE]
+        lake, done = self._fixed or self.archive.lake(), start[ARCHIVE]
         if done + 1 < lake.next_number:
             rows_max = None if isinstance(limit, ReadAllAvailable) else self.live.source.options.max_rows
-            return {"v": 1, PLACE: _last_commit(lake, done, rows_max)}
-        # The switch reads nothing, so that the cut is in Spark's offset log before the first live message.
+            return {"v": 1, ARCHIVE: _last_commit(lake, done, rows_max)}
+        # The switch to the topic reads nothing, so that Spark's offset log has the cut before the first
+        # message of the topic is read.
         if self.alone:
             return start
         return dict(lake.cut) if lake.cut is not None else encode(Start("earliest"))
@@ -101,12 +102,12 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return None if self.alone else self.live.reportLatestOffset()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        if PLACE not in start:
+        if ARCHIVE not in start:
             return self.live.partitions(start, end)
-        if PLACE not in end:
+        if ARCHIVE not in end:
             return []
         options = self.live.source.options
-        parts = _parts_by_bucket(self.archive.lake(), start[PLACE], end[PLACE])
+        parts = _parts_by_bucket(self.archive.lake(), start[ARCHIVE], end[ARCHIVE])
         tasks = min(len(parts), options.max_partitions or PARTITIONS_MAX)
         return [ArchivePartition(options.topics[0], parts[at::tasks]) for at in range(tasks)]
 
@@ -118,7 +119,7 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             yield from self.archive.rows(part, partition.topic, self.live.source.schema)
 
     def commit(self, end: dict[str, Any]) -> None:
-        if PLACE not in end:
+        if ARCHIVE not in end:
             self.live.commit(end)
 
     def stop(self) -> None:
@@ -130,7 +131,7 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
 
 def _last_commit(lake: Lake, done: int, rows_max: int | None) -> int:
-    """Return the last commit of the next micro-batch: at least one with rows, and few enough rows."""
+    """Return the last commit of the next micro-batch: at least one with rows, then more within the limit."""
     rows = 0
     last = done
     for commit in lake.commits[done + 1 :]:
@@ -142,7 +143,7 @@ def _last_commit(lake: Lake, done: int, rows_max: int | None) -> int:
 
 
 def _parts_by_bucket(lake: Lake, after: int, last: int) -> list[ArchivePart]:
-    """Return the files of each bucket: one task reads all rows of a key."""
+    """Return the files of each bucket, so that one task reads all rows of a key."""
     ranges = lake.ranges_between(after, last)
     files: dict[int, list[LakeFile]] = defaultdict(list)
     for one in lake.files_between(after, last):
@@ -151,7 +152,7 @@ def _parts_by_bucket(lake: Lake, after: int, last: int) -> list[ArchivePart]:
 
 
 class ArrowFiles:
-    """An archive through Arrow's file systems; pickled into tasks."""
+    """Reads an archive through Arrow's file systems. It is pickled into tasks."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -161,7 +162,7 @@ class ArrowFiles:
         return load_lake(self._names, self._json)
 
     def rows(self, part: ArchivePart, topic: str, schema: Any) -> Iterator[Any]:
-        """Yield the wanted rows of some files in order of segment and position, as Arrow batches."""
+        """Yield the wanted rows of some files by segment and position, as Arrow batches."""
         import pyarrow as pa
         import pyarrow.compute as pc
         import pyarrow.parquet as pq
@@ -174,7 +175,7 @@ class ArrowFiles:
         tables = []
         for one in part.files:
             file = pq.ParquetFile(system.open_input_file(f"{root}/{one.path}"))
-            # A joined file has rows of many micro-batches, each of which reads it again.
+            # A joined file has rows of many micro-batches, each of which opens it again.
             groups = [at for at in range(file.num_row_groups) if _may_hold(file, at, part.ranges)]
             table = file.read_row_groups(groups, columns=needed)
             tables.append(table.filter(_inside(table, part.ranges)))
@@ -192,9 +193,9 @@ class ArrowFiles:
         if not colon:
             scheme, rest = "file", self._url
         if scheme == "file":
-            # Hadoop writes file:/path, and leaves spaces and other letters as they are.
+            # Hadoop writes file:/path, and does not encode spaces and other characters.
             return fs.LocalFileSystem(), f"/{rest.strip('/')}"
-        # Hadoop names the connector of S3 s3a.
+        # Hadoop calls its S3 connector s3a.
         system, path = fs.FileSystem.from_uri(f"{scheme.replace('s3a', 's3')}:{rest}")
         return system, str(path).rstrip("/")
 
@@ -215,7 +216,7 @@ class ArrowFiles:
 
 
 def _may_hold(file: Any, group: int, ranges: Ranges) -> bool:
-    """Whether a row group can have rows in the ranges, by the statistics of the file."""
+    """Whether a row group may have rows in the ranges, according to the file's statistics."""
     about = file.metadata.row_group(group)
     found = {}
     for index in range(about.num_columns):

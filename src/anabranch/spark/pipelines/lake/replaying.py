@@ -1,4 +1,4 @@
-"""Reads an archive and then the live topic, joined at the cut of the archive without gap or overlap."""
+"""Reads an archive and then its topic, joined at the cut of the archive without gap or overlap."""
 
 from __future__ import annotations
 
@@ -8,27 +8,26 @@ from typing import Any
 from anabranch.errors import InvalidConfigurationError
 from anabranch.spark.options.starts import START_OPTIONS
 from anabranch.spark.pipelines.files import Files
-from anabranch.spark.pipelines.job_states import claim_state
 from anabranch.spark.pipelines.lake.archiving import COLUMNS, EVERYTHING
 from anabranch.spark.pipelines.lake.lake_log import ABOUT, LakeLog
-from anabranch.spark.pipelines.places import (
+from anabranch.spark.pipelines.progress import Show, Summary, run_stream, showing
+from anabranch.spark.pipelines.sessions import make_known
+from anabranch.spark.pipelines.state_directories import claim_state, kept_name, same_brokers
+from anabranch.spark.pipelines.stored_topics import check_source
+from anabranch.spark.pipelines.topic_places import (
     FORMAT,
     LIMIT,
     ONCE,
     READING,
     WRITING,
     TopicPlace,
+    as_topic_place,
     check_target,
     default_state,
     identity,
-    place_of,
     refuse_options,
     refuse_same,
 )
-from anabranch.spark.pipelines.progress import Show, Summary, run_stream, showing
-from anabranch.spark.pipelines.sessions import make_known
-from anabranch.spark.pipelines.state_sinks import kept_name, same_brokers
-from anabranch.spark.pipelines.stored_topics import check_source
 
 SCHEMA = (
     "key binary, value binary, headers array<struct<key:string,value:binary>>, eventTime timestamp, "
@@ -48,8 +47,7 @@ def read_archive(spark: Any, archive: str) -> Any:
 def read_table(spark: Any, table: str) -> Any:
     """Return the latest message of each key in a table of `compact_to_table`: exactly those of its commits.
 
-    A plain reader of Parquet can see a key twice while a commit replaces files, and cannot read a table
-    without keys.
+    A plain Parquet reader may see a key twice while a commit replaces files, and cannot read an empty table.
 
     Example:
         pipelines.read_table(spark, "/lake/latest").select("key", "value").show()
@@ -69,17 +67,19 @@ def open_archive(spark: Any, archive: str) -> LakeLog:
 
 
 def _open(spark: Any, lake: str, kind: str, name: str) -> LakeLog:
-    """Return the log of a lake; raises InvalidConfigurationError if another pipeline made it, or none."""
+    """Return the log of a lake; raises InvalidConfigurationError unless this kind of pipeline made it."""
     log = LakeLog(spark, lake)
     if not log.files.exists(ABOUT) or log.about({})["kind"] != kind:
-        raise InvalidConfigurationError(f"{lake} is no {name} of `anabranch pipeline {kind}`")
+        article = "an" if name.startswith("a") else "a"
+        raise InvalidConfigurationError(f"{lake} is not {article} {name} made by `anabranch pipeline {kind}`")
     return log
 
 
 def replay(spark: Any, archive: str, topic: TopicPlace | str | None = None) -> Any:
-    """Return a DataFrame of the archive and of the messages of the live topic behind the archive's cut.
+    """Return a DataFrame of the archive and of the topic's messages after the archive's cut.
 
-    Without a topic, it contains the archive alone. `orderBy("segment", "position")` gives the order of keys.
+    Without a topic, it contains only the archive. `orderBy("segment", "position")` restores the order of
+    keys.
 
     Example:
         orders = pipelines.TopicPlace("orders", "pulsar://127.0.0.1:6650")
@@ -97,8 +97,8 @@ def replay(spark: Any, archive: str, topic: TopicPlace | str | None = None) -> A
 
 
 def checked_place(log: LakeLog, topic: TopicPlace | str) -> TopicPlace:
-    """Return the place of a topic, which must be that of the archive, read from the archive's cut on."""
-    place, about = place_of(topic), log.about({})
+    """Return the place of a topic; raises InvalidConfigurationError if it is not the archive's topic."""
+    place, about = as_topic_place(topic), log.about({})
     refuse_options(place, (*READING, *START_OPTIONS), "replay")
     if about["topic"] != place.short_name:
         raise InvalidConfigurationError(
@@ -113,21 +113,21 @@ class ReplayOptions:
 
     rows_per_commit: int = 1_000_000
     follow: str | None = None
-    """Go on with new messages at this interval, such as `10 seconds`; None ends at the present end."""
+    """Continue with new messages at this interval, such as `10 seconds`; None stops at the present end."""
     state: str | None = None
     """The directory of Spark's checkpoint; in `anabranch-state/` if None."""
     show: Show | None = None
-    """Displays the progress; standard error shows it if None."""
+    """Displays the progress; None displays it on standard error."""
 
 
 def replay_stream(
     spark: Any, archive: str, topic: TopicPlace | str | None, options: dict[str, object] | None = None
 ) -> Any:
-    """Return a streaming DataFrame: all messages of the archive, then those of the live topic behind it.
+    """Return a streaming DataFrame: all messages of the archive, then those of the topic after it.
 
     The order of each key is kept across both. `options` are options of the source, such as
-    maxOffsetsPerTrigger; a micro-batch contains at least one commit of the archive. Without a topic, the
-    archive alone is read.
+    maxOffsetsPerTrigger; a micro-batch contains at least one commit of the archive. Without a topic, only the
+    archive is read.
 
     Example:
         orders = pipelines.TopicPlace("orders", "pulsar://127.0.0.1:6650")
@@ -136,13 +136,13 @@ def replay_stream(
         query.processAllAvailable()
         query.stop()
     """
-    from anabranch.spark.pipelines.lake.replay_source import ALONE, NAME, PLACE, ReplaySource
+    from anabranch.spark.pipelines.lake.replay_source import ALONE, ARCHIVE, NAME, ReplaySource
 
     log = open_archive(spark, archive)
     place = TopicPlace(log.about({})["topic"]) if topic is None else checked_place(log, topic)
     make_known(spark)
     spark.dataSource.register(ReplaySource)
-    more = {PLACE: log.files.root, ALONE: topic is None}
+    more = {ARCHIVE: log.files.root, ALONE: topic is None}
     given = place.to_read(**EVERYTHING, **(options or {}), **more)
     return spark.readStream.format(NAME).options(**given).load()
 
@@ -154,9 +154,9 @@ def replay_to_topic(
     to: TopicPlace | str,
     options: ReplayOptions | None = None,
 ) -> Summary:
-    """Send the archive, then the live topic, to another topic: each message once, keys in order.
+    """Send the archive, and then its topic, to another topic: each message once, keys in order.
 
-    Without a live topic, the archive alone is sent.
+    Without a topic, only the archive is sent.
 
     Example:
         orders = pipelines.TopicPlace("orders", "pulsar://127.0.0.1:6650")
@@ -164,8 +164,8 @@ def replay_to_topic(
         options = pipelines.ReplayOptions(state="/data/state/again")
         pipelines.replay_to_topic(spark, "/lake/orders", orders, again, options)
     """
-    given, target = options or ReplayOptions(), place_of(to)
-    place = None if topic is None else place_of(topic)
+    given, target = options or ReplayOptions(), as_topic_place(to)
+    place = None if topic is None else as_topic_place(topic)
     if place is not None:
         refuse_same(place, target, "replayed")
     check_target(target, (*WRITING, *ONCE), "replay")
@@ -186,7 +186,7 @@ def replay_to_topic(
 
 
 def _sent(spark: Any, archive: str, place: TopicPlace | None, given: ReplayOptions) -> Any:
-    """Return the stream of what a replay sends of each message."""
+    """Return the stream that a replay sends, with the columns that it keeps of each message."""
     limited = place is not None and place.gives(LIMIT)
     stream = replay_stream(spark, archive, place, {} if limited else {LIMIT: given.rows_per_commit})
     return stream.select("key", "value", "headers", "eventTime")

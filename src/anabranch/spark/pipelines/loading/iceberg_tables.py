@@ -1,7 +1,8 @@
-"""The rows of an Iceberg table as the source of a load, through pyiceberg.
+"""Reads the rows of an Iceberg table for a load, through pyiceberg.
 
-The driver chooses a metadata file and a snapshot and plans which files to read. Each task reads some of these
-files, by the same metadata file, so the rows are those of one snapshot, also if the table changes meanwhile.
+The driver chooses a metadata file and a snapshot, and plans which files to read. Each task reads some of
+these files by the same metadata file, so all rows are of one snapshot even if the table changes in the
+meantime.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ from anabranch.spark.pipelines.loading.source_files import NewRows
 CATALOG = "catalog"
 SNAPSHOT = "snapshot-id"
 PASSED = "pyiceberg."
-"""Prefix of the options that are properties of pyiceberg: of its catalogs and file systems."""
+"""Prefix of the options that are passed to pyiceberg as properties of its catalogs and file systems."""
 
 TASK_BYTES = 64 * 2**20
-"""Small files are read by one task up to this size, because starting a task costs as much as reading them."""
+"""A task reads small files up to this size in all, because starting one costs as much as reading them."""
 
 
 @dataclass(frozen=True)
 class IcebergTable:
-    """A table by its directory, its metadata file, or its name in a catalog."""
+    """A table, given by its directory, its metadata file, or its name in a catalog."""
 
     spark: Any
     path: str
@@ -44,7 +45,7 @@ class IcebergTable:
     def new_rows(self, known: Mapping[str, Sequence[int]]) -> NewRows | None:
         """Return the rows of the present snapshot, or those that were appended since the loaded one.
 
-        `known` has the last loaded snapshot by the id of its table.
+        `known` maps the id of the table to the snapshot that was loaded last.
         """
         with _failures(self.path):
             table = self._open()
@@ -54,8 +55,8 @@ class IcebergTable:
             uuid = str(table.metadata.table_uuid)
             if known and uuid not in known:
                 raise PipelineError(
-                    f"{self.path} is another table than the one that was loaded; load it with another "
-                    "--state directory"
+                    f"{self.path} is not the table that was loaded before; load it with another --state "
+                    "directory"
                 )
             loaded = known[uuid][0] if known else None
             if loaded == snapshot.snapshot_id:
@@ -91,7 +92,7 @@ class IcebergTable:
         found = newest_metadata(files.names("metadata"), text)
         if found is None:
             raise InvalidConfigurationError(
-                f"{self.path} is no Iceberg table: it has no metadata/*.metadata.json"
+                f"{self.path} is not an Iceberg table: it has no metadata/*.metadata.json"
             )
         return files.url(f"metadata/{found}")
 
@@ -106,7 +107,7 @@ class IcebergTable:
         return found
 
     def _rows(self, table: Any, schema: Any, tasks: Sequence[Any]) -> Any:
-        """Return a DataFrame whose partitions have the rows of the files in their order."""
+        """Return a DataFrame whose partitions have the rows of the files, in order."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
         columns = from_arrow_schema(_arrow_schema(schema))
@@ -123,7 +124,7 @@ class IcebergTable:
 
 @contextmanager
 def _failures(path: str) -> Iterator[None]:
-    """Raise PipelineError for an error of pyiceberg or of a file system, which have many classes."""
+    """Turn any error of pyiceberg or of a file system, which have many classes, into a PipelineError."""
     try:
         yield
     except AnabranchError:
@@ -133,7 +134,7 @@ def _failures(path: str) -> Iterator[None]:
 
 
 def _schema_of(table: Any, snapshot: Any) -> Any:
-    """Return the columns of a snapshot: those of today for the present one, else those of its time."""
+    """Return the columns of a snapshot: the table's for the present one, otherwise those of its time."""
     current = table.current_snapshot()
     if current is not None and current.snapshot_id == snapshot.snapshot_id:
         return table.schema()
@@ -141,7 +142,7 @@ def _schema_of(table: Any, snapshot: Any) -> Any:
 
 
 def _planned(table: Any, snapshot: Any, loaded: int | None) -> list[Any]:
-    """Return the files with wanted rows, and their deletes, in the order in which the table got them."""
+    """Return the files with wanted rows, and their deletes, in the order in which they were added."""
     from pyiceberg.table.snapshots import ancestors_of
 
     if loaded is None:
@@ -172,7 +173,7 @@ def _planned(table: Any, snapshot: Any, loaded: int | None) -> list[Any]:
 
 
 def _arrow_schema(schema: Any) -> Any:
-    """Return the columns as Arrow has them, and ids (uuid) as text, which Spark has no type for."""
+    """Return the columns as an Arrow schema. UUIDs become text, because Spark has no type for them."""
     import pyarrow as pa
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
@@ -195,7 +196,7 @@ def _converted(values: Any, kind: Any) -> Any:
 
 
 def _reading(location: str, properties: dict[str, str], schema: Any, columns: Any) -> Callable[..., Any]:
-    """Return the function of the tasks: from pickled plans to Arrow batches."""
+    """Return the function that tasks run: it turns pickled plans into Arrow batches."""
 
     def read(plans: Iterator[Any]) -> Iterator[Any]:
         for plan in plans:
@@ -209,7 +210,7 @@ def _reading(location: str, properties: dict[str, str], schema: Any, columns: An
 def _batches(
     location: str, properties: dict[str, str], schema: Any, columns: Any, task: Any
 ) -> Iterator[Any]:
-    """Yield the rows of one file, which are all in memory at a time."""
+    """Yield the rows of one file, all of which are in memory at the same time."""
     import pyarrow as pa
     from pyiceberg.expressions import AlwaysTrue
     from pyiceberg.io.pyarrow import ArrowScan
@@ -226,7 +227,7 @@ def _batches(
 
 @lru_cache(maxsize=4)
 def _opened(location: str, properties: tuple[tuple[str, str], ...]) -> Any:
-    """Open a table in a task; a worker that is used again does not read the metadata file again."""
+    """Open a table in a task. A worker that Spark reuses does not read the metadata file again."""
     from pyiceberg.table import StaticTable
 
     return StaticTable.from_metadata(location, dict(properties))

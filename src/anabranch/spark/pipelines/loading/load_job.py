@@ -1,10 +1,10 @@
 """Sends the rows of files to a topic, each exactly once, and the rows of a key in order.
 
-The rows are first written into the state directory as Parquet files in their order. Then each of these files
-is one step: it is sent as one batch of the exactly-once sink, and a record says that it is done. A repeated
-step has the same number and the same rows, so the sink recognises it. Files of the source that appear later
-are sent by a later run, in steps behind all earlier ones. The state directory also has the name of the sink:
-a load without its state is another load, and sends all rows again.
+The rows are first written into the state directory as sorted Parquet files. Then each of these files is one
+step: it is sent as one batch of the exactly-once sink, and a record says that it is done. A repeated step has
+the same number and the same rows, so the sink recognises it. Files of the source that appear later are sent
+by a later run, in steps after all earlier ones. The state directory also has the name of the sink: a load
+that lost its state is a new load, and sends all rows again.
 """
 
 from __future__ import annotations
@@ -23,29 +23,28 @@ from anabranch.spark.decide.pipelines.progress import PipelineProgress
 from anabranch.spark.decide.sink.records import numbered_batch
 from anabranch.spark.pipelines.failures import PipelineError, reason_of, spark_failures
 from anabranch.spark.pipelines.files import Files
-from anabranch.spark.pipelines.job_states import claim_state
 from anabranch.spark.pipelines.loading.messages import LoadOptions, extremes, messages, refuse_unsendable
 from anabranch.spark.pipelines.loading.source_files import NewRows
 from anabranch.spark.pipelines.loading.sources import LoadSource, open_source
-from anabranch.spark.pipelines.places import (
+from anabranch.spark.pipelines.progress import Show, patiently, showing
+from anabranch.spark.pipelines.sessions import make_known
+from anabranch.spark.pipelines.state_directories import claim_state, other_brokers, sink_state
+from anabranch.spark.pipelines.stored_topics import check_sink
+from anabranch.spark.pipelines.topic_places import (
     FORMAT,
     ONCE,
     WRITING,
     TopicPlace,
+    as_topic_place,
     check_target,
     default_state,
-    place_of,
 )
-from anabranch.spark.pipelines.progress import Show, patiently, showing
-from anabranch.spark.pipelines.sessions import make_known
-from anabranch.spark.pipelines.state_sinks import other_brokers, sink_state
-from anabranch.spark.pipelines.stored_topics import check_sink
 
 JOB = "job.json"
-"""The file of the state directory with the name of the load."""
+"""The file of the state directory that stores the name of the load."""
 
 TOO_LARGE = (MessageTooBigError.__name__, "cannot be delivered", "maxMessageSize=")
-"""Signs of rows that the client, the broker or the topic refused; the limit of a topic counts for entries."""
+"""Texts by which to recognise rows that the client, the broker or the topic refused as too large."""
 
 
 class LoadSummary(NamedTuple):
@@ -59,7 +58,7 @@ class LoadSummary(NamedTuple):
 
 
 class LoadStep(NamedTuple):
-    """Rows that are sent as one batch of the sink."""
+    """A file whose rows are sent as one batch of the sink."""
 
     number: int
     file: str
@@ -75,7 +74,7 @@ def load(
 ) -> LoadSummary:
     """Send the rows of all files that no earlier run sent; raises PipelineError if one cannot be read.
 
-    A file that changed after it was read is such an error, and so is a row that cannot be parsed.
+    A file that changed after it was read also raises it, as does a row that cannot be parsed.
 
     Example:
         loaded = pipelines.TopicPlace("loaded", "pulsar://127.0.0.1:6650")
@@ -83,7 +82,7 @@ def load(
         done = pipelines.load(spark, "/lake/events.csv", loaded, options)
         print(done.rows, done.files)
     """
-    given, place = options or LoadOptions(), place_of(topic)
+    given, place = options or LoadOptions(), as_topic_place(topic)
     check_target(place, (*WRITING, *ONCE), "load")
     loaded = open_source(spark, source, given.format, given.read_options)
     began = time.monotonic()
@@ -94,7 +93,7 @@ def load(
     job = _Load(spark, files, loaded, place, given, f"load-{_job_of(files)}")
     with spark_failures(), showing(show, f"load into {place.short_name}") as display:
         job.check_brokers()
-        # An interrupted run is completed first, with the rows that it read: the source may have changed.
+        # First complete an interrupted run with the rows that it read, because the source may have changed.
         rows = job.send_waiting(0, display, began)
         display(PipelineProgress(rows, time.monotonic() - began, step="putting the rows in order"))
         new = job.plan()
@@ -104,9 +103,9 @@ def load(
 
 
 def _job_of(files: Files) -> str:
-    """Return the random name of a load, made by its first run.
+    """Return the random name of a load, which its first run chose.
 
-    Its steps are numbered from 0, so a load with a new state must not find the batches of another one.
+    Steps are numbered from 0, so a load with a new state must not find the batches of another load.
     """
     if not files.exists(JOB):
         files.create_json(JOB, {"v": 1, "job": uuid.uuid4().hex[:16]})
@@ -115,7 +114,7 @@ def _job_of(files: Files) -> str:
 
 @dataclass
 class _Load:
-    """One load with its state directory: plans, ordered files and records of steps that are done."""
+    """One load with its state directory: plans, sorted files, and records of finished steps."""
 
     spark: Any
     files: Files
@@ -125,13 +124,13 @@ class _Load:
     sink: str
 
     def check_brokers(self) -> None:
-        """Refuse brokers that do not know of the last step that is done."""
+        """Refuse brokers that do not know the last finished step."""
         done = [step.number for step in self.steps() if self.is_done(step)]
         if done and not sink_state(self.place, {"sinkId": self.sink}).has(numbered_batch(done[-1])):
             raise other_brokers(self.files, self.place)
 
     def plan(self) -> int:
-        """Store a plan for rows that no plan contains; return the number of files with such rows."""
+        """Store a plan for rows that no plan contains yet; return the number of files with such rows."""
         known: dict[str, list[int]] = {}
         for name in self._plans():
             known |= self.files.read_json(f"plans/{name}")["files"]
@@ -153,10 +152,10 @@ class _Load:
                 yield LoadStep(*step)
 
     def _put_in_order(self, plan: int, new: NewRows, bytes_max: int) -> list[LoadStep]:
-        """Write the messages of new rows in their order; return the steps that send them.
+        """Write the messages of new rows in order; return the steps that send them.
 
-        Raises PipelineError for a row that cannot be sent: the sink would refuse it in every run, because a
-        run sends first what it has planned.
+        Raises PipelineError for a row that cannot be sent. Once it were planned, the sink would refuse it in
+        every run, because a run first sends what is planned.
         """
         from pyspark.sql import functions as sql
 
@@ -181,7 +180,7 @@ class _Load:
         return [LoadStep(first + at, f"{directory}/{name}", rows_of[name]) for at, name in enumerate(ordered)]
 
     def send_waiting(self, sent: int, show: Show, began: float) -> int:
-        """Send all steps that are not done; return the rows that this run has sent, with `sent`."""
+        """Send all unfinished steps; return the rows that this run has sent, including `sent`."""
         waiting = [step for step in self.steps() if not self.is_done(step)]
         left = sum(step.rows for step in waiting)
         for step in waiting:
@@ -194,7 +193,7 @@ class _Load:
         return self.files.exists(f"done/{step.number:08d}.json")
 
     def send(self, step: LoadStep) -> None:
-        """Send the rows of one step, all rows of a key by one task, and record that it is done."""
+        """Send the rows of one step, those of a key by one task, and record that the step is done."""
         from pyspark.sql import functions as sql
 
         rows = self.spark.read.parquet(self.files.url(step.file))
@@ -213,27 +212,27 @@ class _Load:
         self.files.create_json(f"done/{step.number:08d}.json", {"rows": step.rows})
 
     def clean(self) -> None:
-        """Delete the ordered files when all steps are done."""
+        """Delete the sorted files once all steps are done."""
         self.files.delete("ordered")
 
 
 @contextmanager
 def _advice() -> Iterator[None]:
-    """Add to a refusal of large rows what the caller can do; a limit may have been lowered since the plan."""
+    """Add advice to a refusal of large rows. A limit may have been lowered since the rows were planned."""
     try:
         yield
     except Exception as error:
         if not any(sign in str(error) for sign in TOO_LARGE):
             raise
         raise PipelineError(
-            f"{reason_of(error)}. The load has these rows in its state, and a change of the source does not "
-            "change them: raise the limit and run the load again, or load with another --state directory, "
-            "which sends all rows again"
+            f"{reason_of(error)}. The load has stored these rows in its state, so changing the source does "
+            "not change them: raise the limit and run the load again, or load with another --state "
+            "directory, which sends all rows again"
         ) from error
 
 
 def _file_order(name: str) -> tuple[int, int]:
-    """Return the numbers of the task and of its file in the name that Spark gave a file."""
+    """Return the number of the task, and of the file among its files, from the name that Spark chose."""
     match = re.match(r"part-(\d+)-.*?-?c(\d+)\.", name)
-    assert match is not None, f"Spark wrote a file of another name: {name}"
+    assert match is not None, f"Spark wrote a file with an unexpected name: {name}"
     return int(match[1]), int(match[2])

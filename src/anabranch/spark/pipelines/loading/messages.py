@@ -1,4 +1,7 @@
-"""The rows of a source as messages: their keys, values, event times and order, and which cannot be sent."""
+"""Turns the rows of a source into messages with keys, values, event times and an order.
+
+It also finds the rows that cannot be sent.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +17,16 @@ from anabranch.spark.sink.message_columns import EVENT_TIME_BYTES, HEADER_BYTES
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """How to read the files and how to make messages of their rows.
+    """How to read the files, and how to turn their rows into messages.
 
     Example:
         pipelines.LoadOptions(key="customer", value="amount", order_by=["number:int"])
     """
 
     format: str | None = None
-    """parquet, csv, json or iceberg; by the name of the files if None."""
+    """parquet, csv, json or iceberg; None to tell it from the names of the files."""
     read_options: Mapping[str, str] = field(default_factory=dict)
-    """Options of Spark's reader of this format, or of that of Iceberg tables."""
+    """Options of Spark's reader of this format, or of the reader of Iceberg tables."""
     key: str | None = None
     """Column of the key; None sends messages without keys."""
     value: str | None = None
@@ -31,15 +34,15 @@ class LoadOptions:
     event_time: str | None = None
     """Column of the event time."""
     order_by: Sequence[str] = ()
-    """Columns that give the order, as `name` or `name:type`; by file name and row if empty."""
+    """Columns that define the order, as `name` or `name:type`; empty for the order of files and rows."""
     rows_per_commit: int = 1_000_000
     """Most rows of one step."""
     state: str | None = None
-    """The directory of the progress; in `anabranch-state/` if None."""
+    """The directory that stores the progress; in `anabranch-state/` if None."""
 
 
 def messages(new: NewRows, given: LoadOptions) -> Any:
-    """Return the rows as messages, in their order."""
+    """Return the rows as messages, in order."""
     from pyspark.sql import functions as sql
 
     frame, columns = new.frame, new.frame.columns
@@ -52,7 +55,7 @@ def messages(new: NewRows, given: LoadOptions) -> Any:
     made = _key_and_value(frame, given)
     if given.event_time:
         made.append(sql.col(_quoted(given.event_time)).cast("timestamp").alias("eventTime"))
-    # A task reads its parts of files one after the other, so its row numbers grow inside each part.
+    # A task reads its parts of files one after the other, so row numbers ascend within each part.
     row = sql.monotonically_increasing_id()
     wanted = [_order(part) for part in given.order_by]
     order = {f"_order{at}": column for at, column in enumerate([*wanted, *new.place, row])}
@@ -61,7 +64,7 @@ def messages(new: NewRows, given: LoadOptions) -> Any:
 
 
 def extremes(given: LoadOptions) -> list[Any]:
-    """Return the columns of an aggregation of messages that `refuse_unsendable` looks at."""
+    """Return the aggregates of messages that `refuse_unsendable` checks."""
     from pyspark.sql import functions as sql
 
     first_time = sql.min("eventTime") if given.event_time else sql.lit(None).cast("timestamp")
@@ -69,10 +72,10 @@ def extremes(given: LoadOptions) -> list[Any]:
 
 
 def refuse_unsendable(found: Sequence[Any], new: NewRows, given: LoadOptions, bytes_max: int) -> None:
-    """Raise PipelineError if the extremes of messages show one that cannot be sent."""
+    """Raise PipelineError if the extremes show that a message cannot be sent."""
     if any(row.first_ms is not None and row.first_ms < 0 for row in found):
         raise PipelineError(
-            f"column {given.event_time} holds a time before 1970, which cannot be sent as event time"
+            f"column {given.event_time} contains a time before 1970, which cannot be sent as an event time"
         )
     largest = max((row.largest for row in found), default=0)
     if largest > bytes_max:
@@ -84,7 +87,7 @@ def refuse_unsendable(found: Sequence[Any], new: NewRows, given: LoadOptions, by
 
 
 def _place_of_largest(new: NewRows, given: LoadOptions) -> str:
-    """Return the key of the largest row, and its file if the source knows it."""
+    """Describe the largest row by its key, and by its file if the source knows it."""
     from pyspark.sql import functions as sql
 
     file = new.place[0] if new.place else sql.lit(None)
@@ -95,7 +98,7 @@ def _place_of_largest(new: NewRows, given: LoadOptions) -> str:
 
 
 def _size(given: LoadOptions) -> Any:
-    """Return the bytes of a message of the columns key and value, as the sink estimates them."""
+    """Return the size of a message in bytes, as the sink estimates it from the columns key and value."""
     from pyspark.sql import functions as sql
 
     key = sql.expr("octet_length(if(is_valid_utf8(string(key)), key, binary(base64(key))))")
@@ -127,7 +130,7 @@ def _bytes(frame: Any, name: str) -> Any:
     column, kind = sql.col(_quoted(name)), dict(frame.dtypes)[name]
     if kind == "binary":
         return column
-    # Spark's own text of a struct, such as {1, a}, has no names and cannot be read again.
+    # Spark's own text form of a struct, such as {1, a}, has no names and cannot be parsed.
     nested = kind.startswith(("struct<", "array<", "map<", "variant"))
     return (sql.to_json(column) if nested else column.cast("string")).cast("binary")
 

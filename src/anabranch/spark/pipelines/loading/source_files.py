@@ -1,4 +1,4 @@
-"""The files that a load reads: their changes, and their rows. Knows no topic."""
+"""The files that a load reads: which are new or changed, and their rows. It must not know topics."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from anabranch.spark.pipelines.files import Files
 
 _PATTERN = "*?[{"
 _STRICT = {"mode": "FAILFAST"}
-"""Spark's default mode passes on a row that it cannot parse, with null or without some of its fields."""
+"""In its default mode, Spark keeps a row that it cannot parse, with nulls or without some of its fields."""
 _CORRUPT = "columnNameOfCorruptRecord"
 _TEXT = {**_STRICT, _CORRUPT: "_anabranch_corrupt_record"}
-"""Under its usual name for rows that it cannot parse, Spark would not read a column of the files."""
+"""Spark would not read a column of the files that has its usual name for rows that it cannot parse."""
 _DEFAULTS: Mapping[str, Mapping[str, str]] = {"csv": {"header": "true", **_TEXT}, "json": _TEXT}
-"""Options of Spark's readers; without `inferSchema`, every column of a CSV file stays the text that it is."""
+"""Default options of Spark's readers. Without `inferSchema`, every column of a CSV file stays text."""
 
 
 def has_made_up_names(columns: Sequence[str]) -> bool:
-    """Whether Spark may have changed names of a header line, which then differ from those in the files.
+    """Whether Spark may have changed names of the header line, so that they differ from those in the files.
 
-    Spark calls a column without a name `_c` and its number, and adds their numbers to equal names.
+    Spark names a column without a name `_c` and its number, and appends their numbers to equal names.
     """
     plain = [name.lower().removesuffix(str(at)) for at, name in enumerate(columns)]
     numbered = [base for base, name in zip(plain, columns, strict=True) if len(base) < len(name)]
@@ -33,12 +33,12 @@ class NewRows(NamedTuple):
     """Rows of a source that no earlier run of a load has read."""
 
     read: Mapping[str, list[int]]
-    """By the name of a part of the source: the state in which it was read. A later run gets this back."""
+    """By the name of a part of the source, the state in which it was read. Later runs get this as `known`."""
     files: int
     """The number of files with these rows."""
     frame: Any
     place: Sequence[Any]
-    """Columns that order the files, and the parts of each; rows inside of a part follow each other."""
+    """Columns that order the files and the parts of each file; rows within a part are already in order."""
 
 
 @dataclass(frozen=True)
@@ -67,13 +67,13 @@ class SourceFiles:
             return None
         frame = self.rows(sorted(new))
         hidden = frame.metadataColumn("_metadata")
-        # Spark gives a URL, whose encoded letters have another order; a plus sign in it is no space.
+        # Spark gives an encoded URL, which sorts differently. A plus sign in it does not mean a space.
         path = sql.replace(hidden.getField("file_path"), sql.lit("+"), sql.lit("%2B"))
         place = (sql.url_decode(path), hidden.getField("file_block_start"))
         return NewRows(new, len(new), frame, place)
 
     def stamps(self) -> dict[str, list[int]]:
-        """Return the size and the time of change of each file."""
+        """Return the size and the modification time of each file."""
         from pyspark.errors import AnalysisException
 
         files = Files(self.spark, self._root())
@@ -87,25 +87,25 @@ class SourceFiles:
         return {one.path: [one.size_bytes, one.modified_at_ms] for one in found}
 
     def rows(self, urls: Sequence[str]) -> Any:
-        """Return the rows of some of the files, with the columns that the names of directories give."""
+        """Return the rows of some of the files, with the columns that follow from directory names."""
         root, reader = Files(self.spark, self._root()), self._reader()
-        # Spark looks for such columns below the paths that it is given, which are single files here.
+        # Spark looks for such columns below the given paths, which are single files here.
         if root.is_directory() and not self._is_given("basePath"):
             reader = reader.option("basePath", root.url())
         if self.format == "parquet" and not self._is_given("mergeSchema"):
-            # Spark would read the columns of one file, and leave out those that only other files have.
+            # Otherwise Spark would take the columns of one file, and leave out those of other files.
             reader = reader.option("mergeSchema", "true")
         frame = self._named(reader, self._loaded(reader, urls), urls)
         if self._has_headers_to_compare(urls):
             if has_made_up_names(frame.columns):
                 self._compare_headers(urls)
             else:
-                # Spark would give the names of one file to the columns of all files, by place.
+                # Otherwise Spark would give one file's names to the columns of all files, by position.
                 frame = reader.option("enforceSchema", "false").schema(frame.schema).load(list(urls))
         return frame
 
     def _loaded(self, reader: Any, urls: Sequence[str]) -> Any:
-        """Return the rows; raises PipelineError that names a column whose types differ in Parquet files."""
+        """Return the rows; raises PipelineError with the column whose types differ between Parquet files."""
         try:
             return reader.load(list(urls))
         except Exception as error:
@@ -120,20 +120,20 @@ class SourceFiles:
                 before, file = known.setdefault(name.lower(), (kind, url))
                 if before != kind:
                     return (
-                        f"column {name} is {before} in {file} and {kind} in {url}; write the files with one "
-                        "type, or load those of each type in a run of their own, with a pattern as source"
+                        f"column {name} is {before} in {file} and {kind} in {url}; write all files with one "
+                        "type, or load the files of each type in a separate run, with a pattern as source"
                     )
         return None
 
     def _named(self, reader: Any, frame: Any, urls: Sequence[str]) -> Any:
-        """Return the frame with Spark's name of the column of rows that cannot be parsed, if it has one."""
+        """Return the frame with Spark's usual name for the column of unparsable rows, if there is one."""
         if self._is_given(_CORRUPT) or _TEXT[_CORRUPT] not in frame.columns:
             return frame
         usual = self.spark.conf.get("spark.sql.columnNameOfCorruptRecord")
         if usual in frame.columns:
             raise PipelineError(
-                f"{self.path} has rows that cannot be parsed, and a column {usual}, which is the name for "
-                f"such rows; give them another one with --read-option {_CORRUPT}=NAME"
+                f"{self.path} has rows that cannot be parsed, and a column {usual}, which is Spark's name "
+                f"for such rows; choose another name for them with --read-option {_CORRUPT}=NAME"
             )
         return reader.option(_CORRUPT, usual).load(list(urls))
 
@@ -146,11 +146,11 @@ class SourceFiles:
         return not found or found[-1].lower() == "true"
 
     def _compare_headers(self, urls: Sequence[str]) -> None:
-        """Raise PipelineError if files have different header lines, which are read one by one."""
+        """Read the header lines one by one; raise PipelineError if they differ."""
         plain = self._reader().option("header", "false").option("inferSchema", "false")
         first: tuple[str, list[str]] | None = None
         for url in urls:
-            # A file without a line has no columns.
+            # An empty file has no columns.
             rows = plain.load(url)
             line = rows.first() if rows.columns else None
             if line is None:
@@ -159,8 +159,8 @@ class SourceFiles:
             first = first or (url, names)
             if names != first[1]:
                 raise PipelineError(
-                    f"{url} has another header line than {first[0]}; load each in a run of its own, with a "
-                    "pattern as source, or take the names of one file for all with --read-option "
+                    f"{url} has another header line than {first[0]}; load each in a separate run, with a "
+                    "pattern as source, or use the names of one file for all with --read-option "
                     "enforceSchema=true"
                 )
 

@@ -1,4 +1,4 @@
-"""The formats that a load reads, and the options that each of them takes."""
+"""The formats that a load reads, and the options that each of them accepts."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ _KNOWN: Mapping[str, Sequence[str]] = {
     "json": (*_FILES, *_TEXT, *_JSON),
     "iceberg": (CATALOG, SNAPSHOT),
 }
-"""By format: the options of its reader. Those of Spark 4.3; Spark ignores a name that it does not know."""
+"""The options of each format's reader in Spark 4.3, which silently ignores names that it does not know."""
 
 
 class LoadSource(Protocol):
-    """Files or a table whose rows a load sends."""
+    """The files or the table whose rows a load sends."""
 
     def new_rows(self, known: Mapping[str, Sequence[int]]) -> NewRows | None:
-        """Return the rows that no earlier run has read; None if there are none.
+        """Return the rows that no earlier run has read, or None if there are none.
 
-        `known` is what earlier runs have read, as NewRows.read, the later ones over the earlier ones.
+        `known` combines NewRows.read of all earlier runs; later ones override earlier ones.
         """
 
 
 def open_source(spark: Any, path: str, given_format: str | None, options: Mapping[str, str]) -> LoadSource:
-    """Return the source of a load; raises InvalidConfigurationError for an option that it does not know."""
+    """Return the source of a load; raises InvalidConfigurationError for an unknown option."""
     kind = checked_format(path, given_format)
     for name in options:
         if not knows(kind, name):
@@ -69,11 +69,11 @@ def open_source(spark: Any, path: str, given_format: str | None, options: Mappin
 
 
 def checked_format(path: str, given: str | None) -> str:
-    """Return the format of a source, given or told by its name; raises InvalidConfigurationError."""
+    """Return the format of a source, as given or by its name; raises InvalidConfigurationError."""
     kind = given or format_of(path)
     if kind is None:
         raise InvalidConfigurationError(
-            f"the name {path} does not tell the format; give one of {', '.join(FORMATS)}"
+            f"the format of {path} cannot be told from its name; give one of {', '.join(FORMATS)}"
         )
     if kind not in FORMATS:
         raise InvalidConfigurationError(f"cannot load {kind}; the formats are {', '.join(FORMATS)}")
@@ -81,7 +81,7 @@ def checked_format(path: str, given: str | None) -> str:
 
 
 def format_of(path: str) -> str | None:
-    """Return the format that the name of a file or pattern tells; None if it does not tell one."""
+    """Return the format that the name of a file or pattern implies, or None."""
     parts = path.rstrip("/").rpartition("/")[2].lower().split(".")
     if len(parts) > 2 and parts[-2:] == ["metadata", "json"]:
         return "iceberg"
@@ -91,16 +91,16 @@ def format_of(path: str) -> str | None:
 
 
 def knows(kind: str, option: str) -> bool:
-    """Whether the reader of a format has an option; names with a dot are settings of its file system."""
+    """Whether the reader of a format has an option; a name with a dot is a setting of its file system."""
     if kind == "iceberg":
         return option.startswith(PASSED) or option in _KNOWN[kind]
     return "." in option or option.lower() in map(str.lower, _KNOWN[kind])
 
 
 def divide_options(kind: str, given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return which options of a load are for its sink and which for its reader.
+    """Divide the options of a load into those of its sink and those of its reader.
 
-    Raises InvalidConfigurationError for an option that neither of them knows.
+    Raises InvalidConfigurationError for an option that neither of them has.
     """
     sink, reader = {}, {}
     for name, text in given.items():
@@ -108,13 +108,13 @@ def divide_options(kind: str, given: Mapping[str, str]) -> tuple[dict[str, str],
             sink[name] = text
         elif is_source_option(name):
             raise InvalidConfigurationError(
-                f"option {name} is for reading topics, and load reads files; it takes options of the sink "
+                f"option {name} is for reading topics, but load reads files; it accepts options of the sink "
                 f"(docs/spark.md) and of the reader of {kind}"
             )
         elif knows(kind, name):
             reader[name] = text
         else:
-            raise InvalidConfigurationError(f"{_unknown(kind, name)}, nor has the sink of topics")
+            raise InvalidConfigurationError(f"{_unknown(kind, name)}, and neither has the sink")
     return sink, reader
 
 

@@ -1,4 +1,4 @@
-"""Shows the weights of a topic as a picture: by Matplotlib as PNG or SVG, or as text in a terminal."""
+"""Draws the weights of a topic: with Matplotlib as PNG or SVG, or as text in a terminal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEYS_SHOWN = 10
 
 
 def text_plot(report: SkewReport) -> list[str]:
-    """Draw the ring from top to bottom and the time from left to right; a darker sign is more weight.
+    """Draw the ring from top to bottom and time from left to right; a darker character is more weight.
 
     Example:
         orders = pipelines.TopicPlace("orders", "pulsar://127.0.0.1:6650")
@@ -50,7 +50,7 @@ def text_plot(report: SkewReport) -> list[str]:
 
 
 def _shade(weight: int, most: int) -> int:
-    """Return the darkness of a weight; any weight at all is visible."""
+    """Return the darkness of a weight; even the smallest weight is visible."""
     last = len(SHADES) - 1
     return 0 if not weight else max(1, round(last * weight / most))
 
@@ -60,7 +60,7 @@ def _moment(seconds: int) -> str:
 
 
 def save_plot(report: SkewReport, file: str) -> None:
-    """Write a picture; the ending of the file name, .png or .svg, gives the format.
+    """Write a picture; the extension of the file, .png or .svg, determines the format.
 
     Example:
         orders = pipelines.TopicPlace("orders", "pulsar://127.0.0.1:6650")
@@ -88,7 +88,7 @@ def check_plot(file: str) -> None:
             "a picture needs Matplotlib; install it with `pip install 'anabranch[plot]'`"
         )
     if Path(file).suffix.lower() not in (".png", ".svg"):
-        raise InvalidConfigurationError(f"{file}: a picture ends in .png or .svg")
+        raise InvalidConfigurationError(f"{file}: the file name has to end in .png or .svg")
     if not Path(file).parent.is_dir():
         raise InvalidConfigurationError(f"{file}: there is no directory {Path(file).parent}")
 
@@ -129,7 +129,7 @@ def _draw_keys(axes: Any, report: SkewReport) -> None:
 
 
 def shown_key(key: bytes) -> str:
-    """Return a key as text, or as hexadecimal digits when it is none."""
+    """Return a key as text, or as hexadecimal digits if it is not printable text."""
     try:
         text = key.decode()
     except UnicodeDecodeError:

@@ -1,8 +1,8 @@
-"""The one pass of a verification: from messages to sums per segment, block of positions and producer.
+"""The one pass of a verification: it turns messages into sums by segment, block of positions and producer.
 
-The messages of a key meet in one task and are compared with their neighbours. Spark sorts and counts, so
-neither the keys nor the messages of a task have to fit into memory. `spark.decide.pipelines.evidence` judges
-the sums.
+All messages of a key come to one task, which compares them with their neighbours. Spark sorts and counts, so
+neither the keys nor the messages of a task have to fit into memory. `spark.decide.pipelines.evidence`
+interprets the sums.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from anabranch.spark.decide.pipelines.verify_report import Kind
 
 @dataclass(frozen=True, slots=True)
 class Expectations:
-    """Promises of the application and of the operator, besides those of the broker.
+    """Promises of the application and of the operator, in addition to those of the broker.
 
     Example:
         pipelines.Expectations(sequence_path="$.sequence", sequence_first=1, complete=True)
     """
 
     sequence_header: str | None = None
-    """Header with the application's own number, which rises by one per key."""
+    """The header with the application's own number, which rises by one within each key."""
     sequence_path: str | None = None
-    """JSON path of that number in the value, such as $.sequence."""
+    """The JSON path of that number in the value, such as $.sequence."""
     sequence_first: int | None = None
     """The application's first number of each key."""
     dense_producers: bool = False
@@ -37,7 +37,7 @@ class Expectations:
     complete: bool = False
     """Whether no message has ever been removed by retention."""
     clock_tolerance_s: float = 60.0
-    """How far the publish time of a producer may step back."""
+    """How far the publish times of a producer may go backwards."""
 
     def __post_init__(self) -> None:
         if self.sequence_header is not None and self.sequence_path is not None:
@@ -46,11 +46,11 @@ class Expectations:
             raise InvalidConfigurationError("a first number needs the header or the path of the sequence")
         if self.sequence_path is not None and not self.sequence_path.startswith("$"):
             raise InvalidConfigurationError(
-                f"{self.sequence_path!r} is no JSON path; one begins with $, such as $.number"
+                f"{self.sequence_path!r} is not a JSON path; it has to begin with $, such as $.number"
             )
         if not self.clock_tolerance_s >= 0:
             raise InvalidConfigurationError(
-                f"the clock tolerance is {self.clock_tolerance_s}; it takes seconds of at least 0"
+                f"the clock tolerance is {self.clock_tolerance_s}; it must be at least 0 seconds"
             )
 
     @property
@@ -59,29 +59,29 @@ class Expectations:
 
 
 class VerifyPass:
-    """The one pass: from messages to sums per segment, block and producer."""
+    """The one pass: it turns messages into sums by segment, block and producer."""
 
     def __init__(self, expect: Expectations, *, counted: bool) -> None:
-        """`counted` says that positions count messages; otherwise a segment is one block."""
+        """`counted` means that positions count messages; otherwise a segment is one block."""
         self._expect = expect
         self._counted = counted
 
     def over(self, messages: Any) -> Any:
-        """Return the sums; a key's messages meet in one task, keyless ones by producer and sequence id."""
-        # A column of its own, so that one shuffle serves every comparison.
-        apart = sql.xxhash64("producer", sql.coalesce("sequence", "position"))
-        home = sql.when(sql.col("key").isNull(), apart)
-        rows = messages.withColumn("home", home.otherwise(sql.xxhash64("key"))).withColumn(
+        """Return the sums. A key's messages come to one task; keyless ones go by producer and sequence id."""
+        # A separate column that every comparison is partitioned by, so that one shuffle serves them all.
+        spread = sql.xxhash64("producer", sql.coalesce("sequence", "position"))
+        group = sql.when(sql.col("key").isNull(), spread)
+        rows = messages.withColumn("keyGroup", group.otherwise(sql.xxhash64("key"))).withColumn(
             "number", self._number()
         )
-        rows = self._by_producer(rows.drop("headers", "value").repartition("home"))
+        rows = self._by_producer(rows.drop("headers", "value").repartition("keyGroup"))
         if self._expect.numbered:
             rows = self._by_number(rows)
         block = sql.expr(f"position div {BLOCK_POSITIONS}" if self._counted else "0L").alias("block")
         return rows.groupBy("segment", block, "producer").agg(*self._sums(), *self._faults())
 
     def _number(self) -> Any:
-        """Return the application's own number of a message, null where it has none."""
+        """Return the application's own number of a message, or null if it has none."""
         expect = self._expect
         if expect.sequence_header is not None:
             name = expect.sequence_header
@@ -95,10 +95,10 @@ class VerifyPass:
 
     def _by_producer(self, rows: Any) -> Any:
         """Compare each message with the earlier ones of its producer and key."""
-        keyed = Window.partitionBy("home", "key", "producer")
+        keyed = Window.partitionBy("keyGroup", "key", "producer")
         before = keyed.orderBy("segment", "position").rowsBetween(Window.unboundedPreceding, -1)
-        # This one needs the order that `before` needs, so Spark does not sort again.
-        first_of_key = Window.partitionBy("home", "key").orderBy("producer", "segment", "position")
+        # This one needs the same order as `before`, so Spark does not sort again.
+        first_of_key = Window.partitionBy("keyGroup", "key").orderBy("producer", "segment", "position")
         alike = keyed.orderBy("sequence", "segment", "position")
         has_key = sql.col("key").isNotNull()
         step = sql.col("timestamp") + sql.make_dt_interval(secs=sql.lit(self._expect.clock_tolerance_s))
@@ -115,13 +115,13 @@ class VerifyPass:
         )
 
     def _by_number(self, rows: Any) -> Any:
-        """Compare the application's own numbers inside each key."""
-        keyed = Window.partitionBy("home", "key")
+        """Compare the application's own numbers within each key."""
+        keyed = Window.partitionBy("keyGroup", "key")
         before = keyed.orderBy("segment", "position").rowsBetween(Window.unboundedPreceding, -1)
         ascending = keyed.orderBy("number", "segment", "position")
         number, has_key = sql.col("number"), sql.col("key").isNotNull()
         lower = sql.col("lower.number")
-        # Null behind the highest number of all, which no number follows.
+        # Null after the largest possible number, which nothing can follow.
         wanted = sql.try_add(lower, sql.lit(1))
         if self._expect.sequence_first is not None:
             wanted = sql.when(lower.isNull(), sql.lit(self._expect.sequence_first)).otherwise(wanted)
@@ -180,7 +180,7 @@ def _shown(name: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class MessageFault:
-    """A fault of a message: the column that marks it, and texts with the columns that fill them."""
+    """A kind of fault: the column that marks faulty messages, and texts with the columns that fill them."""
 
     kind: Kind
     column: str

@@ -1,6 +1,6 @@
-"""Proves that a topic lost, doubled and reordered nothing, in one distributed pass, or names the places.
+"""Proves in one distributed pass that a topic lost, doubled and reordered nothing, or names the places.
 
-Only sums per block of positions and per producer reach the driver, never all messages. The pass is in
+Only sums by block of positions and by producer reach the driver, never all messages. The pass is in
 `verify_pass`; `spark.decide.pipelines.evidence` decides what its sums mean.
 """
 
@@ -35,19 +35,18 @@ from anabranch.spark.decide.pipelines.verify_report import (
 )
 from anabranch.spark.options.starts import END_OPTIONS, START_OPTIONS
 from anabranch.spark.pipelines.failures import spark_failures
-from anabranch.spark.pipelines.places import TopicPlace, place_of, refuse_options
-from anabranch.spark.pipelines.progress import Show, showing
-from anabranch.spark.pipelines.proofs.batch_progress import batch_shown
+from anabranch.spark.pipelines.progress import Show, batch_shown, showing
 from anabranch.spark.pipelines.proofs.verify_pass import FAULTS, Expectations, MessageFault, VerifyPass
 from anabranch.spark.pipelines.stored_topics import TopicSnapshot, stored_topic
+from anabranch.spark.pipelines.topic_places import TopicPlace, as_topic_place, refuse_options
 from anabranch.spark.service import close_sessions
 from anabranch.spark.source.data_source import AnabranchSource
 
 FINDINGS_MAX = 1000
-"""Most findings of a kind that a report holds."""
+"""The largest number of findings in a report."""
 
 STRETCHES_READ = 20
-"""Incomplete stretches that are read again to find the exact place; the others are named as a whole."""
+"""The number of incomplete stretches that are read again to find the exact place; others are named whole."""
 
 _SUMS = ("messages", "offsetSum", "keys", "withoutKey", "withoutSequence", "withoutNumber")
 
@@ -62,7 +61,7 @@ def verify(
 ) -> VerifyReport:
     """Check all messages that the topic stores now; messages that arrive later do not count.
 
-    The report says what was proved and what not. Tests pass a `source` that reads elsewhere.
+    The report says what was proved and what was not. Tests pass a `source` that reads from files.
 
     Example:
         orders = pipelines.TopicPlace("orders", "pulsar://127.0.0.1:6650")
@@ -70,9 +69,9 @@ def verify(
         assert report.holds, report.findings
     """
     expect = expect or Expectations()
-    refuse_options(place_of(topic), (*START_OPTIONS, *END_OPTIONS), "verify")
+    refuse_options(as_topic_place(topic), (*START_OPTIONS, *END_OPTIONS), "verify")
     stored = stored_topic(topic, source)
-    # The pass finds gaps and bad entries by itself, and must not stop at the first one.
+    # The pass finds gaps and bad entries itself, and must not stop at the first one.
     messages = stored.frame(spark, _columns(expect), failOnDataLoss=False, badEntries="skip")
     sums = VerifyPass(expect, counted=is_counted(stored.topology)).over(messages).persist()
     try:
@@ -237,7 +236,7 @@ def _of_message(topic: str, fault: MessageFault, row: Any) -> VerifyFinding:
 
 
 def _producer_gaps(topic: str, messages: Any) -> Iterable[VerifyFinding]:
-    """Return the places behind missing sequence ids; reads the topic again, because a gap is rare."""
+    """Return the places after missing sequence ids. The topic is read again, which is rarely necessary."""
     ascending = Window.partitionBy("producer").orderBy("sequence", "segment", "position")
     rows = (
         messages.select("producer", "sequence", "segment", "position", "key")

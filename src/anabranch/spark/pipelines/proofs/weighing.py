@@ -1,7 +1,7 @@
 """Weighs the keys and hash slots of a topic over time, and suggests cuts that share the weight evenly.
 
-One job reads the topic and sums by key and interval; the few sums that a report shows are made from these.
-Which cuts are worth a change is decided in `spark.decide.pipelines.skew`.
+One job reads the topic and sums by key and interval; the few sums that a report shows are derived from these.
+`spark.decide.pipelines.skew` decides which cuts are worth a change.
 """
 
 from __future__ import annotations
@@ -27,33 +27,32 @@ from anabranch.spark.decide.pipelines.skew import (
 )
 from anabranch.spark.decide.source.topology import Slice, Topology
 from anabranch.spark.pipelines.failures import spark_failures
-from anabranch.spark.pipelines.places import TopicPlace
-from anabranch.spark.pipelines.progress import Show, showing
-from anabranch.spark.pipelines.proofs.batch_progress import batch_shown
+from anabranch.spark.pipelines.progress import Show, batch_shown, showing
 from anabranch.spark.pipelines.stored_topics import TopicSnapshot, stored_topic
+from anabranch.spark.pipelines.topic_places import TopicPlace
 from anabranch.spark.service import close_sessions
 
 HEAVY_KEYS = 20
 
 SEGMENTS_WITH_BUCKETS = 64
-"""Heaviest segments whose buckets are weighed."""
+"""The number of heaviest segments whose buckets are weighed."""
 
 INTERVAL_ON_PULSAR_S = 3600
 
 SEGMENTS_TIMED = 64
-"""Oldest and newest segments whose publish times give the length of an interval."""
+"""The number of oldest and of newest segments whose publish times determine the interval."""
 
 
 @dataclass(frozen=True, slots=True)
 class SkewOptions:
-    """The settings of a weighing. Example: `pipelines.SkewOptions(unit="bytes", segments=4)`"""
+    """How to weigh a topic. Example: `pipelines.SkewOptions(unit="bytes", segments=4)`"""
 
     unit: WeightUnit = "messages"
     """Whether to count messages, or the bytes of keys and values."""
     segments: int | None = None
     """The number of segments that suggested splits aim at; None for the present number."""
     interval_s: int | None = None
-    """The length of an interval; None for a round one that cuts the time into at most 48 parts."""
+    """The length of an interval; None for a round one that divides the time into at most 48 parts."""
 
 
 def skew(
@@ -73,7 +72,7 @@ def skew(
     unit = options.unit
     stored = stored_topic(topic)
     columns = "key binary, keyHash int, timestamp timestamp" + (", value binary" if unit == "bytes" else "")
-    # A message that retention removes meanwhile, or that cannot be read, weighs nothing.
+    # A message that retention removes in the meantime, or that cannot be read, weighs nothing.
     messages = stored.frame(spark, columns, failOnDataLoss=False, badEntries="skip")
     step_s = options.interval_s or _interval_s(stored)
     sums = _by_key(messages, unit, step_s).persist()
@@ -170,9 +169,9 @@ def _heavy_keys(topology: Topology, keyed: Any) -> list[HeavyKey]:
 
 
 def _interval_s(stored: TopicSnapshot) -> int:
-    """Return an interval that suits the publish times of the outermost entries of some segments."""
+    """Return an interval that suits the publish times of the first and last entries of some segments."""
     if not is_counted(stored.topology):
-        # Pulsar has no position before the last one.
+        # On Pulsar, the position of the last message is not known.
         return INTERVAL_ON_PULSAR_S
     filled = [id_ for id_, tail in sorted(stored.topology.tails.items()) if tail.first < tail.next]
     chosen = sorted({*filled[:SEGMENTS_TIMED], *filled[-SEGMENTS_TIMED:]})

@@ -8,7 +8,7 @@ import pytest
 
 from anabranch import AsyncClient, AsyncStreamConsumer
 from anabranch.broker.browsing.logs import Logs
-from anabranch.broker.serving import lane_totals
+from anabranch.broker.serving.lanes import lane_totals
 from anabranch.model.names import Place, TopicName
 from anabranch.protocol.commands import Delivery
 from tests.harness.admin import ORDERS, Admin
@@ -56,7 +56,7 @@ async def test_many_lanes_are_estimated_from_some_of_them(
     one, _ = await halves(brokers)
     await store_keys(one, [key for n in range(200) if slot_of(key := f"k{n}") <= LOWER[1]][:40] * 3)
     await asyncio.sleep(2)
-    found = lane_totals.lane_totals(subscription_of(brokers))
+    found = lane_totals.lane_totals(subscription_of(brokers).reading.lanes)
     assert (found.lanes, found.entries) == (40, 120)
 
 
