@@ -28,7 +28,7 @@ _REFERENCE: Final = "#/components/schemas/{name}"
 
 
 def describe(endpoints: Iterable[AdminEndpoint], version: str) -> Json:
-    """The OpenAPI document of these calls."""
+    """Return the OpenAPI document of these calls."""
     endpoints = list(endpoints)
     kinds = _Kinds(
         [
@@ -75,7 +75,7 @@ class _Kinds:
 
 
 def _content(answer: Any) -> Any:
-    """The type of an answer with content; None if there never is one."""
+    """Return the type of an answer with content; None if there never is one."""
     kinds = [kind for kind in get_args(answer) or (answer,) if kind is not type(None)]
     if answer is type(None) or answer is bytes:
         return None
@@ -96,7 +96,7 @@ def _operation(endpoint: AdminEndpoint, kinds: _Kinds) -> Json:
 
 
 def _name(endpoint: AdminEndpoint) -> str:
-    """A name of the call that no other has: its method and its path."""
+    """Return a name of the call that no other has: its method and its path."""
     words = endpoint.path.removeprefix("/admin/v2").replace(":path", "")
     return (
         endpoint.method.lower()

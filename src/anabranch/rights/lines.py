@@ -39,22 +39,22 @@ PEER: Final = _always(Right.PEER)
 
 
 def namespace_in(part: Part) -> str:
-    """The namespace that a path names, as `tenant/namespace`; InvalidNameError if it cannot be one."""
+    """Return the namespace that a path names, as `tenant/namespace`; InvalidNameError if it cannot be one."""
     return "/".join(parse_namespace(f"{part('tenant')}/{part('namespace')}"))
 
 
 def topic_in(domain: Domain, part: Part) -> TopicName:
-    """The topic that a path names, in the scheme of the resource."""
+    """Return the topic that a path names, in the scheme of the resource."""
     return TopicName(domain, part("tenant"), part("namespace"), part("topic"))
 
 
 def name_in(part: Part) -> TopicName:
-    """The topic that a path names without a scheme; only names of scalable topics hold slashes."""
+    """Return the topic that a path names without a scheme; only names of scalable topics hold slashes."""
     return topic_in("topic" if "/" in part("topic") else "persistent", part)
 
 
 def lookup_in(part: Part) -> TopicName:
-    """The topic that a lookup over HTTP names, with its scheme."""
+    """Return the topic that a lookup over HTTP names, with its scheme."""
     domain = part("domain")
     if domain not in DOMAINS:
         raise NotFoundError(f"unknown scheme {domain!r}; use one of {', '.join(DOMAINS)}")

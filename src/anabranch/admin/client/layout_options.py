@@ -31,7 +31,7 @@ class RebucketOptions(TypedDict, total=False):
 
 
 def segment_id(segment: int) -> str:
-    """The id of a segment in a path."""
+    """Return the id of a segment in a path."""
     return str(whole("segment", segment))
 
 
@@ -44,7 +44,7 @@ def segment_ids(segments: Iterable[int]) -> list[str]:
 
 
 def split_query(how: SplitOptions) -> dict[str, object]:
-    """The parameters of a split; TypeError for an option that a split does not have."""
+    """Return the parameters of a split; TypeError for an option that a split does not have."""
     refuse_unknown(how, SplitOptions)
     return {
         "points": _hashes("points", how.get("points", ())),

@@ -216,7 +216,7 @@ def _text(value: object) -> str:
 
 
 def any_json(answer: HttpAnswer) -> Any:
-    """The decoded JSON, the text, or None for an empty answer."""
+    """Return the decoded JSON, the text, or None for an empty answer."""
     if not answer.body:
         return None
     return json.loads(answer.body) if _is_json(answer) else answer.body.decode()
@@ -227,7 +227,7 @@ def _is_json(answer: HttpAnswer) -> bool:
 
 
 def checked(request: AdminRequest[Any], answer: HttpAnswer) -> HttpAnswer:
-    """The answer, if it is not the error that its status stands for."""
+    """Return the answer, if it is not the error that its status stands for."""
     if answer.status < 300:
         return answer
     try:
@@ -241,7 +241,7 @@ def checked(request: AdminRequest[Any], answer: HttpAnswer) -> HttpAnswer:
 
 
 def lacking(call: str) -> UnsupportedFeatureError:
-    """The error of a call that only brokers of Anabranch have."""
+    """Return the error of a call that only brokers of Anabranch have."""
     return UnsupportedFeatureError(
         f"this broker has no call {call}: only brokers of Anabranch have it, "
         "and docs/pulsar-5.md lists what other brokers lack"
@@ -249,7 +249,7 @@ def lacking(call: str) -> UnsupportedFeatureError:
 
 
 def timeout_of(name: str, value: float) -> float:
-    """A timeout in seconds; raises InvalidConfigurationError."""
+    """Return a timeout in seconds; raises InvalidConfigurationError."""
     number = number_of(value)
     if not 0 <= number < math.inf:
         raise refused(name, "a positive number of seconds", value)
@@ -257,7 +257,7 @@ def timeout_of(name: str, value: float) -> float:
 
 
 def admin_url(url: str) -> str:
-    """The part of a URL that names a broker; raises InvalidConfigurationError if it names none."""
+    """Return the part of a URL that names a broker; raises InvalidConfigurationError if it names none."""
     try:
         parts = urlsplit(url if isinstance(url, str) else "")
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -269,7 +269,7 @@ def admin_url(url: str) -> str:
 
 
 def redirected(url: str, answer: HttpAnswer) -> tuple[str, str]:
-    """The address and the target that a redirect names; ConnectError if they are less safe."""
+    """Return the address and the target that a redirect names; ConnectError if they are less safe."""
     location = urlsplit(answer.headers.get("location", ""))
     if url.startswith("https:") and location.scheme != "https":
         raise ConnectError(f"{url} redirects to an address without TLS; the client does not follow")

@@ -49,7 +49,7 @@ _STATUSES: tuple[tuple[type[AnabranchError], int], ...] = (
 
 
 def status_of(error: BaseException) -> int:
-    """The HTTP status that tells a client how to react to the error."""
+    """Return the HTTP status that tells a client how to react to the error."""
     for kind, status in _STATUSES:
         if isinstance(error, kind):
             return status
@@ -67,12 +67,12 @@ def render(answer: Any) -> Response:
 
 
 def as_json(value: Any) -> Response:
-    """The JSON of a value, also of a text, which `render` takes for plain text."""
+    """Return the JSON of a value, also of a text, which `render` takes for plain text."""
     return Response(msgspec.json.encode(value), media_type="application/json")
 
 
 def refusal(error: BaseException, *, changing: bool = False) -> Response:
-    """The HTTP form of an error; an unexpected error is logged, and its text is not sent.
+    """Return the HTTP form of an error; an unexpected error is logged, and its text is not sent.
 
     An unavailable leader may have made the requested change, and the text says so.
     """
@@ -89,6 +89,6 @@ def refusal(error: BaseException, *, changing: bool = False) -> Response:
 
 
 def reason(status: int, text: str) -> Response:
-    """An error in Pulsar's JSON form."""
+    """Return an error in Pulsar's JSON form."""
     body = msgspec.json.encode({"reason": text})
     return Response(body, status_code=status, media_type="application/json")

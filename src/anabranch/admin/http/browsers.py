@@ -38,7 +38,7 @@ SECURITY_HEADERS: Final = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"referrer-policy", b"no-referrer"),
 )
-"""On every answer. There is no CORS header anywhere: no page of another site may read an answer."""
+"""Sent with every answer. No CORS header is ever sent, so no page of another site can read an answer."""
 
 
 class WebRefusal(NamedTuple):
@@ -66,7 +66,7 @@ class AllowedHosts:
         return cls(frozenset(name.lower().strip("[]") for name in names), suffixes, "*" in given)
 
     def allow(self, host: str, own_address: str) -> bool:
-        """Whether a request for `host` may be answered on a socket that has the address `own_address`."""
+        """Return whether a request for `host` may be answered on a socket with the address `own_address`."""
         if self.every or host in self.names or host.endswith(self.suffixes):
             return True
         literal = _address(host)
@@ -85,7 +85,7 @@ class RequestHead(NamedTuple):
 
     @classmethod
     def of(cls, scope: Mapping[str, Any]) -> RequestHead:
-        """The head of a request in the form of ASGI; a repeated header is joined, and then fits no rule."""
+        """Return the head of an ASGI request; a repeated header is joined, so that no rule allows it."""
         headers: dict[str, str] = {}
         for name, value in _decoded(scope["headers"]):
             headers[name] = f"{headers[name]}, {value}" if name in headers else value
@@ -100,7 +100,7 @@ class RequestHead(NamedTuple):
 
 
 def why_refused(head: RequestHead, hosts: AllowedHosts) -> WebRefusal | None:
-    """The answer to a request that a page of another site may have caused; None for other requests."""
+    """Return the answer to a request that a page of another site may have caused; None for other requests."""
     return _wrong_host(head, hosts) or _cross_site(head) or _wrong_type(head)
 
 
@@ -155,7 +155,7 @@ def _is_origin_of(origin: str, host: str) -> bool:
 
 
 def _host_of(given: str) -> str:
-    """The name or address in a Host header, without brackets, port and final dot."""
+    """Return the name or address in a Host header, without brackets, port and final dot."""
     try:
         found = urlsplit(f"//{given}").hostname or ""
     except ValueError:
@@ -177,7 +177,7 @@ def _decoded(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[str, str]
 
 
 def guarded(app: App, hosts: AllowedHosts, audit: AuditLog) -> App:
-    """The app behind the rules above; its answers carry the headers that browsers heed."""
+    """Return the app behind the rules above; its answers carry the headers that browsers heed."""
 
     async def guard(scope: Any, receive: Any, send: Any) -> None:
         async def send_with_headers(message: Any) -> None:

@@ -69,7 +69,7 @@ def _check_unambiguous(scope: Scope) -> None:
 
 
 def _credentials(headers: Mapping[bytes, bytes], has_certificate: bool) -> tuple[str, bytes]:
-    """The method and the credentials of a request."""
+    """Return the method and the credentials of a request."""
     given = headers.get(b"authorization", b"")
     if not given:
         return ("tls" if has_certificate else "none"), b""
@@ -85,7 +85,7 @@ def _credentials(headers: Mapping[bytes, bytes], has_certificate: bool) -> tuple
 
 
 def _schemes(gate: Gate) -> list[str]:
-    """The schemes that a client may use, as `WWW-Authenticate` names them."""
+    """Return the schemes that a client may use, as `WWW-Authenticate` names them."""
     methods = gate.authentication.methods if gate.authentication is not None else {}
     schemes = {"token": "Bearer", "basic": 'Basic realm="anabranch", charset="UTF-8"'}
     return [scheme for method, scheme in schemes.items() if method in methods] or ["Bearer"]

@@ -79,7 +79,7 @@ class Call:
         self._body: bytes | None = None
 
     async def once(self, key: str, read: Callable[[], Awaitable[T]]) -> T:
-        """The result of the first `read` that succeeds, also when the handler is called again.
+        """Return the result of the first `read` that succeeds, also when the handler is called again.
 
         A handler reads the incarnation of a topic or the epoch of a layout through this function. Its leader
         compares it, so a request that arrives twice changes nothing the second time.
@@ -100,7 +100,7 @@ class Call:
         return str(self._request.scope["path"])
 
     def part(self, name: str) -> str:
-        """A part of the path, decoded."""
+        """Return a part of the path, decoded."""
         try:
             return unquote(self.parts[name], errors="strict")
         except UnicodeDecodeError:
@@ -113,7 +113,7 @@ class Call:
         return namespace_in(self.part)
 
     def topic(self, domain: Domain) -> TopicName:
-        """The topic that the path names, in the scheme of the resource."""
+        """Return the topic that the path names, in the scheme of the resource."""
         return topic_in(domain, self.part)
 
     @property
@@ -123,7 +123,7 @@ class Call:
         return "non-persistent" if live else "persistent"
 
     def classic(self) -> TopicName:
-        """The classic or live topic that the path names."""
+        """Return the classic or live topic that the path names."""
         return self.topic(self.domain)
 
     async def admit(self, endpoint: AdminEndpoint) -> None:
@@ -153,11 +153,11 @@ class Call:
             self.broker.gate.audit.write(event)
 
     async def leader(self) -> TopicLeader:
-        """The leader of the scalable topic that the path names."""
+        """Return the leader of the scalable topic that the path names."""
         return await self._scalable(self.broker.controllers.controller)
 
     async def record(self) -> TopicRecord:
-        """The record of the scalable topic that the path names."""
+        """Return the record of the scalable topic that the path names."""
         return await self._scalable(self.topics.load)
 
     async def _scalable(self, find: Callable[[TopicName], Awaitable[T]]) -> T:
@@ -187,7 +187,7 @@ class Call:
         return self._request.query_params.get(name)
 
     def queries(self, name: str) -> list[str]:
-        """All values of a query parameter that may be repeated."""
+        """Return all values of a query parameter that may be repeated."""
         return self._request.query_params.getlist(name)
 
     def flag(self, name: str, default: bool = False) -> bool:
@@ -214,7 +214,7 @@ class Call:
         return found
 
     async def body(self, kind: type[T]) -> T | None:
-        """The decoded JSON body; None for an empty body."""
+        """Return the decoded JSON body; None for an empty body."""
         if self._body is None:
             self._body = await self._read_body()
         if self._body.strip() in EMPTY_BODIES:
@@ -239,7 +239,7 @@ class Call:
 
 
 def whole(text: str, name: str, least: int = -NUMBER_MAX) -> int:
-    """A number as a caller wrote it, decimal or hexadecimal."""
+    """Return a number as a caller wrote it, decimal or hexadecimal."""
     try:
         number = int(text, 0) if text.lower().startswith("0x") else int(text)
     except ValueError:
@@ -271,7 +271,7 @@ class CallRoute(Route):
 
 
 async def _answer(call: Call, handler: CallHandler) -> Any:
-    """The result of the handler, which is called again while a store changes its owner."""
+    """Return the result of the handler, which is called again while a store changes its owner."""
     loop = asyncio.get_running_loop()
     until_s = loop.time() + call.broker.config.lease_s + TAKEOVER_S
     while True:

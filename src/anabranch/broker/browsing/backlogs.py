@@ -56,7 +56,7 @@ def _text(log: ServedLog, ordinal: int) -> str:
 
 
 def size_after(log: SegmentLog, last: MessageIdBody) -> int:
-    """The stored bytes behind a message; all bytes for the ledger -1, as in Pulsar."""
+    """Return the stored bytes behind a message; all bytes for the ledger -1, as in Pulsar."""
     extent = log.extent
     after = extent.ordinal_of(Position(last.ledger_id, last.entry_id + 1))
     # Stored entries may have heads, which the size of the log does not count: take the same share of both.

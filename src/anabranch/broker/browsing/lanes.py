@@ -46,7 +46,7 @@ SAMPLES: Final = 20
 
 
 async def list_lanes(log: ServedLog, subscription: Subscription, limit: int) -> list[Json]:
-    """The largest lanes of a subscription, the first of them with a sample of their keys."""
+    """Return the largest lanes of a subscription; the first ones have a sample key."""
     lanes = subscription.reading.lanes
     if lanes is None:
         return lanes_in_note(subscription.cursor.note, limit)
@@ -67,7 +67,10 @@ async def show_lane(log: ServedLog, subscription: Subscription, slot: int) -> Js
 
 
 def find_lane(subscription: Subscription, slot: int) -> tuple[SubscriptionLanes, LaneView]:
-    """The lane of a slot; NotFoundError if nothing waits there, ConflictError before the first consumer."""
+    """Return the lane of a slot.
+
+    Raises NotFoundError if nothing waits there, and ConflictError if only the cursor's note knows the lane.
+    """
     lanes = subscription.reading.lanes
     view = None if lanes is None else lanes.view(slot)
     if lanes is None and lane_in_note(subscription.cursor.note, slot) is not None:
@@ -81,7 +84,7 @@ def find_lane(subscription: Subscription, slot: int) -> tuple[SubscriptionLanes,
 
 
 def lane_figures(subscription: Subscription) -> dict[str, int]:
-    """The lanes of a subscription in numbers; figures of several logs can be added up."""
+    """Return the lanes of a subscription in numbers; figures of several logs can be added up."""
     totals = lane_totals(subscription.reading.lanes)
     return {
         "lanes": totals.lanes,
@@ -93,7 +96,7 @@ def lane_figures(subscription: Subscription) -> dict[str, int]:
 
 
 async def hot_spots(log: ServedLog, limit: int) -> Json:
-    """The keys with most of the traffic of a log, and by subscription its largest lanes."""
+    """Return the keys with most of the traffic of a log, and by subscription its largest lanes."""
     keys = [{"key": one.shown_key, "trafficShare": one.share} for one in log.hottest(limit)]
     lanes = {
         name: found
@@ -104,7 +107,7 @@ async def hot_spots(log: ServedLog, limit: int) -> Json:
 
 
 def _share(log: ServedLog, lanes: SubscriptionLanes, slot: int) -> float | None:
-    """The part of the traffic that the heaviest keys of a slot have; None if none of its keys is heavy."""
+    """Return the share of the traffic of the heaviest keys of a slot; None if it has no heavy key."""
     boundaries = lanes.boundaries
     shares = [
         hot.share
@@ -121,7 +124,7 @@ def _share(log: ServedLog, lanes: SubscriptionLanes, slot: int) -> float | None:
 def _shown(
     log: ServedLog, subscription: Subscription, lanes: SubscriptionLanes, view: LaneView, key: str | None
 ) -> Json:
-    """One lane for people; `hashRange` has the hashes of a bucket."""
+    """Return one lane as JSON; `hashRange` has the hashes of a bucket."""
     shown: Json = {
         "slot": view.slot,
         "reason": str(view.reason),
@@ -143,7 +146,7 @@ def _shown(
 
 
 async def _sample_keys(subscription: Subscription, views: Sequence[LaneView]) -> dict[int, str | None]:
-    """The key of the first message of each lane, as far as it can be read."""
+    """Return the key of the first message of each lane, if it can be read."""
     slots = {view.first_ordinal: view.slot for view in views if view.first_ordinal >= 0}
     found: dict[int, str | None] = {}
     try:
@@ -156,7 +159,7 @@ async def _sample_keys(subscription: Subscription, views: Sequence[LaneView]) ->
 
 
 def _first_key(data: bytes) -> str | None:
-    """The key of an entry, or of its first message; None if it has none or cannot be read."""
+    """Return the key of an entry, or of its first message; None if it has none or cannot be read."""
     try:
         metadata, _ = checked_metadata(data)
         if metadata.HasField("partition_key"):
@@ -171,7 +174,7 @@ def _first_key(data: bytes) -> str | None:
 
 
 async def peek_lane(subscription: Subscription, slot: int, count: int, bytes_max: int) -> list[Json]:
-    """The first messages that wait in a lane; none of them counts as delivered."""
+    """Return the first messages that wait in a lane; none of them counts as delivered."""
     lanes, _ = find_lane(subscription, slot)
     count = min(count, PEEKED_MAX)
     ordinals = lanes.ordinals(slot, count)
@@ -185,7 +188,7 @@ async def peek_lane(subscription: Subscription, slot: int, count: int, bytes_max
 
 
 def _messages(subscription: Subscription, entry: Entry, bytes_max: int) -> Iterator[Json]:
-    """The messages of an entry that are not acknowledged; an entry that cannot be opened says why."""
+    """Yield the messages of an entry that are not acknowledged; an entry that cannot be opened says why."""
     about = {
         "messageId": f"{entry.position.ledger}:{entry.position.entry}",
         "publishTimeMs": entry.timestamp_ms,

@@ -99,7 +99,7 @@ class Logs:
             raise ConflictError(f"{place.name} has connected consumers of {', '.join(used)}")
 
     async def kinds(self, place: Place) -> Mapping[str, str]:
-        """The kind of each durable subscription: STREAM or QUEUE."""
+        """Return the kind of each durable subscription: STREAM or QUEUE."""
         log = await self._log(place)
         return {
             name: "QUEUE" if subscription.kind == pb.CommandSubscribe.Shared else "STREAM"
@@ -108,7 +108,7 @@ class Logs:
         }
 
     async def old_clients(self, place: Place) -> Sequence[str]:
-        """The names of connected clients that would not follow the log to a scalable topic."""
+        """Return the names of connected clients that would not follow the log to a scalable topic."""
         log = await self._log(place)
         consumers = [consumer for sub in log.subscriptions.values() for consumer in sub.consumers]
         clients: list[ServedProducer | ServedConsumer] = [*log.producers.attached.values(), *consumers]
@@ -130,7 +130,7 @@ class Logs:
         return CompactionStatus(status=compacting.status, last_error=compacting.error or "")
 
     async def is_compacted(self, place: Place) -> bool:
-        """Whether the log has a cursor of compaction, though no compaction may have run yet."""
+        """Return whether the log has a cursor of compaction, though no compaction may have run yet."""
         return COMPACTION in (await self._log(place)).log.cursors
 
     async def trim(self, place: Place) -> None:
@@ -151,7 +151,7 @@ class Logs:
         return last_id_of(await self._log(place))
 
     async def size_after(self, place: Place, last: MessageIdBody) -> int:
-        """The stored bytes behind a message."""
+        """Return the stored bytes behind a message."""
         return size_after((await self._log(place)).log, last)
 
     async def stats(self, place: Place, wanted: StatsRequest = WHOLE_STATS) -> TopicStats:
@@ -162,7 +162,7 @@ class Logs:
         return stats.internal_stats(await self._log(place))
 
     async def subscriptions(self, place: Place) -> Mapping[str, int]:
-        """The number of consumers of each subscription."""
+        """Return the number of consumers of each subscription."""
         found = (await self._log(place)).subscriptions
         return {name: len(subscription.consumers) for name, subscription in found.items()}
 
@@ -184,25 +184,25 @@ class Logs:
         await found.seek(await found.backing.ordinal_at_time(timestamp_ms))
 
     async def entry(self, place: Place, ledger: int, entry: int) -> EntryBody:
-        """One stored entry; NotFoundError if there is none."""
+        """Return one stored entry; NotFoundError if there is none."""
         log = await self._log(place)
         with log.use.call():
             return await stored_messages.entry_at(log, Position(ledger, entry))
 
     async def pending_entry(self, place: Place, subscription: str, number: int) -> EntryBody:
-        """One entry of a backlog by its place there, from 1 on; NotFoundError behind the end."""
+        """Return an entry of a backlog by its number, from 1; raises NotFoundError after the end."""
         log, found = await self._subscribed(place, subscription)
         with log.use.call():
             return await stored_messages.pending_entry(log, found, number)
 
     async def counted_entry(self, place: Place, number: int, *, from_end: bool) -> EntryBody:
-        """One entry by its number, from 1 on, from the first or from the last one; NotFoundError."""
+        """Return an entry by its number, from 1, counted from the first or the last one; or NotFoundError."""
         log = await self._log(place)
         with log.use.call():
             return await stored_messages.counted_entry(log, number, from_end=from_end)
 
     async def id_at_time(self, place: Place, timestamp_ms: int) -> MessageIdBody:
-        """The id of the first message from a time on, else that of the last message."""
+        """Return the id of the first message published at or after a time, else that of the last message."""
         return id_at_time_of(await self._log(place), timestamp_ms)
 
     async def expire(self, place: Place, subscription: str, before_ms: int) -> None:
@@ -225,7 +225,7 @@ class Logs:
             await expire_up_to(found, *aim_after(log.log.extent, to))
 
     async def properties(self, place: Place, subscription: str) -> Mapping[str, str]:
-        """The properties that applications gave to a subscription."""
+        """Return the properties that applications gave to a subscription."""
         return dict((await self._subscription(place, subscription)).cursor.properties)
 
     async def set_properties(self, place: Place, subscription: str, given: Mapping[str, str]) -> None:
@@ -245,13 +245,13 @@ class Logs:
         return await skip_next(log, found, count)
 
     async def lanes(self, place: Place, subscription: str, limit: int) -> list[Listed]:
-        """The lanes of a subscription, the largest first, at most `limit`."""
+        """Return the lanes of a subscription, the largest first, at most `limit`."""
         log, found = await self._subscribed(place, subscription)
         with log.use.call():
             return await lane_reports.list_lanes(log, found, limit)
 
     async def lane_figures(self, place: Place) -> dict[str, dict[str, int]]:
-        """By subscription the number of its lanes, and the entries, messages and bytes in them.
+        """Return for each subscription the number of its lanes, and the entries, messages and bytes in them.
 
         This does not count as a use, so that unused logs stay unloaded. They have no figures.
         """
@@ -261,7 +261,7 @@ class Logs:
         return {name: lane_reports.lane_figures(subscription) for name, subscription in found.items()}
 
     async def hot_spots(self, place: Place, limit: int) -> Json:
-        """The keys with most of the traffic, and by subscription its largest lanes; at most `limit` each.
+        """Return the `limit` keys with most traffic, and the `limit` largest lanes of each subscription.
 
         This does not count as a use; of an unloaded log only the notes of its cursors are read.
         """
@@ -273,13 +273,13 @@ class Logs:
             return await lane_reports.hot_spots(log, limit)
 
     async def lane(self, place: Place, subscription: str, slot: int) -> Json:
-        """One lane; NotFoundError if the slot has none."""
+        """Return one lane; NotFoundError if the slot has none."""
         log, found = await self._subscribed(place, subscription)
         with log.use.call():
             return await lane_reports.show_lane(log, found, slot)
 
     async def peek_lane(self, place: Place, subscription: str, slot: int, count: int) -> list[Listed]:
-        """The first messages that wait in a lane, which stay there."""
+        """Return the first messages that wait in a lane, which stay there."""
         log, found = await self._subscribed(place, subscription)
         bytes_max = self._broker.config.max_message_bytes
         with log.use.call():

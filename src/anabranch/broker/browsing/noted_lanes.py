@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 
 def noted_lanes(stored: SegmentLog | None, limit: int) -> dict[str, list[Json]]:
-    """By subscription of a log that is not loaded the lanes that the stored notes name."""
+    """Return the lanes that stored notes name, for each subscription of a log that is not loaded."""
     cursors = {} if stored is None else dict(stored.cursors)
     cursors.pop(COMPACTION, None)
     notes = {name: spilled.decode_note(cursor.note).reading for name, cursor in cursors.items()}

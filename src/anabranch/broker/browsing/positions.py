@@ -14,13 +14,13 @@ from anabranch.model.reports.logs import MessageIdBody
 
 
 def last_id(segment: ServedLog) -> MessageIdBody:
-    """The id of the last message of a log."""
+    """Return the id of the last message of a log."""
     last = stats.position_before(segment.log, segment.log.extent.next_ordinal)
     return stats.message_id(last, segment.partition)
 
 
 def id_at_time(segment: ServedLog, timestamp_ms: int) -> MessageIdBody:
-    """The id of the first message from a time on, else that of the last message."""
+    """Return the id of the first message published at or after a time, else that of the last message."""
     extent = segment.log.extent
     ordinal = extent.ordinal_at_time(timestamp_ms)
     if ordinal >= extent.next_ordinal:
@@ -29,7 +29,7 @@ def id_at_time(segment: ServedLog, timestamp_ms: int) -> MessageIdBody:
 
 
 def ordinal_from(places: EntryPlaces, start: object) -> int:
-    """The ordinal of "earliest", "latest", None (latest) or a message id in a body."""
+    """Return the ordinal of "earliest", "latest", None (latest) or a message id in a body."""
     if start is None or start == "latest":
         return places.next_ordinal
     if start == "earliest":
@@ -60,7 +60,7 @@ def aim_after(places: EntryPlaces, last: object) -> tuple[int, int | None]:
 
 
 def _inside(places: EntryPlaces, place: object, behind: bool) -> tuple[int, int] | None:
-    """The batch that a message id is in, and its messages from the id on, or behind it; None if all count."""
+    """Return the batch of a message id, and its messages from the id on, or after it; None if all count."""
     index = place.get("batchIndex") if isinstance(place, dict) else None
     if not isinstance(place, dict) or not isinstance(index, int) or index < 0:
         return None
@@ -71,7 +71,7 @@ def _inside(places: EntryPlaces, place: object, behind: bool) -> tuple[int, int]
 
 
 async def subscribe_from(segment: ServedLog, subscription: str, start: object) -> None:
-    """Create a durable subscription at `start`, with the properties that a body has beside a message id."""
+    """Create a durable subscription at `start`, with the properties in a body that names a message id."""
     (ordinal, left), properties = aim_from(segment.log.extent, start), _properties_of(start)
     is_new = subscription not in segment.subscriptions
     made = await segment.subscription(subscription, durable=True, ordinal=ordinal, properties=properties)

@@ -59,13 +59,13 @@ class LogFacts(NamedTuple):
 
 
 def facts_of(broker: Broker, name: TopicName) -> LogFacts:
-    """The facts about a log that this broker owns."""
+    """Return the facts about a log that this broker owns."""
     dedup = not name.is_live and broker.quotas.book.policies.of(name).deduplicate
     return LogFacts(dedup, urlsplit(broker.record.web_url).netloc, broker.clock.wall_ms())
 
 
 def topic_stats(segment: ServedLog, facts: LogFacts, wanted: StatsRequest = WHOLE_STATS) -> TopicStats:
-    """The stats of one classic log or segment."""
+    """Return the stats of one classic log or segment."""
     now_s, window_s = asyncio.get_running_loop().time(), segment.rate_window_s
     messages_in, bytes_in, messages_out, bytes_out = segment.totals()
     rate_in, throughput_in, rate_out, throughput_out = segment.rates()
@@ -180,7 +180,7 @@ def _rates_and_times(subscription: Subscription, now_s: float, window_s: float) 
 
 
 def compaction_stats(segment: ServedLog) -> CompactionStats:
-    """The last compactions of a log; a log that was never compacted makes nothing for this answer."""
+    """Return the last compactions of a log; a log that was never compacted makes nothing for this answer."""
     if "compacting" not in vars(segment):
         return CompactionStats()
     compacting = segment.compacting
@@ -199,7 +199,7 @@ def _oldest_age_s(segment: ServedLog, now_ms: int) -> int:
 
 
 def _oldest_ms(subscription: Subscription) -> int:
-    """When the oldest message of the backlog was published; 0 without a backlog."""
+    """Return when the oldest message of the backlog was published; 0 without a backlog."""
     acks, extent = subscription.cursor.acks, subscription.log.extent
     oldest = acks.next_pending(max(acks.mark, extent.first_ordinal))
     return extent.time_of(oldest) or 0
@@ -235,7 +235,7 @@ def consumer_stats(consumer: ServedConsumer, now_s: float, window_s: float) -> C
 
 
 def internal_stats(segment: ServedLog) -> InternalStats:
-    """The ledgers of a log and the position of each cursor."""
+    """Return the ledgers of a log and the position of each cursor."""
     log = segment.log
     return InternalStats(
         entries_added_counter=segment.entries_in if segment.name.is_live else log.extent.next_ordinal,
@@ -269,7 +269,7 @@ def _ledgers(log: SegmentLog) -> Iterator[LedgerStats]:
 
 
 def position_before(log: SegmentLog, ordinal: int) -> Position:
-    """The position of the entry before an ordinal; entry -1 if the log has no entry before it."""
+    """Return the position of the entry before an ordinal; entry -1 if the log has no entry before it."""
     if ordinal <= log.extent.first_ordinal:
         return Position(log.extent.position_of(log.extent.first_ordinal).ledger, -1)
     return log.extent.position_of(ordinal - 1)
@@ -280,7 +280,7 @@ def _position_text(position: Position) -> str:
 
 
 def message_id(position: Position, partition: int = -1) -> MessageIdBody:
-    """A classic message id as a body."""
+    """Return a classic message id as a body."""
     return MessageIdBody(ledger_id=position.ledger, entry_id=position.entry, partition_index=partition)
 
 

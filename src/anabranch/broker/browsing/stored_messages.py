@@ -33,7 +33,7 @@ class EntryBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def entry_at(log: ServedLog, position: Position) -> EntryBody:
-    """The entry at a position; NotFoundError if none is stored there."""
+    """Return the entry at a position; NotFoundError if none is stored there."""
     ordinal = log.log.extent.ordinal_of(position)
     if log.log.extent.position_of(ordinal) == position and ordinal < log.log.extent.next_ordinal:
         return await entry_of(log, ordinal)
@@ -41,7 +41,7 @@ async def entry_at(log: ServedLog, position: Position) -> EntryBody:
 
 
 async def pending_entry(log: ServedLog, subscription: Subscription, number: int) -> EntryBody:
-    """The entry that is in this place of the backlog, from 1 on; NotFoundError behind its end."""
+    """Return the entry with this number in the backlog, from 1; raises NotFoundError after its end."""
     acks, end = subscription.cursor.acks, log.log.extent.next_ordinal
     pending = acks.pending_from(max(acks.mark, log.log.extent.first_ordinal), end, min(number, PEEKED_MAX))
     if len(pending) < number:
@@ -50,7 +50,7 @@ async def pending_entry(log: ServedLog, subscription: Subscription, number: int)
 
 
 async def counted_entry(log: ServedLog, number: int, *, from_end: bool) -> EntryBody:
-    """The entry with this number, from 1 on, from the first or from the last one; NotFoundError."""
+    """Return the entry with this number, from 1, counted from the first or the last one; or NotFoundError."""
     extent = log.log.extent
     ordinal = extent.next_ordinal - number if from_end else extent.first_ordinal + number - 1
     if extent.first_ordinal <= ordinal < extent.next_ordinal:
@@ -73,7 +73,7 @@ async def entry_of(log: ServedLog, ordinal: int) -> EntryBody:
 
 
 def payload_of(found: EntryBody, bytes_max: int) -> tuple[dict[str, str], bytes]:
-    """The headers and the payload of an entry, uncompressed unless it is encrypted."""
+    """Return the headers and the payload of an entry, uncompressed unless it is encrypted."""
     metadata, start = checked_metadata(found.data)
     payload = found.data[start:]
     if metadata.compression and not metadata.encryption_keys:
@@ -120,7 +120,7 @@ def _batch_headers(metadata: pb.MessageMetadata, size: int) -> dict[str, str]:
 
 
 def _key_headers(metadata: pb.MessageMetadata) -> dict[str, str]:
-    """The headers of the keys; a key that is no header value is sent as base64, and flagged so."""
+    """Return the headers of the keys; a key that does not fit a header is sent as base64 and flagged."""
     headers: dict[str, str] = {}
     if metadata.HasField("partition_key"):
         key, encoded = metadata.partition_key, metadata.partition_key_b64_encoded
@@ -141,7 +141,7 @@ def _base64(data: bytes) -> str:
 
 
 def _ascii(text: str) -> str:
-    """A text that cannot break out of a header."""
+    """Return a text that cannot break out of a header."""
     return "".join(one if " " <= one <= "~" else "?" for one in text)
 
 

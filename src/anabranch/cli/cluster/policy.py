@@ -95,7 +95,7 @@ def _check_owner(of: str) -> None:
 
 
 def value_of(text: str) -> Any:
-    """Return the JSON value that an operator writes; a text that is no JSON stands for itself."""
+    """Return the JSON value that an operator writes; a text that is not JSON is taken as it is."""
     try:
         return json.loads(text)
     except ValueError:

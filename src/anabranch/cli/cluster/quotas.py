@@ -28,7 +28,7 @@ quotas of a namespace, as Pulsar names them:
 quotas of a topic, instead of those of its namespace:
   publishRate, dispatchRate, subscriptionDispatchRate
 
-A count of 0 is no limit. A rate is MESSAGES, or MESSAGES,BYTES, each second; -1 is no limit. Examples:
+A count of 0 means no limit. A rate is MESSAGES, or MESSAGES,BYTES, each second; -1 means no limit. Examples:
   anabranch quotas set acme maxConnections=200 publishRate=5000,10MiB
   anabranch quotas set acme/orders maxProducersPerTopic=10 dispatchRate=-1,1MiB
   anabranch quotas set topic://acme/orders/paid publishRate=1000
@@ -135,4 +135,4 @@ def _check_name(of: str, name: str) -> None:
     elif "/" in of:
         kind, known = "a namespace", [*NAMESPACE_COUNTS, *NAMESPACE_RATES]
     if name not in known:
-        raise InvalidConfigurationError(f"{name!r} is no quota of {kind}; known are {', '.join(known)}")
+        raise InvalidConfigurationError(f"{name!r} is not a quota of {kind}; known: {', '.join(known)}")

@@ -117,7 +117,7 @@ def _printable(row: Any) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str | dict[str, str] | None:
-    """Return bytes as text, or as base64 if they are no text."""
+    """Return bytes as text, or as base64 if they are not text."""
     if value is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""The options of each pipeline, beside those that all of them share."""
+"""The options of each pipeline, besides the ones that all pipelines share."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from anabranch.security.weak_settings import Severity, Weakness, weak_settings
 EXIT_WEAK = 1
 PROBE_S = 10.0
 DESCRIPTORS_SPARE = 256
-"""Descriptors that a broker needs beside those of its clients."""
+"""Descriptors that a broker needs besides those of its clients."""
 OLDEST = datetime(2026, 1, 1, tzinfo=UTC)
 """No clock that is right shows an earlier time."""
 

@@ -33,7 +33,7 @@ def rotate(
     if not 0 <= overlap <= OVERLAP_MAX_S:
         raise InvalidConfigurationError(f"--overlap must be 0 to {OVERLAP_MAX_S:g} seconds")
     if not (Path(data) / METADATA_FILE).is_file():
-        raise InvalidConfigurationError(f"{data} is no data directory: it has no {METADATA_FILE}")
+        raise InvalidConfigurationError(f"{data} is not a data directory: it has no {METADATA_FILE}")
     file = PeerSecretFile(Path(data))
     with ended_by_signals():
         made = file.rotate(overlap)

@@ -1,6 +1,6 @@
 """`anabranch serve` from its plain options to a running broker, without the parser of the command line.
 
-The import of the parser takes longer than everything else that the start needs beside the broker. Options in
+The import of the parser takes longer than everything else that the start needs besides the broker. Options in
 an unusual form, `--help` and mistakes are left to the parser.
 """
 

@@ -68,7 +68,7 @@ def repair(
     *,
     data: DataDirectory = "./anabranch-data",
     accept_loss: Annotated[
-        bool, Parameter(help="begin stores anew whose files are gone; their messages are given up")
+        bool, Parameter(help="start stores whose files are gone from scratch, without their messages")
     ] = False,
     as_json: AsJson = False,
 ) -> int:
@@ -113,7 +113,7 @@ def _print_report(about: str, content: str, findings: Sequence[Finding | Metadat
 
 _REMEDIES = {
     False: "restore a backup, or give its messages up with `anabranch store repair --accept-loss`",
-    True: "the next start begins it anew",
+    True: "the next start makes it from scratch",
 }
 
 
@@ -143,7 +143,7 @@ def _stopped(data: str) -> Iterator[Path]:
     """The data directory, locked against brokers; refuses a folder that is not one."""
     root = Path(data).absolute()
     if not (root / METADATA_FILE).exists() and not store_numbers(root):
-        raise InvalidConfigurationError(f"{root} is no data directory; name one with --data")
+        raise InvalidConfigurationError(f"{root} is not a data directory; name one with --data")
     lock = open_data(str(root))
     try:
         yield root

@@ -57,7 +57,7 @@ class ConsumeWords:
         Output | None,
         Parameter(
             name=("--output", "-o"),
-            help="text: key, tab, value, with base64: before a value that is no text; json: one object a "
+            help="text: key, tab, value, with base64: before a value that is not text; json: one object a "
             "line; raw: the bytes of the values alone; hex, base64: the value in this form (text)",
         ),
     ] = None
@@ -161,7 +161,7 @@ class _Member:
 
 
 def _explain_silence(how: ConsumeWords) -> None:
-    """Tell the operator, after a wait in vain, how to see the messages that are stored already."""
+    """Tell the operator, when no message came, how to see the messages that are stored already."""
     if how.subscription is not None:
         more = "; a subscription that exists goes on where it stopped: `anabranch subscription seek` moves it"
     else:

@@ -89,7 +89,7 @@ class Box(NamedTuple):
     """A segment of the picture, or several that cover the same range at the same time."""
 
     node: Node
-    """One of them."""
+    """The segment, or the first of several."""
     ids: str
     about: str
 

@@ -70,7 +70,7 @@ def hot_key_lines(hot_keys: dict[str, list[dict[str, Any]]]) -> list[str]:
 
 
 def lane_text(lane: Lane, now_s: float) -> str:
-    """One lane as one line, for `topic why`."""
+    """Return one lane as one line, for `topic why`."""
     age = age_text(max(now_s - lane["sinceMs"] / 1000, 0))
     consumer = f", waits for {lane['waitsFor']}" if lane["waitsFor"] else ""
     note = f" ({lane['note']})" if lane["note"] else ""

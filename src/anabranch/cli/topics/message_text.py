@@ -48,7 +48,7 @@ def _fields(message: Message[Any], value: bytes | None) -> dict[str, Any]:
 
 
 def _json_value(value: bytes) -> str | dict[str, str]:
-    """Return bytes as text, or as base64 if they are no text, as `pipeline replay --print` does."""
+    """Return bytes as text, or as base64 if they are not text, as `pipeline replay --print` does."""
     try:
         return value.decode()
     except UnicodeDecodeError:

@@ -12,7 +12,7 @@ class AsyncBrokerMethods(AsyncHttpClient):
     """Methods about brokers and clusters."""
 
     async def brokers(self, *, timeout: float | None = None) -> list[BrokerInfo]:
-        """The living brokers, each with the stores it owns.
+        """Return the living brokers, each with the stores it owns.
 
         >>> [broker.id for broker in await admin.brokers()]
         [0]
@@ -25,11 +25,11 @@ class AsyncBrokerMethods(AsyncHttpClient):
         return [one for one in found if isinstance(one, BrokerInfo)]
 
     async def version(self, *, timeout: float | None = None) -> str:
-        """The version of the broker."""
+        """Return the version of the broker."""
         return await self.send(calls.VERSION(), timeout)
 
     async def internal_configuration(self, *, timeout: float | None = None) -> InternalConfiguration:
-        """The addresses of the stores that the brokers share.
+        """Return the addresses of the stores that the brokers share.
 
         >>> (await admin.internal_configuration()).bookkeeper_metadata_service_uri is None
         True
@@ -37,7 +37,7 @@ class AsyncBrokerMethods(AsyncHttpClient):
         return await self.send(calls.INTERNAL_CONFIGURATION(), timeout)
 
     async def clusters(self, *, timeout: float | None = None) -> list[str]:
-        """The names of the clusters that the broker knows.
+        """Return the names of the clusters that the broker knows.
 
         >>> await admin.clusters()
         ['standalone']
@@ -45,11 +45,11 @@ class AsyncBrokerMethods(AsyncHttpClient):
         return await self.send(calls.CLUSTERS(), timeout)
 
     async def cluster(self, name: str, *, timeout: float | None = None) -> ClusterData:
-        """The addresses of a cluster."""
+        """Return the addresses of a cluster."""
         return await self.send(calls.CLUSTER(None, name), timeout)
 
     async def lookup(self, topic: TopicLike, *, timeout: float | None = None) -> LookupAnswer:
-        """The addresses of the broker that serves a topic."""
+        """Return the addresses of the broker that serves a topic."""
         name = topic_name(topic, "topic")
         request = calls.LOOKUP(None, name.domain, name.tenant, name.namespace, name.local)
         return await self.send(request, timeout)

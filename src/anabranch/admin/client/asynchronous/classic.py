@@ -23,7 +23,7 @@ class AsyncClassicMethods(AsyncHttpClient):
     """Methods about classic topics, with or without partitions."""
 
     async def classic_topics(self, namespace: str, *, timeout: float | None = None) -> list[str]:
-        """The classic topics of a namespace; partitions are listed one by one.
+        """Return the classic topics of a namespace; partitions are listed one by one.
 
         >>> await admin.create_classic_topic("persistent://public/default/events")
         >>> await admin.classic_topics("public/default")
@@ -59,7 +59,7 @@ class AsyncClassicMethods(AsyncHttpClient):
             await self.send(calls.DELETE_PARTITIONED_TOPIC(on, query={"force": force}), timeout)
 
     async def partitions(self, topic: TopicLike, *, timeout: float | None = None) -> PartitionedMetadata:
-        """The number of partitions, 0 without any, and the properties of a classic topic.
+        """Return the number of partitions, 0 without any, and the properties of a classic topic.
 
         >>> (await admin.partitions("events")).partitions
         0
@@ -81,7 +81,7 @@ class AsyncClassicMethods(AsyncHttpClient):
         earliest_in_backlog: bool = False,
         timeout: float | None = None,
     ) -> TopicStats:
-        """The stats of a classic topic; sums for one with partitions.
+        """Return the stats of a classic topic; sums for one with partitions.
 
         >>> (await admin.classic_stats("events")).msg_in_counter
         0
@@ -96,11 +96,11 @@ class AsyncClassicMethods(AsyncHttpClient):
     async def partitioned_stats(
         self, topic: TopicLike, *, timeout: float | None = None
     ) -> PartitionedTopicStats:
-        """The stats of a topic with partitions, and of each of them."""
+        """Return the stats of a topic with partitions, and of each of them."""
         return await self.send(calls.PARTITIONED_STATS(classic_topic(topic)), timeout)
 
     async def internal_stats(self, topic: TopicLike, *, timeout: float | None = None) -> InternalStats:
-        """The ledgers and cursors of a classic topic, or of one partition."""
+        """Return the ledgers and cursors of a classic topic, or of one partition."""
         return await self.send(calls.INTERNAL_STATS(classic_topic(topic)), timeout)
 
     async def terminate(self, topic: TopicLike, *, timeout: float | None = None) -> MessageIdBody:
@@ -108,13 +108,13 @@ class AsyncClassicMethods(AsyncHttpClient):
         return await self.send(calls.TERMINATE(classic_topic(topic)), timeout)
 
     async def last_message_id(self, topic: TopicLike, *, timeout: float | None = None) -> MessageIdBody:
-        """The id of the last message; entry -1 if there is none."""
+        """Return the id of the last message; entry -1 if there is none."""
         return await self.send(calls.LAST_MESSAGE_ID(classic_topic(topic)), timeout)
 
     async def backlog_size(
         self, topic: TopicLike, ledger_id: int = -1, entry_id: int = -1, *, timeout: float | None = None
     ) -> int:
-        """The stored bytes behind a message; all bytes without one.
+        """Return the stored bytes behind a message; all bytes without one.
 
         >>> await admin.backlog_size("events")
         0
@@ -125,20 +125,20 @@ class AsyncClassicMethods(AsyncHttpClient):
     async def message_id_at(
         self, topic: TopicLike, timestamp_ms: int, *, timeout: float | None = None
     ) -> MessageIdBody:
-        """The id of the first message published at or after a time, else that of the last message."""
+        """Return the id of the first message published at or after a time, else that of the last message."""
         return await self.send(calls.MESSAGE_ID_AT(classic_topic(topic), str(timestamp_ms)), timeout)
 
     async def message(
         self, topic: TopicLike, ledger_id: int, entry_id: int, *, timeout: float | None = None
     ) -> StoredMessage:
-        """The stored message with an id; NotFoundError if there is none."""
+        """Return the stored message with an id; NotFoundError if there is none."""
         request = calls.MESSAGE(classic_topic(topic), str(ledger_id), str(entry_id))
         return await self.send(request, timeout)
 
     async def peek(
         self, topic: TopicLike, subscription: str, count: int = 1, *, timeout: float | None = None
     ) -> list[StoredMessage]:
-        """The first messages of the backlog of a subscription, which stay there.
+        """Return the first messages of the backlog of a subscription, which stay there.
 
         >>> await admin.create_subscription("persistent://public/default/events", "audit")
         >>> await admin.peek("events", "audit")
@@ -156,7 +156,7 @@ class AsyncClassicMethods(AsyncHttpClient):
         return found
 
     async def classic_properties(self, topic: TopicLike, *, timeout: float | None = None) -> dict[str, str]:
-        """The properties of a classic topic."""
+        """Return the properties of a classic topic."""
         return await self.send(calls.CLASSIC_PROPERTIES(classic_topic(topic)), timeout)
 
     async def set_classic_properties(
@@ -172,5 +172,5 @@ class AsyncClassicMethods(AsyncHttpClient):
         await self.send(calls.SET_CLASSIC_PROPERTIES(classic_topic(topic), body=body), timeout)
 
     async def subscriptions(self, topic: TopicLike, *, timeout: float | None = None) -> list[str]:
-        """The names of the subscriptions of a classic topic."""
+        """Return the names of the subscriptions of a classic topic."""
         return await self.send(calls.SUBSCRIPTIONS(classic_topic(topic)), timeout)

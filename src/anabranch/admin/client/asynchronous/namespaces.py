@@ -17,7 +17,7 @@ class AsyncNamespaceMethods(AsyncHttpClient):
     """Methods about tenants, namespaces and policies."""
 
     async def tenants(self, *, timeout: float | None = None) -> list[str]:
-        """The names of all tenants.
+        """Return the names of all tenants.
 
         >>> await admin.create_tenant("shop", admins=["alice"])
         >>> await admin.tenants()
@@ -26,11 +26,11 @@ class AsyncNamespaceMethods(AsyncHttpClient):
         return await self.send(calls.TENANTS(), timeout)
 
     async def tenant(self, tenant: str, *, timeout: float | None = None) -> TenantInfo:
-        """The admins of a tenant, and the clusters that it may use."""
+        """Return the admins of a tenant, and the clusters that it may use."""
         return await self.send(calls.TENANT(None, tenant), timeout)
 
     async def tenant_admins(self, tenant: str, *, timeout: float | None = None) -> list[str]:
-        """The roles that administrate a tenant."""
+        """Return the roles that administer a tenant."""
         return (await self.tenant(tenant, timeout=timeout)).admin_roles or []
 
     async def create_tenant(
@@ -56,7 +56,7 @@ class AsyncNamespaceMethods(AsyncHttpClient):
         await self.send(calls.DELETE_TENANT(None, tenant), timeout)
 
     async def namespaces(self, tenant: str, *, timeout: float | None = None) -> list[str]:
-        """The namespaces of a tenant, as `tenant/namespace`.
+        """Return the namespaces of a tenant, as `tenant/namespace`.
 
         >>> await admin.namespaces("public")
         ['public/default']
@@ -73,7 +73,7 @@ class AsyncNamespaceMethods(AsyncHttpClient):
         await self.send(calls.CREATE_NAMESPACE(namespace_of(namespace), body=policies), timeout)
 
     async def namespace_policies(self, namespace: str, *, timeout: float | None = None) -> NamespacePolicies:
-        """All policies of a namespace.
+        """Return all policies of a namespace.
 
         >>> (await admin.namespace_policies("public/default")).replication_clusters
         ['standalone']
@@ -87,7 +87,7 @@ class AsyncNamespaceMethods(AsyncHttpClient):
         await self.send(calls.DELETE_NAMESPACE(namespace_of(namespace), query={"force": force}), timeout)
 
     async def namespace_properties(self, namespace: str, *, timeout: float | None = None) -> dict[str, str]:
-        """The properties of a namespace."""
+        """Return the properties of a namespace."""
         return await self.send(calls.NAMESPACE_PROPERTIES(namespace_of(namespace)), timeout)
 
     async def set_namespace_properties(
@@ -103,7 +103,7 @@ class AsyncNamespaceMethods(AsyncHttpClient):
         await self.send(calls.SET_NAMESPACE_PROPERTIES(on, body=body), timeout)
 
     async def policy(self, of: TopicLike, name: str, *, timeout: float | None = None) -> Any:
-        """One policy of a `tenant/namespace`, or of a topic with its scheme; None if it is not set.
+        """Return one policy of a `tenant/namespace`, or of a topic with its scheme; None if it is not set.
 
         >>> await admin.set_policy("public/default", "maxTopicsPerNamespace", 100)
         >>> await admin.policy("public/default", "maxTopicsPerNamespace")

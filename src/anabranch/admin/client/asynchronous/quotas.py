@@ -17,7 +17,7 @@ class AsyncQuotaMethods(AsyncHttpClient):
     """Methods about the quotas of tenants, namespaces and topics."""
 
     async def quotas(self, of: str, *, timeout: float | None = None) -> dict[str, Any]:
-        """The quotas of a tenant, of a `tenant/namespace`, or of a topic by its whole name.
+        """Return the quotas of a tenant, of a `tenant/namespace`, or of a topic by its whole name.
 
         >>> await admin.set_quotas("public", {"maxTopics": 1000})
         >>> await admin.quotas("public")
@@ -46,7 +46,7 @@ class AsyncQuotaMethods(AsyncHttpClient):
             await self.send(call(on, name, body=quota), timeout)
 
     async def usage(self, tenant: str, *, timeout: float | None = None) -> TenantUsage:
-        """How much of its quotas a tenant uses now.
+        """Return how much of its quotas a tenant uses now.
 
         >>> (await admin.usage("public")).connections
         0

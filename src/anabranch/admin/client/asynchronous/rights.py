@@ -18,7 +18,7 @@ class AsyncRightMethods(AsyncHttpClient):
     """Methods about grants on namespaces, on topics, and about reserved subscriptions."""
 
     async def permissions(self, on: TopicLike, *, timeout: float | None = None) -> Permissions:
-        """The actions of each role on a `tenant/namespace`, or on a topic with its scheme.
+        """Return the actions of each role on a `tenant/namespace`, or on a topic with its scheme.
 
         >>> await admin.grant("public/default", "alice", ["produce", "consume"])
         >>> await admin.permissions("public/default")
@@ -52,7 +52,7 @@ class AsyncRightMethods(AsyncHttpClient):
         await self.send(calls.REVOKE_ON_TOPICS(body=body), timeout)
 
     async def subscription_roles(self, namespace: str, *, timeout: float | None = None) -> Permissions:
-        """The roles for which subscriptions of a namespace are reserved."""
+        """Return the roles for which subscriptions of a namespace are reserved."""
         return await self.send(calls.SUBSCRIPTION_ROLES(namespace_of(namespace)), timeout)
 
     async def reserve_subscription(

@@ -20,7 +20,7 @@ class AsyncSchemaMethods(AsyncHttpClient):
     async def schema(
         self, topic: TopicLike, version: int | None = None, *, timeout: float | None = None
     ) -> SchemaInfo:
-        """One version of the schema of a topic, the newest by default; NotFoundError if there is none.
+        """Return one version of the schema of a topic, the newest by default; NotFoundError if there is none.
 
         >>> from anabranch.admin.models.schemas import PostedSchema
         >>> await admin.add_schema("orders", PostedSchema(type="STRING"))
@@ -33,7 +33,7 @@ class AsyncSchemaMethods(AsyncHttpClient):
         return await self.send(request, timeout)
 
     async def schemas(self, topic: TopicLike, *, timeout: float | None = None) -> list[SchemaInfo]:
-        """All versions of the schema of a topic, the oldest first."""
+        """Return all versions of the schema of a topic, the oldest first."""
         found = await self.send(calls.SCHEMAS(schemas_of(topic)), timeout)
         return found.get_schema_responses
 
@@ -46,13 +46,13 @@ class AsyncSchemaMethods(AsyncHttpClient):
     async def find_schema(
         self, topic: TopicLike, schema: PostedSchema, *, timeout: float | None = None
     ) -> SchemaVersion:
-        """The version that a schema has; -1 if the topic does not have it."""
+        """Return the version that a schema has; -1 if the topic does not have it."""
         return await self.send(calls.FIND_SCHEMA(schemas_of(topic), body=_posted(schema)), timeout)
 
     async def check_schema(
         self, topic: TopicLike, schema: PostedSchema, *, timeout: float | None = None
     ) -> SchemaCompatibility:
-        """Whether a schema may become the next version, and if not, why."""
+        """Return whether a schema may become the next version, and if not, why."""
         return await self.send(
             calls.CHECK_SCHEMA(schemas_of(topic), body=_posted(schema)),
             timeout,
@@ -61,7 +61,7 @@ class AsyncSchemaMethods(AsyncHttpClient):
     async def delete_schema(
         self, topic: TopicLike, *, force: bool = False, timeout: float | None = None
     ) -> SchemaVersion:
-        """Let a topic begin anew without a schema; the answer is -1 if it has none.
+        """Delete the schema of a topic; the answer is -1 if it has none.
 
         Stored messages still find the versions that wrote them; `force` deletes these definitions too.
         """

@@ -14,7 +14,7 @@ class AsyncSubscriptionMethods(AsyncHttpClient):
     async def subscription_figures(
         self, topic: TopicLike, *, timeout: float | None = None
     ) -> dict[str, SubscriptionFigures]:
-        """The type, consumers and backlog of each subscription of a topic of any kind.
+        """Return the type, consumers and backlog of each subscription of a topic of any kind.
 
         >>> await admin.subscription_figures("orders")
         {}

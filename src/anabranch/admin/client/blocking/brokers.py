@@ -14,7 +14,7 @@ class BrokerMethods(HttpClient):
     """Methods about brokers and clusters."""
 
     def brokers(self, *, timeout: float | None = None) -> list[BrokerInfo]:
-        """The living brokers, each with the stores it owns.
+        """Return the living brokers, each with the stores it owns.
 
         >>> [broker.id for broker in admin.brokers()]
         [0]
@@ -27,11 +27,11 @@ class BrokerMethods(HttpClient):
         return [one for one in found if isinstance(one, BrokerInfo)]
 
     def version(self, *, timeout: float | None = None) -> str:
-        """The version of the broker."""
+        """Return the version of the broker."""
         return self.send(calls.VERSION(), timeout)
 
     def internal_configuration(self, *, timeout: float | None = None) -> InternalConfiguration:
-        """The addresses of the stores that the brokers share.
+        """Return the addresses of the stores that the brokers share.
 
         >>> (admin.internal_configuration()).bookkeeper_metadata_service_uri is None
         True
@@ -39,7 +39,7 @@ class BrokerMethods(HttpClient):
         return self.send(calls.INTERNAL_CONFIGURATION(), timeout)
 
     def clusters(self, *, timeout: float | None = None) -> list[str]:
-        """The names of the clusters that the broker knows.
+        """Return the names of the clusters that the broker knows.
 
         >>> admin.clusters()
         ['standalone']
@@ -47,11 +47,11 @@ class BrokerMethods(HttpClient):
         return self.send(calls.CLUSTERS(), timeout)
 
     def cluster(self, name: str, *, timeout: float | None = None) -> ClusterData:
-        """The addresses of a cluster."""
+        """Return the addresses of a cluster."""
         return self.send(calls.CLUSTER(None, name), timeout)
 
     def lookup(self, topic: TopicLike, *, timeout: float | None = None) -> LookupAnswer:
-        """The addresses of the broker that serves a topic."""
+        """Return the addresses of the broker that serves a topic."""
         name = topic_name(topic, "topic")
         request = calls.LOOKUP(None, name.domain, name.tenant, name.namespace, name.local)
         return self.send(request, timeout)

@@ -14,7 +14,7 @@ class LaneMethods(HttpClient):
     """Methods about the lanes of a subscription: the messages of keys that wait."""
 
     def lanes(self, topic: TopicLike, subscription: str, *, timeout: float | None = None) -> list[LaneInfo]:
-        """The lanes of a subscription of a scalable or classic topic, the largest first.
+        """Return the lanes of a subscription of a scalable or classic topic, the largest first.
 
         >>> admin.lanes("orders", "billing")
         []
@@ -24,7 +24,7 @@ class LaneMethods(HttpClient):
     def lane(
         self, topic: TopicLike, subscription: str, lane: str, *, timeout: float | None = None
     ) -> LaneInfo:
-        """One lane by its name."""
+        """Return one lane by its name."""
         return self.send(calls.LANE(any_topic(topic), subscription, lane), timeout)
 
     def peek_lane(
@@ -36,7 +36,7 @@ class LaneMethods(HttpClient):
         *,
         timeout: float | None = None,
     ) -> list[LaneMessage]:
-        """The first messages that wait in a lane; they stay there."""
+        """Return the first messages that wait in a lane; they stay there."""
         request = calls.PEEK_LANE(any_topic(topic), subscription, lane, query={"count": count})
         return self.send(request, timeout)
 

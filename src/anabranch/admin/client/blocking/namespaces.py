@@ -19,7 +19,7 @@ class NamespaceMethods(HttpClient):
     """Methods about tenants, namespaces and policies."""
 
     def tenants(self, *, timeout: float | None = None) -> list[str]:
-        """The names of all tenants.
+        """Return the names of all tenants.
 
         >>> admin.create_tenant("shop", admins=["alice"])
         >>> admin.tenants()
@@ -28,11 +28,11 @@ class NamespaceMethods(HttpClient):
         return self.send(calls.TENANTS(), timeout)
 
     def tenant(self, tenant: str, *, timeout: float | None = None) -> TenantInfo:
-        """The admins of a tenant, and the clusters that it may use."""
+        """Return the admins of a tenant, and the clusters that it may use."""
         return self.send(calls.TENANT(None, tenant), timeout)
 
     def tenant_admins(self, tenant: str, *, timeout: float | None = None) -> list[str]:
-        """The roles that administrate a tenant."""
+        """Return the roles that administer a tenant."""
         return (self.tenant(tenant, timeout=timeout)).admin_roles or []
 
     def create_tenant(self, tenant: str, admins: Iterable[str] = (), *, timeout: float | None = None) -> None:
@@ -54,7 +54,7 @@ class NamespaceMethods(HttpClient):
         self.send(calls.DELETE_TENANT(None, tenant), timeout)
 
     def namespaces(self, tenant: str, *, timeout: float | None = None) -> list[str]:
-        """The namespaces of a tenant, as `tenant/namespace`.
+        """Return the namespaces of a tenant, as `tenant/namespace`.
 
         >>> admin.namespaces("public")
         ['public/default']
@@ -71,7 +71,7 @@ class NamespaceMethods(HttpClient):
         self.send(calls.CREATE_NAMESPACE(namespace_of(namespace), body=policies), timeout)
 
     def namespace_policies(self, namespace: str, *, timeout: float | None = None) -> NamespacePolicies:
-        """All policies of a namespace.
+        """Return all policies of a namespace.
 
         >>> (admin.namespace_policies("public/default")).replication_clusters
         ['standalone']
@@ -83,7 +83,7 @@ class NamespaceMethods(HttpClient):
         self.send(calls.DELETE_NAMESPACE(namespace_of(namespace), query={"force": force}), timeout)
 
     def namespace_properties(self, namespace: str, *, timeout: float | None = None) -> dict[str, str]:
-        """The properties of a namespace."""
+        """Return the properties of a namespace."""
         return self.send(calls.NAMESPACE_PROPERTIES(namespace_of(namespace)), timeout)
 
     def set_namespace_properties(
@@ -99,7 +99,7 @@ class NamespaceMethods(HttpClient):
         self.send(calls.SET_NAMESPACE_PROPERTIES(on, body=body), timeout)
 
     def policy(self, of: TopicLike, name: str, *, timeout: float | None = None) -> Any:
-        """One policy of a `tenant/namespace`, or of a topic with its scheme; None if it is not set.
+        """Return one policy of a `tenant/namespace`, or of a topic with its scheme; None if it is not set.
 
         >>> admin.set_policy("public/default", "maxTopicsPerNamespace", 100)
         >>> admin.policy("public/default", "maxTopicsPerNamespace")

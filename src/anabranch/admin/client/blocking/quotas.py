@@ -19,7 +19,7 @@ class QuotaMethods(HttpClient):
     """Methods about the quotas of tenants, namespaces and topics."""
 
     def quotas(self, of: str, *, timeout: float | None = None) -> dict[str, Any]:
-        """The quotas of a tenant, of a `tenant/namespace`, or of a topic by its whole name.
+        """Return the quotas of a tenant, of a `tenant/namespace`, or of a topic by its whole name.
 
         >>> admin.set_quotas("public", {"maxTopics": 1000})
         >>> admin.quotas("public")
@@ -48,7 +48,7 @@ class QuotaMethods(HttpClient):
             self.send(call(on, name, body=quota), timeout)
 
     def usage(self, tenant: str, *, timeout: float | None = None) -> TenantUsage:
-        """How much of its quotas a tenant uses now.
+        """Return how much of its quotas a tenant uses now.
 
         >>> (admin.usage("public")).connections
         0

@@ -20,7 +20,7 @@ class RightMethods(HttpClient):
     """Methods about grants on namespaces, on topics, and about reserved subscriptions."""
 
     def permissions(self, on: TopicLike, *, timeout: float | None = None) -> Permissions:
-        """The actions of each role on a `tenant/namespace`, or on a topic with its scheme.
+        """Return the actions of each role on a `tenant/namespace`, or on a topic with its scheme.
 
         >>> admin.grant("public/default", "alice", ["produce", "consume"])
         >>> admin.permissions("public/default")
@@ -50,7 +50,7 @@ class RightMethods(HttpClient):
         self.send(calls.REVOKE_ON_TOPICS(body=body), timeout)
 
     def subscription_roles(self, namespace: str, *, timeout: float | None = None) -> Permissions:
-        """The roles for which subscriptions of a namespace are reserved."""
+        """Return the roles for which subscriptions of a namespace are reserved."""
         return self.send(calls.SUBSCRIPTION_ROLES(namespace_of(namespace)), timeout)
 
     def reserve_subscription(

@@ -61,13 +61,13 @@ class ScalableMethods(HttpClient):
     def list_topics(
         self, namespace: str, properties: Mapping[str, str] | None = None, *, timeout: float | None = None
     ) -> list[str]:
-        """The scalable topics of a namespace that have all these properties."""
+        """Return the scalable topics of a namespace that have all these properties."""
         filters = [("property", f"{key}={value}") for key, value in mapped("properties", properties).items()]
         request = calls.LIST_TOPICS(topics_in("scalable", namespace), query=filters)
         return self.send(request, timeout)
 
     def topic_metadata(self, topic: TopicLike, *, timeout: float | None = None) -> ScalableMetadata:
-        """The stored record: epoch, segments, properties and policy.
+        """Return the stored record: epoch, segments, properties and policy.
 
         >>> metadata = admin.topic_metadata("orders")
         >>> {id_: segment.state for id_, segment in metadata.segments.items()}
@@ -95,7 +95,7 @@ class ScalableMethods(HttpClient):
         return self.send(calls.TOPIC_STATS(scalable_topic(topic)), timeout)
 
     def segment_stats(self, topic: TopicLike, segment: int, *, timeout: float | None = None) -> TopicStats:
-        """The stats of one segment, with its producers and consumers."""
+        """Return the stats of one segment, with its producers and consumers."""
         request = calls.SEGMENT_STATS(scalable_topic(topic), segment_id(segment))
         return self.send(request, timeout)
 
@@ -133,7 +133,7 @@ class ScalableMethods(HttpClient):
     def auto_scale_policy(
         self, topic: TopicLike, *, timeout: float | None = None
     ) -> AutoScaleOverride | None:
-        """The fields of the auto-scaling policy that the topic sets itself; None if it sets none."""
+        """Return the fields of the auto-scaling policy that the topic sets itself; None if it sets none."""
         return self.send(calls.AUTO_SCALE_POLICY(scalable_topic(topic)), timeout)
 
     def set_auto_scale_policy(

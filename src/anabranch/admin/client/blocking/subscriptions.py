@@ -16,7 +16,7 @@ class SubscriptionMethods(HttpClient):
     def subscription_figures(
         self, topic: TopicLike, *, timeout: float | None = None
     ) -> dict[str, SubscriptionFigures]:
-        """The type, consumers and backlog of each subscription of a topic of any kind.
+        """Return the type, consumers and backlog of each subscription of a topic of any kind.
 
         >>> admin.subscription_figures("orders")
         {}

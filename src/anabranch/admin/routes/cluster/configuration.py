@@ -15,7 +15,7 @@ from anabranch.metadata.configuration import ConfigurationStore
 from anabranch.rights.lines import SUPERUSER
 
 HIDDEN: Final = "*****"
-"""Shown in the place of a setting that may hold a secret."""
+"""Shown instead of a setting that may hold a secret."""
 
 
 async def list_dynamic(call: Call) -> list[str]:
@@ -34,7 +34,7 @@ async def runtime(call: Call) -> dict[str, str]:
 
 
 def shown_settings(config: BrokerConfig) -> dict[str, str]:
-    """The settings as texts; a setting that may hold a secret is hidden."""
+    """Return the settings as texts; a setting that may hold a secret is hidden."""
     shown: dict[str, str] = {}
     for one in fields(config):
         value = getattr(config, one.name)
@@ -68,7 +68,7 @@ async def reset(call: Call) -> None:
 
 
 def _dynamic(call: Call) -> str:
-    """The setting that the path names; PreconditionFailedError if it does not change while brokers run."""
+    """Return the setting in the path; PreconditionFailedError if it cannot change while brokers run."""
     name = call.part("name")
     if name in DYNAMIC:
         return name

@@ -77,7 +77,7 @@ async def show_scalable(call: Call) -> dict[str, list[str]]:
 
 
 async def _show_topic(call: Call, domain: Domain) -> dict[str, list[str]]:
-    """The grants that count on a topic: its own and those of its namespace, as Pulsar shows them."""
+    """Return the grants that count on a topic: its own and those of its namespace, as Pulsar shows them."""
     found = await _grants(call)
     return _shown(found, found.on_topic(call.topic(domain))[1:])
 
@@ -137,7 +137,7 @@ async def revoke_on_topics(call: Call) -> None:
 
 
 async def _on_topics(call: Call) -> list[tuple[TopicPermissions, TopicName]]:
-    """The changes of the body with their topics, after the rights of the caller were checked."""
+    """Return the changes of the body with their topics, after the rights of the caller were checked."""
     body = await call.body(list[TopicPermissions]) or []
     given = [(one, TopicName.parse(one.topic)) for one in body]
     needs = [on_topic(Right.TENANT_ADMIN, name) for _, name in given]
@@ -154,7 +154,7 @@ async def _change_on_topic(call: Call, name: TopicName, change: Callable[..., Po
 
 
 async def topic_exists(call: Call, name: TopicName) -> bool:
-    """Whether a topic of this name exists in any scheme: grants are the same in all."""
+    """Return whether a topic of this name exists in any scheme: grants are the same in all."""
     # Only names of scalable topics hold slashes.
     schemes: Sequence[Domain] = ("topic",) if "/" in name.local else ("persistent", "non-persistent")
     for classic in [replace(one, domain=to) for one in (name, name.partitioned_topic) for to in schemes]:
@@ -223,7 +223,7 @@ def _shown(found: NamespaceGrants, on_topic: Iterable[RoleActions]) -> dict[str,
 
 
 def checked_role(text: str) -> str:
-    """A role as it is stored; InvalidConfigurationError for a text that no caller can have as its role."""
+    """Return the role; raises InvalidConfigurationError if no caller can have it."""
     if not is_role(text):
         raise InvalidConfigurationError(
             f"{text!r} cannot be a role; use 1 to {ROLE_CHARACTERS_MAX} printable characters"
@@ -239,7 +239,7 @@ async def _actions(call: Call) -> list[str]:
 
 
 def check_actions(given: Iterable[str]) -> list[str]:
-    """The actions in order; raises InvalidConfigurationError."""
+    """Return the actions in order; raises InvalidConfigurationError."""
     wrong = sorted(set(given) - set(ACTIONS))
     if wrong:
         raise InvalidConfigurationError(f"there is no action {wrong[0]!r}; use some of {', '.join(ACTIONS)}")

@@ -70,7 +70,7 @@ class _OfTopic:
         self._refusal = line.scalable if domain == "topic" else ""
 
     async def load(self, call: Call) -> Any:
-        """The policy of the topic; with `applied`, that of its namespace if the topic has none."""
+        """Return the policy of the topic; with `applied`, that of its namespace if the topic has none."""
         topic = await self._topic(call)
         policies = (await call.topics.namespaces.load_namespace(call.namespace())).policies
         found = policy_of_topic(policies, topic_key(topic), self.shown)
@@ -160,7 +160,7 @@ class _AuthMode(_Policy):
 
 
 def check_mode(name: str, value: object) -> object:
-    """The mode of subscriptions to store; InvalidConfigurationError for an unknown one."""
+    """Return the mode of subscriptions to store; InvalidConfigurationError for an unknown one."""
     if value not in (None, *SUBSCRIPTION_MODES):
         raise InvalidConfigurationError(f"the body must be one of {', '.join(SUBSCRIPTION_MODES)}")
     return value
@@ -255,4 +255,4 @@ ENDPOINTS = [
         for method in ("GET", "POST", "DELETE")
     ),
 ]
-"""They match any last part of a path, so they come after all other routes."""
+"""They match any last part of a path, so they come after all other endpoints."""

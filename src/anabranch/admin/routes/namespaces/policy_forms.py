@@ -44,12 +44,12 @@ assert set(SUBSCRIPTION_MODES) == {"None", "Prefix"}
 
 
 def type_of(policy: str) -> Any:
-    """The type of a policy by its name at namespaces; numbers have no line of their own."""
+    """Return the type of a policy by its name at namespaces; numbers have no line of their own."""
     return TYPES.get(policy, int)
 
 
 def described(endpoints: Iterable[AdminEndpoint]) -> Iterator[AdminEndpoint]:
-    """The endpoints, with one for each policy in the place of one for all of them."""
+    """Yield the endpoints, with one for each policy instead of one for all policies."""
     for endpoint in endpoints:
         if endpoint.path.endswith(POLICY_PART):
             yield from _of_each_policy(endpoint)
@@ -74,7 +74,7 @@ def _of_each_policy(endpoint: AdminEndpoint) -> Iterator[AdminEndpoint]:
 
 
 def _of_quotas(endpoint: AdminEndpoint) -> Iterator[AdminEndpoint]:
-    """The quotas of all types are shown at one path, and each is set and removed at another."""
+    """Yield the quotas of all types are shown at one path, and each is set and removed at another."""
     if endpoint.method == "GET":
         yield _typed(endpoint, QUOTAS, dict[Literal[QUOTA_TYPES], BacklogQuotaBody])  # type: ignore[valid-type]
     else:

@@ -71,14 +71,14 @@ async def compare(call: Call) -> SchemaCompatibility:
 
 
 async def delete(call: Call) -> SchemaVersion:
-    """Begin anew without a schema; `force` also deletes what older messages were written with."""
+    """Delete the schema of a topic; `force` also deletes the versions that wrote older messages."""
     topic = await schema_topic(call)
     number = await call.topics.schemas.retire(topic, forget=call.flag("force"))
     return SchemaVersion(version=-1 if number is None else number)
 
 
 async def schema_topic(call: Call) -> TopicName:
-    """The topic that the path names, which has to exist in any scheme: all share one list of schemas."""
+    """Return the topic in the path, which must exist in some scheme: all schemes share its schemas."""
     name = name_in(call.part)
     if not await topic_exists(call, name):
         raise TopicNotFoundError(f"topic {name.local} does not exist in {name.namespace_name}")

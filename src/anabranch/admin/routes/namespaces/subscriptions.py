@@ -50,14 +50,14 @@ async def unsubscribe(call: Call) -> None:
 
 
 def _chosen(call: Call) -> str | None:
-    """The subscription in the path, None without one; NotFoundError for a bundle that does not exist."""
+    """Return the subscription in the path, or None; raises NotFoundError for an unknown bundle."""
     if "bundle" in call.parts:
         check_bundle(call)
     return call.part("subscription") if "subscription" in call.parts else None
 
 
 async def _classic_places(call: Call) -> AsyncIterator[Place]:
-    """The places of all classic topics and partitions of a namespace."""
+    """Yield the places of all classic topics and partitions of a namespace."""
     namespace, classic = call.namespace(), call.broker.classic
     await call.topics.namespaces.load_namespace(namespace)
     for name in await classic.list(namespace):
@@ -67,7 +67,7 @@ async def _classic_places(call: Call) -> AsyncIterator[Place]:
 
 
 async def _unused_places(call: Call, subscription: str) -> list[Place]:
-    """The places with the subscription; PreconditionFailedError if it has consumers there."""
+    """Return the places with the subscription; PreconditionFailedError if it has consumers there."""
     found: list[Place] = []
     async for place in _classic_places(call):
         consumers = (await call.logs.subscriptions(place)).get(subscription)
@@ -79,7 +79,7 @@ async def _unused_places(call: Call, subscription: str) -> list[Place]:
 
 
 async def _unused_topics(call: Call, subscription: str) -> list[TopicName]:
-    """The scalable topics with the subscription; PreconditionFailedError if it has consumers there."""
+    """Return the scalable topics with the subscription; PreconditionFailedError if it has consumers there."""
     found: list[TopicName] = []
     for topic in await call.topics.list(call.namespace()):
         if await call.topics.load_subscription(topic, subscription) is None:

@@ -85,7 +85,7 @@ async def create_namespace(call: Call) -> None:
 
 
 def _new_policies(namespace: str, given: dict[str, Any], cluster: str) -> dict[str, Any]:
-    """The policies of a new namespace as they are stored: each has the form in which it is shown."""
+    """Return the policies of a new namespace as they are stored: each has the form in which it is shown."""
     policies = check_policies(given, cluster)
     check_auth_policies(namespace, policies)
     check_schema_policies(policies)

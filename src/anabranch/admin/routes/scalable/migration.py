@@ -88,7 +88,7 @@ async def _adopt_latecomers(call: Call, places: Sequence[Place]) -> None:
 
 
 async def _subscribed_everywhere(call: Call, places: Sequence[Place]) -> dict[str, SubscriptionKind]:
-    """The subscriptions of all classic logs with their kinds; each is created where it is missing."""
+    """Return the subscriptions of all classic logs with their kinds; each is created where it is missing."""
     kinds: dict[str, SubscriptionKind] = {}
     logs = _logs(call)
     found = {place: await logs.kinds(place) for place in places}

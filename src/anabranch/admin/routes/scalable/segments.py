@@ -25,7 +25,7 @@ from anabranch.rights.lines import SCALABLE_LOOK, SUPERUSER
 
 
 async def _listed(call: Call) -> tuple[Segment, Place]:
-    """The segment in the layout of its topic, and its place."""
+    """Return the segment in the layout of its topic, and its place."""
     topic, named = call.topic("topic"), SegmentDescriptor.parse(call.part("descriptor"))
     segment = layout_of(await call.topics.load(topic)).segments.get(named.id)
     if segment is None or segment.range != named.range:
@@ -73,7 +73,7 @@ async def create_subscription(call: Call) -> None:
 
 
 async def _subscription(call: Call) -> tuple[Place, str, SubscriptionRecord | None]:
-    """The place of the segment, and the record of the subscription if the topic has one."""
+    """Return the place of the segment, and the record of the subscription if the topic has one."""
     _, place = await _listed(call)
     subscription = call.part("subscription")
     return place, subscription, await call.topics.load_subscription(call.topic("topic"), subscription)

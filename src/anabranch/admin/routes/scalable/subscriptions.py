@@ -33,7 +33,7 @@ async def create_subscription(call: Call) -> None:
 
 
 async def existing_subscription(call: Call) -> tuple[str, SubscriptionRecord]:
-    """The name and the record of the subscription that the path names."""
+    """Return the name and the record of the subscription that the path names."""
     topic, subscription = call.topic("topic"), call.part("subscription")
     record = await call.topics.load_subscription(topic, subscription)
     if record is None:

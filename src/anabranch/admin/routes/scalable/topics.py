@@ -122,7 +122,7 @@ async def rebucket(call: Call) -> None:
 
 
 async def _layout_version(call: Call) -> LayoutVersion:
-    """The layout that the call refers to."""
+    """Return the layout that the call refers to."""
 
     async def read() -> LayoutVersion:
         record = await call.record()
@@ -181,18 +181,18 @@ async def get_metadata(call: Call) -> ScalableMetadata:
 
 
 def shown_record(record: records.TopicRecord) -> ScalableMetadata:
-    """A stored record as a body."""
+    """Return a stored record as a body."""
     return msgspec.convert(msgspec.to_builtins(record), ScalableMetadata)
 
 
 async def _split_points(call: Call, id_: int, parts: int) -> tuple[int, ...]:
-    """First slots of the parts after the first; raises ConflictError while the traffic is not known."""
+    """Return the first slot of each part after the first; ConflictError while the traffic is unknown."""
     segment, traffic = await _traffic(call, id_)
     return balanced_points(segment.range, traffic.ring_weights(segment.range), parts)
 
 
 async def _bucket_splits(call: Call, id_: int, buckets: int) -> tuple[int, ...]:
-    """First hashes of the buckets after the first; raises ConflictError while the traffic is not known."""
+    """Return the first hash of each bucket after the first; ConflictError while the traffic is unknown."""
     _, traffic = await _traffic(call, id_)
     return balanced_bucket_splits(traffic.bucket_weights(), buckets)
 

@@ -110,7 +110,7 @@ class LaneCalls:
         return SkippedEntries(skipped_entries=skipped)
 
     async def _named(self, call: Call) -> tuple[LanePart, str, int]:
-        """The part, the subscription and the slot that the path names."""
+        """Return the part, the subscription and the slot that the path names."""
         subscription, parts = await self._find(call)
         text = call.part("lane")
         label, colon, slot = text.rpartition(":")
@@ -133,7 +133,7 @@ async def _lanes_of(call: Call, part: LanePart, subscription: str) -> list[LaneI
 
 
 def _labelled(part: LanePart, lane: dict[str, Any]) -> LaneInfo:
-    """A lane with the name that other calls take."""
+    """Return a lane with the name that other calls take."""
     name = f"{part.label}:{lane['slot']}" if part.label else str(lane["slot"])
     return msgspec.convert({**lane, "lane": name, "log": str(part.place.name)}, LaneInfo)
 
@@ -145,7 +145,7 @@ def _positive(name: str, count: int) -> int:
 
 
 async def hot_spots(call: Call) -> dict[str, Any]:
-    """The hottest keys of each segment of a scalable topic, and the largest lanes of each subscription."""
+    """Return the hottest keys of each segment of a topic, and the largest lanes of each subscription."""
 
     async def found_in(part: LanePart) -> tuple[LanePart, dict[str, Any]]:
         # An owner that does not answer, and a segment that is gone, are left out.
@@ -165,7 +165,7 @@ async def hot_spots(call: Call) -> dict[str, Any]:
 
 
 async def lane_figures(call: Call) -> dict[str, dict[str, int]]:
-    """By subscription of a scalable topic the figures of its lanes, as far as segments answer."""
+    """Return the lane figures of each subscription; segments that do not answer are left out."""
 
     async def found_in(part: LanePart) -> dict[str, dict[str, int]]:
         with suppress(AnabranchError):

@@ -67,7 +67,7 @@ def _wanted(call: Call) -> stats.StatsRequest:
 
 
 async def _stats_of(call: Call, places: Sequence[Place]) -> list[TopicStats]:
-    """The stats of each place, with the time when its topic was created."""
+    """Return the stats of each place, with the time when its topic was created."""
     wanted = _wanted(call)
     found = await together(call.logs.stats(place, wanted) for place in places)
     record = await call.topics.find_classic(call.classic().partitioned_topic)
@@ -104,7 +104,7 @@ async def internal_stats(call: Call) -> InternalStats:
 
 
 def add_up(parts: Sequence[TopicStats]) -> TopicStats:
-    """The stats of a partitioned topic: the sums of the counters and rates of its partitions."""
+    """Return the stats of a partitioned topic: the sums of the counters and rates of its partitions."""
     sums: dict[str, Any] = {name: sum(getattr(part, name) for part in parts) for name in SUMMED}
     latest: dict[str, Any] = {
         name: max((getattr(part, name) for part in parts), default=0) for name in _LATEST
@@ -123,7 +123,7 @@ def add_up(parts: Sequence[TopicStats]) -> TopicStats:
 
 
 def _joined_compactions(parts: Sequence[TopicStats]) -> CompactionStats:
-    """The messages that were removed in all partitions, and the latest times of any."""
+    """Return the messages that were removed in all partitions, and the latest times of any."""
     found = [msgspec.structs.asdict(part.compaction) for part in parts]
     latest = {name: max(one[name] for one in found) for name in found[0]} if found else {}
     if found:

@@ -1,6 +1,6 @@
 """`/admin/v2/persistent`: classic topics, with or without partitions, and their subscriptions.
 
-The handlers serve `/admin/v2/non-persistent` too, as far as `live_topics` lists them there.
+Some handlers also serve `/admin/v2/non-persistent`; `live_topics` lists them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ async def create(call: Call) -> None:
     name = call.classic()
     if name.partition is not None and not await _is_partition(call, name):
         raise PreconditionFailedError(
-            f"{name} is no partition of {name.partitioned_topic}; choose another name"
+            f"{name} is not a partition of {name.partitioned_topic}; choose another name"
         )
     await call.once("record", lambda: call.broker.classic.create(name, 0, properties or {}))
     await call.logs.make(await _place(call, name))
@@ -151,7 +151,7 @@ async def terminate_partitions(call: Call) -> dict[str, MessageIdBody]:
 
 
 async def topic_metadata(call: Call) -> PartitionedMetadata:
-    """The partitions and properties of the topic that the path names."""
+    """Return the partitions and properties of the topic that the path names."""
     record = await call.topics.find_classic(call.classic())
     return PartitionedMetadata(
         partitions=record.partitions if record else 0, properties=record.properties if record else None
@@ -222,7 +222,7 @@ async def reset_to_id(call: Call) -> None:
 
 
 async def classic_places(call: Call, *, partitions: bool = True) -> list[Place]:
-    """The places of a topic: one for each partition, or one for a plain topic."""
+    """Return the places of a topic: one for each partition, or one for a plain topic."""
     name = call.classic()
     count = await call.broker.classic.partitions(name)
     if count is None:
@@ -239,7 +239,7 @@ async def _place(call: Call, name: TopicName) -> Place:
 
 
 async def _is_partition(call: Call, name: TopicName) -> bool:
-    """Whether the name is a partition of a recorded topic, used or not."""
+    """Return whether the name is a partition of a recorded topic, used or not."""
     if name.partition is None:
         return False
     whole = await call.topics.find_classic(name.partitioned_topic)
@@ -247,7 +247,7 @@ async def _is_partition(call: Call, name: TopicName) -> bool:
 
 
 async def subscribed_places(call: Call) -> tuple[list[Place], str, int]:
-    """The places of the topic that have the subscription, its name, and the number of its consumers."""
+    """Return the places that have the subscription, its name, and the number of its consumers."""
     name = call.part("subscription")
     places = await classic_places(call)
     known = await together(call.logs.subscriptions(place) for place in places)
@@ -258,7 +258,7 @@ async def subscribed_places(call: Call) -> tuple[list[Place], str, int]:
 
 
 async def compacted_places(call: Call) -> tuple[list[Place], str, int]:
-    """The places of the topic that are compacted, the name of their cursor, and no consumers."""
+    """Return the places of the topic that are compacted, the name of their cursor, and no consumers."""
     places = await classic_places(call)
     compacted = await together(call.logs.is_compacted(place) for place in places)
     found = [place for place, is_compacted in zip(places, compacted, strict=True) if is_compacted]
@@ -268,7 +268,7 @@ async def compacted_places(call: Call) -> tuple[list[Place], str, int]:
 
 
 async def place_in(call: Call) -> object:
-    """The place that the body names, None without a body; InvalidConfigurationError for a malformed id."""
+    """Return the place in the body, or None; raises InvalidConfigurationError for a malformed id."""
     place = await call.body(object)
     if isinstance(place, dict):
         try:
@@ -279,7 +279,7 @@ async def place_in(call: Call) -> object:
 
 
 def names_an_entry(place: object) -> bool:
-    """Whether a place is an entry of one log, not the beginning or the end of any."""
+    """Return whether a place is an entry of one log, not the beginning or the end of any."""
     ledger = place.get("ledgerId") if isinstance(place, dict) else None
     return isinstance(ledger, int) and 0 <= ledger < NUMBER_MAX
 

@@ -44,19 +44,19 @@ async def truncate(call: Call) -> None:
 
 
 async def unload(call: Call) -> None:
-    """Disconnect all clients of a topic, which open it anew."""
+    """Disconnect all clients of a topic; they open it again."""
     await together(call.logs.unload(place) for place in await classic_places(call))
 
 
 async def unload_scalable(call: Call) -> None:
-    """Disconnect all clients of the segments of a topic, which open them anew."""
+    """Disconnect all clients of the segments of a topic; they open them again."""
     layout, name = layout_of(await call.record()), call.topic("topic")
     segments = layout.segments.values()
     await together(call.logs.unload(Place(segment_name(name, one), one.store)) for one in segments)
 
 
 async def unload_namespace(call: Call) -> None:
-    """Disconnect all clients of all topics of a namespace, which open them anew."""
+    """Disconnect all clients of all topics of a namespace; they open them again."""
     namespace = call.namespace()
     await call.topics.namespaces.load_namespace(namespace)
     places: set[Place] = set()
