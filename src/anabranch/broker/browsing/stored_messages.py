@@ -45,7 +45,7 @@ async def pending_entry(log: ServedLog, subscription: Subscription, number: int)
     acks, end = subscription.cursor.acks, log.log.extent.next_ordinal
     pending = acks.pending_from(max(acks.mark, log.log.extent.first_ordinal), end, min(number, PEEKED_MAX))
     if len(pending) < number:
-        raise NotFoundError(f"the backlog of {subscription.name} has {len(pending)} entries")
+        raise NotFoundError(f"the backlog of {subscription.name} ends before entry {number}")
     return await entry_of(log, pending[number - 1])
 
 
@@ -55,7 +55,7 @@ async def counted_entry(log: ServedLog, number: int, *, from_end: bool) -> Entry
     ordinal = extent.next_ordinal - number if from_end else extent.first_ordinal + number - 1
     if extent.first_ordinal <= ordinal < extent.next_ordinal:
         return await entry_of(log, ordinal)
-    raise NotFoundError(f"the topic has {extent.next_ordinal - extent.first_ordinal} entries")
+    raise NotFoundError(f"the topic has fewer than {number} entries")
 
 
 async def entry_of(log: ServedLog, ordinal: int) -> EntryBody:

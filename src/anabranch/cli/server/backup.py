@@ -11,7 +11,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from anabranch.cli.answers import tell
+from anabranch.cli.answers import counted, tell
 from anabranch.cli.options import AsJson, DataDirectory
 from anabranch.cli.signals import ended_by_signals
 from anabranch.data.backup import Progress, back_up
@@ -58,7 +58,7 @@ def _figures(manifest: Manifest) -> dict[str, int]:
 
 
 def _size(manifest: Manifest) -> str:
-    return f"{len(manifest.files)} files, {manifest.size_bytes:,} bytes"
+    return f"{counted(len(manifest.files), 'file')}, {manifest.size_bytes:,} bytes"
 
 
 @contextmanager

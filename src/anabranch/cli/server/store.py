@@ -45,14 +45,14 @@ def show(*, data: DataDirectory = "./anabranch-data", as_json: AsJson = False) -
         print(json.dumps({number: [log._asdict() for log in logs] for number, logs in stores.items()}))
         return 0
     for number, logs in stores.items():
-        print(f"store {number}: {len(logs)} logs, {sum(log.size_bytes for log in logs):,} bytes")
+        print(f"store {number}: {counted(len(logs), 'log')}, {sum(log.size_bytes for log in logs):,} bytes")
         for log in logs:
             if log.spilled_from:
-                print(f"  {log.name}: {log.entries} spilled entries of {log.spilled_from}")
+                print(f"  {log.name}: {counted(log.entries, 'spilled entry')} of {log.spilled_from}")
                 continue
             state = "sealed, " if log.sealed else ""
+            entries = counted(log.entries, "entry")
             readers = f", subscriptions {', '.join(log.subscriptions)}" if log.subscriptions else ""
-            entries = "1 entry" if log.entries == 1 else f"{log.entries} entries"
             print(f"  {log.name}: {state}{counted(log.messages, 'message')} in {entries}{readers}")
     return 0
 
@@ -93,7 +93,9 @@ def _inspect(data: str, *, repair: bool, accepted: bool, as_json: bool) -> int:
         _print_report("metadata", "", metadata)
         for number, report in stores.items():
             _print_report(
-                f"store {number}", f"{report.logs} logs, {report.entries} entries, ", report.findings
+                f"store {number}",
+                f"{counted(report.logs, 'log')}, {counted(report.entries, 'entry')}, ",
+                report.findings,
             )
         for number in lost:
             print(f"store {number}: the files of this store are gone; {_REMEDIES[accepted]}")

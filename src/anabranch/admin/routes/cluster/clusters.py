@@ -39,11 +39,13 @@ async def create_cluster(call: Call) -> None:
 
 
 async def update_cluster(call: Call) -> None:
-    """Refuse another address: brokers tell their own."""
+    """Refuse another address: brokers announce their own."""
     _known(call)
     given = await call.body(ClusterData) or ClusterData()
     if given not in (ClusterData(), await get_cluster(call)):
-        raise NotAllowedError("brokers tell their addresses themselves; set advertised addresses in serve")
+        raise NotAllowedError(
+            "brokers announce their own addresses; set advertised addresses in their settings"
+        )
 
 
 async def delete_cluster(call: Call) -> None:

@@ -61,7 +61,7 @@ async def revoke_on_subscription(call: Call) -> None:
     def change(policies: Policies) -> Policies:
         known = grants.grants_of(namespace, policies).subscriptions.get(subscription)
         if known is None:
-            raise NotFoundError(f"subscription {subscription} is reserved for no role")
+            raise NotFoundError(f"subscription {subscription} is not reserved for any role")
         return grants.with_subscription_roles(policies, subscription, sorted(known - {role}))
 
     await _change(call, change)

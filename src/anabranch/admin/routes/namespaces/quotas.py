@@ -45,7 +45,7 @@ async def get_tenant_usage(call: Call) -> TenantUsage:
 async def set_tenant_quotas(call: Call) -> None:
     given = await call.body(dict[str, Any])
     if given is None:
-        raise MalformedBodyError("the body is an object of quotas; DELETE removes all quotas")
+        raise MalformedBodyError("the body must be an object of quotas; DELETE removes all quotas")
     await _store_tenant_quotas(call, check_tenant(given))
 
 

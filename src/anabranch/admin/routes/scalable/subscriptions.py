@@ -75,7 +75,7 @@ async def check_unused(call: Call, topic: TopicName, subscription: str | None = 
     layout = layout_of(await call.topics.load(topic))
     found = await together(used(segment) for segment in layout.segments.values())
     if names := sorted({sub for subs in found for sub in subs}):
-        raise ConsumerBusyError(f"{', '.join(names)} have consumers; close them, or use force")
+        raise ConsumerBusyError(f"consumers are connected to {', '.join(names)}; close them, or use force")
 
 
 async def seek(call: Call) -> None:

@@ -75,7 +75,7 @@ def _before_ms(call: Call) -> int:
 async def _only_place(call: Call) -> tuple[Place, str]:
     """Return the place and the name of a subscription of a topic without partitions."""
     if len(await classic_places(call)) > 1:
-        raise NotAllowedError(f"{call.classic()} has partitions, and a message id is of one: name that one")
+        raise NotAllowedError(f"{call.classic()} is partitioned; name the partition of the message id")
     (place,), name, _ = await subscribed_places(call)
     return place, name
 

@@ -104,7 +104,7 @@ async def delete(call: Call) -> None:
     """Delete a topic without partitions, or one partition."""
     count = await call.broker.classic.partitions(call.classic())
     if count:
-        raise ConflictError(f"{call.classic()} has {count} partitions; add /partitions to the path")
+        raise ConflictError(f"{call.classic()} is partitioned; add /partitions to the path")
     await _delete(call)
 
 
@@ -216,7 +216,7 @@ async def reset_to_id(call: Call) -> None:
     target = await place_in(call)
     places, name, _ = await subscribed_places(call)
     if names_an_entry(target) and len(await classic_places(call)) > 1:
-        raise NotAllowedError(f"{call.classic()} has partitions, and a message id is of one: name that one")
+        raise NotAllowedError(f"{call.classic()} is partitioned; name the partition of the message id")
     for place in places:
         await call.logs.seek(place, name, target)
 
@@ -230,7 +230,7 @@ async def classic_places(call: Call, *, partitions: bool = True) -> list[Place]:
             raise TopicNotFoundError(f"{name} does not exist")
         count = 0
     if count and not partitions:
-        raise NotAllowedError(f"{name} has {count} partitions; ask for one of them")
+        raise NotAllowedError(f"{name} is partitioned; ask for a single partition")
     return [await _place(call, part) for part in log_names(name, count)]
 
 
