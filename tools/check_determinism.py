@@ -26,6 +26,7 @@ ALLOWED = (
     "control/node.py",
     "control/stored_secret.py",
     "server/supervisor.py",
+    "bench/",
     "cli/",
     "data/",
     "spark/",

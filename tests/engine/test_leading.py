@@ -138,7 +138,7 @@ async def test_a_process_waits_for_zookeeper_and_a_signal_ends_the_wait(
         async def log() -> str:
             return waiting.log_text
 
-        await until(log, lambda text: "this process waits for the metadata store" in text)
+        await until(log, lambda text: "waiting for the metadata store" in text)
         assert waiting.running
         waiting.terminate()
 

@@ -29,6 +29,7 @@ SHOWN = ("", "text")
 
 OTHER_TESTS = {
     ("docs/admin.md", "python"): "tests/process/test_admin_client.py",
+    ("docs/bench.md", "sh"): "tests/process/cli/test_bench.py",
     ("docs/pipelines.md", "bash"): "tests/spark/test_skew_and_commands.py",
     ("docs/pipelines.md", "python"): "tests/spark/test_pipeline_guide.py",
     ("docs/pipelines.md", "sh"): "tests/spark/test_pipeline_guide.py",

@@ -1,8 +1,8 @@
 """Count the places where code reaches into another object's private names.
 
-A name is private if it begins with one underscore. `self._x` and `cls._x` are an object's own; so is
-`other._x` where `other` is annotated or made as an instance of the same class, or is checked to be one with
-`isinstance`, as in an alternative constructor or in `__eq__`.
+A name is private if it begins with one underscore. An object may use its own, as `self._x` or `cls._x`, and
+those of other objects of its class: `other._x` where `other` is annotated or made as one of them,
+or is checked to be one with `isinstance`, as in an alternative constructor or in `__eq__`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def accesses(module: Module) -> Iterator[ast.Attribute]:
 def _accesses(node: ast.AST, owner: str | None, own: frozenset[str] | set[str]) -> Iterator[ast.Attribute]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.ClassDef):
-            yield from _accesses(child, child.name, own)
+            yield from _accesses(child, child.name, own | {child.name})
         elif isinstance(child, Function):
             yield from _accesses(child, owner, own | _same_class(child, owner))
         else:

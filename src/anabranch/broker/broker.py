@@ -170,16 +170,19 @@ class Broker:
 
     async def start(self) -> None:
         """Join the living brokers, recover the own stores, finish interrupted changes, then listen."""
+        await self.catalog.records.namespaces.ensure_defaults(self.config.cluster)
+        await self.links.secret.load(self.environment.store)
         await self.catalog.start()
         await self.reception.prepare()
         await self.links.start()
         await self.leading.start()
         await self.reception.listen()
         for work in (
-            *self.catalog.upkeep(self.leading.controllers.look_soon),
+            self.catalog.unload_idle(self.leading.controllers.look_soon),
             self.quotas.run(),
             *self.reception.upkeep(),
             self.leading.find_leaders(),
+            *self.catalog.upkeep(),
         ):
             self._tasks.spawn(work)
 

@@ -70,9 +70,10 @@ _COMMANDS: Final = {
         "archive, load, replay, compact, verify, weigh and mirror topics with Spark",
     ),
     "sink": ("pipelines.sink:app", "list, clean and remove the logs of Spark's exactly-once sinks"),
+    "bench": ("anabranch.bench.commands:app", "measure publishing, consuming and latency of any broker"),
     "completion": ("completion:completion", "print or install the completion of a shell"),
 }
-"""By name: the module and the object in it, and what `anabranch --help` says."""
+"""By name: the module (in `anabranch.cli` unless it names another) and the object in it, and a short help."""
 
 
 def make_app(chosen: str | None = None) -> App:
@@ -92,7 +93,8 @@ def make_app(chosen: str | None = None) -> App:
         more: dict[str, Any] = {} if place.endswith(":app") else {"help_epilogue": ""}
         if name != chosen:
             more["help"] = about
-        app.command(f"anabranch.cli.{place}", name=name, sort_key=number, **more)
+        path = place if place.startswith("anabranch.") else f"anabranch.cli.{place}"
+        app.command(path, name=name, sort_key=number, **more)
     return app
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from anabranch.admin.client import AdminClient
+from anabranch.client.api import AsyncClient
 from anabranch.client.blocking import Client
 from anabranch.client.options import is_tls_url, parse_service_url
 from anabranch.config.properties import parse_properties
@@ -67,12 +68,17 @@ class ClientRole:
         return AdminClient(self.admin_url, authentication=self.authentication, **tls)
 
     def connect(self) -> Client:
-        """Return a client, or raise ConnectError at once if no broker answers; the client would wait."""
+        """Return a client, or raise ConnectError at once if no broker answers."""
+        self.check_reachable()
+        return self.open_client()
+
+    def check_reachable(self) -> None:
+        """Raise ConnectError at once if no broker answers; a client would wait."""
         refused: OSError | None = None
         for address in parse_service_url(self.service_url):
             try:
                 socket.create_connection(address, CONNECT_TIMEOUT_S).close()
-                return self.open_client()
+                return
             except OSError as error:
                 refused = error
         raise ConnectError(
@@ -82,8 +88,14 @@ class ClientRole:
 
     def open_client(self) -> Client:
         """Return a client that has not connected yet."""
-        tls = self.tls if is_tls_url(self.service_url) else {}
-        return Client(self.service_url, authentication=self.authentication, **tls)
+        return Client(self.service_url, authentication=self.authentication, **self._service_tls())
+
+    def open_async_client(self) -> AsyncClient:
+        """Return the same for the running event loop."""
+        return AsyncClient(self.service_url, authentication=self.authentication, **self._service_tls())
+
+    def _service_tls(self) -> TlsArguments:
+        return self.tls if is_tls_url(self.service_url) else {}
 
 
 def role_of(options: RoleWords, environment: Mapping[str, str]) -> ClientRole:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from anabranch.errors import DamagedRecordError, MetadataError, NotFoundError, VersionConflictError
 from anabranch.metadata import sqlite_rows
@@ -14,16 +14,23 @@ from anabranch.metadata.record_log_format import LoggedChange, RecordState, foll
 from anabranch.metadata.sqlite_rows import Mark, RecordRow
 from anabranch.metadata.store import ABSENT
 
-if TYPE_CHECKING:
-    from anabranch.metadata.sqlite_thread import ConnectionThread
-
 log = logging.getLogger(__name__)
+
+
+class WorkOwner(Protocol):
+    """The thread that carries out a transaction."""
+
+    @property
+    def records(self) -> RecordLog: ...
+
+    def session(self, work: Work) -> int:
+        """Return the session of this process, which the transaction begins if there is none."""
 
 
 class Work:
     """The operations of one transaction; used by the thread only."""
 
-    def __init__(self, connection: sqlite3.Connection, owner: ConnectionThread) -> None:
+    def __init__(self, connection: sqlite3.Connection, owner: WorkOwner) -> None:
         self.connection = connection
         self.owner = owner
         self.changed: list[str] = []

@@ -211,7 +211,7 @@ class AckSet:
     def decode(data: bytes | memoryview) -> AckSet:
         """Undo `encode`; raises CorruptDataError for anything else."""
         try:
-            return _decode(bytes(data))
+            return AckSet._decode(bytes(data))
         except (struct.error, ValueError, IndexError, OverflowError) as cause:
             raise CorruptDataError(f"{len(data)} bytes are not an acknowledgement set") from cause
 
@@ -253,6 +253,28 @@ class AckSet:
                 self._parts.pop(ordinal, None)
         self._mark = self._pending.min() if self._pending else self._top
 
+    @staticmethod
+    def _decode(data: bytes) -> AckSet:
+        version, top, parts = _HEAD.unpack_from(data)
+        if version != _VERSION:
+            raise ValueError(f"version {version}")
+        offset = _HEAD.size
+        acks = AckSet(top)
+        for _ in range(parts):
+            ordinal, length = _PART.unpack_from(data, offset)
+            offset += _PART.size
+            bits = data[offset : offset + length]
+            if len(bits) != length:
+                raise ValueError("cut short")
+            acks._parts[ordinal] = int.from_bytes(bits, "little")
+            offset += length
+        acks._pending = BitMap64.deserialize(data[offset:])
+        if acks._pending:
+            acks._mark = acks._pending.min()
+            if acks._pending.max() >= top - 1:
+                raise ValueError("an entry beyond the end is pending")
+        return acks
+
 
 def bits_from_words(words: Sequence[int]) -> int:
     """The bit set of the wire's `ack_set`: signed 64-bit words, lowest first."""
@@ -276,25 +298,3 @@ def bits_at(indexes: Sequence[int]) -> int:
 def indexes_of(bits: int) -> list[int]:
     """Undo `bits_at`; the indexes ascend."""
     return [index for index, bit in enumerate(reversed(f"{bits:b}")) if bit == "1"]
-
-
-def _decode(data: bytes) -> AckSet:
-    version, top, parts = _HEAD.unpack_from(data)
-    if version != _VERSION:
-        raise ValueError(f"version {version}")
-    offset = _HEAD.size
-    acks = AckSet(top)
-    for _ in range(parts):
-        ordinal, length = _PART.unpack_from(data, offset)
-        offset += _PART.size
-        bits = data[offset : offset + length]
-        if len(bits) != length:
-            raise ValueError("cut short")
-        acks._parts[ordinal] = int.from_bytes(bits, "little")
-        offset += length
-    acks._pending = BitMap64.deserialize(data[offset:])
-    if acks._pending:
-        acks._mark = acks._pending.min()
-        if acks._pending.max() >= top - 1:
-            raise ValueError("an entry beyond the end is pending")
-    return acks

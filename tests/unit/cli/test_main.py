@@ -96,7 +96,7 @@ def test_other_words_of_serve_are_left_to_the_parser(words: str) -> None:
 def test_help_shows_every_command_and_examples(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
-    for word in ("serve", "topic", "produce", "consume", "config", "examples"):
+    for word in ("serve", "topic", "produce", "consume", "config", "bench", "examples"):
         assert word in text
 
 

@@ -299,7 +299,7 @@ async def test_a_process_waits_for_its_metadata_store_at_the_start(caplog: pytes
     assert entered is not None
     assert entered.number == 0
     assert asyncio.get_running_loop().time() - began_s == pytest.approx(3 * ENTER_PAUSE_S)
-    assert caplog.text.count("this process waits for the metadata store") == 3
+    assert caplog.text.count("waiting for the metadata store") == 3
 
 
 async def test_a_signal_ends_the_wait_for_the_metadata_store() -> None:

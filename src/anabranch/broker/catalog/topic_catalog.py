@@ -49,7 +49,6 @@ class TopicCatalog:
 
     async def start(self) -> None:
         """Follow the records of namespaces: grants, quotas, policies and schemas."""
-        await self.records.namespaces.ensure_defaults(self.config.cluster)
         self.authorizer.start()
         await self.book.start()
         await self.schemas.start()
@@ -59,13 +58,13 @@ class TopicCatalog:
         self.book.stop()
         self.schemas.stop()
 
-    def upkeep(self, unloaded: Callable[[TopicName], None]) -> Iterator[Coroutine[Any, Any, None]]:
-        """The work that looks after logs for as long as the broker runs; the stores are open by now.
+    async def unload_idle(self, unloaded: Callable[[TopicName], None]) -> None:
+        """Unload logs that were not used for long, and call `unloaded` with each, while the broker runs."""
+        await IdleLogs(self.logs, self.config, unloaded).run()
 
-        `unloaded` is called with each log that is unloaded because it was not used for long.
-        """
+    def upkeep(self) -> Iterator[Coroutine[Any, Any, None]]:
+        """The work that looks after logs for as long as the broker runs; the stores are open by now."""
         self.policies.changed = partial(follow_policies, self.logs, self.policies)
-        yield IdleLogs(self.logs, self.config, unloaded).run()
         yield Trimming(self.stores, self.logs, self.clock, self.policies).run()
         yield self.policy_rounds.run()
         yield UnusedLiveTopics(self.classic, self.logs, self.records).run()

@@ -46,8 +46,7 @@ class ClusterLinks:
         self._unwatch: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
-        """Read the secret of the cluster and the records of its brokers, and follow them from then on."""
-        await self.secret.load(self.store)
+        """Read the records of all brokers, and follow them from then on; `secret` has to be loaded before."""
         await self.directory.start()
         self._unwatch = self.directory.watch(self._brokers_changed)
 

@@ -33,10 +33,12 @@ async def publish(brokers: Brokers, *values: bytes, topic: str = TOPIC, first: i
     client.close()
 
 
-async def consume(brokers: Brokers, count: int, topic: str = TOPIC) -> list[bytes]:
+async def consume(
+    brokers: Brokers, count: int, topic: str = TOPIC, kind: int = pb.CommandSubscribe.Exclusive
+) -> list[bytes]:
     """Receive and acknowledge messages as one consumer that leaves."""
     client = await brokers.connect()
-    await client.subscribe(topic)
+    await client.subscribe(topic, kind=kind)
     found = await client.deliveries(count)
     await client.acknowledge_durably(*found)
     client.close()
@@ -157,9 +159,9 @@ def parts_in_cycles() -> set[str]:
     return {kind.__qualname__ for kind in kinds if kind.__module__.startswith("anabranch.broker.serving")}
 
 
-async def parts_left_by_an_unloaded_log(brokers: Brokers) -> set[str]:
+async def parts_left_by_an_unloaded_log(brokers: Brokers, kind: int) -> set[str]:
     await publish(brokers, b"0", b"1")
-    await consume(brokers, 2)
+    await consume(brokers, 2, kind=kind)
     log = brokers[0].logs.require(LOG)
     watched = weakref.ref(log), weakref.ref(log.subscriptions["sub"])
     del log
@@ -173,10 +175,12 @@ async def parts_left_by_an_unloaded_log(brokers: Brokers) -> set[str]:
         gc.enable()
 
 
-async def test_an_unloaded_log_is_freed_without_a_garbage_collection(brokers: Brokers) -> None:
+@pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Key_Shared"])
+async def test_an_unloaded_log_is_freed_without_a_garbage_collection(brokers: Brokers, kind: str) -> None:
+    number = pb.CommandSubscribe.SubType.Value(kind)
     # The broker of an earlier test may be given up meanwhile and leave its own parts, but only once.
-    if await parts_left_by_an_unloaded_log(brokers):
-        assert await parts_left_by_an_unloaded_log(brokers) == set()
+    if await parts_left_by_an_unloaded_log(brokers, number):
+        assert await parts_left_by_an_unloaded_log(brokers, number) == set()
 
 
 async def test_a_call_that_waits_keeps_the_log(brokers: Brokers) -> None:

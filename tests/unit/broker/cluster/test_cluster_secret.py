@@ -158,7 +158,7 @@ async def test_an_unreadable_source_leaves_the_last_secret(
     source.broken = True
     assert shake(secret, secret)
     secret.refresh()
-    assert len([record for record in caplog.records if "stays as it was" in record.message]) == 1
+    assert len([record for record in caplog.records if "the last one stays in use" in record.message]) == 1
 
 
 async def test_the_record_of_earlier_versions_is_removed(loop: SimLoop) -> None:

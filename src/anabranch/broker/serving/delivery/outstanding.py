@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 
 from anabranch.broker.serving.delivery.consumer import ServedConsumer
-from anabranch.broker.serving.delivery.read_path import WRITE_BYTES, Outgoing, ReadPath
+from anabranch.broker.serving.delivery.read_path import WRITE_BYTES, OutgoingFrames, ReadPath
 from anabranch.ledger.storage import Entry
 from anabranch.protocol.hot_frames import encode_delivery
 
@@ -34,7 +34,7 @@ class OutstandingEntries:
         self.blocked = False
         """Whether too many messages are unacknowledged over all consumers."""
         self._redeliveries: dict[int, int] = {}
-        self._frames: dict[ServedConsumer, Outgoing] = {}
+        self._frames: dict[ServedConsumer, OutgoingFrames] = {}
 
     def limit_changed(self) -> None:
         """Follow another `unacked_max` of the path."""
@@ -124,7 +124,7 @@ class OutstandingEntries:
         (ledger, number), ordinal, index, count, timestamp, data = entry
         outgoing = self._frames.get(consumer)
         if outgoing is None:
-            outgoing = self._frames[consumer] = Outgoing()
+            outgoing = self._frames[consumer] = OutgoingFrames()
         stamp = (timestamp, index + count - 1) if consumer.link.wants_entry_metadata else None
         times = self._redeliveries.get(ordinal, 0) if self._redeliveries else 0
         outgoing.buffers += encode_delivery(

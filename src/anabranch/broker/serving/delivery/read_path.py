@@ -19,7 +19,7 @@ WRITE_BYTES = 256 * 2**10
 """Bytes written to a consumer before its connection is asked again whether it takes more."""
 
 
-class Outgoing:
+class OutgoingFrames:
     """Frames collected for one consumer during a turn."""
 
     __slots__ = ("buffers", "entries", "messages", "size")
@@ -73,6 +73,6 @@ class ReadPath:
         counters.messages_out += messages
         counters.bytes_out += size
 
-    def send(self, consumer: ServedConsumer, outgoing: Outgoing) -> None:
+    def send(self, consumer: ServedConsumer, outgoing: OutgoingFrames) -> None:
         """Write the frames that were collected for a consumer."""
         self.write(consumer, outgoing.buffers, outgoing.entries, outgoing.messages, outgoing.size)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 from heapq import nlargest
 
 from anabranch.broker.dispatch.delays import Delays
@@ -43,8 +44,9 @@ class SubscriptionLanes:
         self.boundaries = boundaries
         """Split points of the buckets when whole buckets are dispatched, None for single keys."""
         self.dispatch = KeyedDispatch()
-        self.outstanding = OutstandingEntries(path, self._settled)
         self.ages = OutstandingAges(path.keyed.unacked_ms)
+        # Not a method: the lanes of an unloaded log must not stay in memory because of a cycle of references.
+        self.outstanding = OutstandingEntries(path, partial(_settled, self.ages, self.dispatch))
         self.passable_delays = Delays()
         """Delayed entries which later entries of their slots may pass."""
         self.delayed_pass = False
@@ -162,10 +164,6 @@ class SubscriptionLanes:
         self._path.source.forget()
 
     # Outstanding entries.
-
-    def _settled(self, ordinal: int, slot: int) -> bool:
-        more = self.ages.remove(ordinal) and self.dispatch.uncount_overdue(slot)
-        return self.dispatch.settle(slot) or more
 
     def take_back(self) -> None:
         """Let a slice of the entries that come back wait in their lanes, before all later ones."""
@@ -293,6 +291,12 @@ class SubscriptionLanes:
         else:
             self.dispatch.let_wait(entry.ordinal, slot, size=len(entry.data), now_ms=self.now_ms)
             self.aside.keep(entry)
+
+
+def _settled(ages: OutstandingAges, dispatch: KeyedDispatch, ordinal: int, slot: int) -> bool:
+    """Forget an outstanding entry that is acknowledged; whether more may go out because of it."""
+    more = ages.remove(ordinal) and dispatch.uncount_overdue(slot)
+    return dispatch.settle(slot) or more
 
 
 def outer_of(entry: Entry) -> Outer:

@@ -37,7 +37,7 @@ RETURN_S = 30.0
 
 
 class LogActivity(NamedTuple):
-    """What uses a log at one moment; decides whether it may be unloaded."""
+    """The uses of a log at one moment, which decide whether it may be unloaded."""
 
     clients: int
     """Attached or waiting producers, and consumers."""

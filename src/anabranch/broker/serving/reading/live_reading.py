@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from anabranch.broker.serving.delivery.consumer import ServedConsumer
-from anabranch.broker.serving.delivery.read_path import WRITE_BYTES, Outgoing, ReadPath
+from anabranch.broker.serving.delivery.read_path import WRITE_BYTES, OutgoingFrames, ReadPath
 from anabranch.broker.serving.delivery.retries import AT_ONCE, Retry
 from anabranch.broker.serving.reading.reading import Reading
 from anabranch.broker.serving.reading.sharing import ByKey, InTurn, OneActive
@@ -32,13 +32,13 @@ class LiveReading(Reading):
 
     def pass_on(self, entries: Sequence[Entry], ledger: int) -> None:
         """Deliver each entry to its consumer, or count it as dropped."""
-        frames: dict[ServedConsumer, Outgoing] = {}
+        frames: dict[ServedConsumer, OutgoingFrames] = {}
         for entry in entries:
             consumer = self.sharing.receiver_of(entry)
             if not isinstance(consumer, ServedConsumer) or not consumer.ready:
                 self.path.counters.messages_dropped += entry.count
                 continue
-            outgoing = frames.setdefault(consumer, Outgoing())
+            outgoing = frames.setdefault(consumer, OutgoingFrames())
             self._pack(outgoing, consumer, entry, ledger)
             if outgoing.size >= WRITE_BYTES:
                 # Ask the connection again whether it takes more bytes before the next entry.
@@ -50,7 +50,7 @@ class LiveReading(Reading):
         """Deliver none of these entries."""
         self.path.counters.messages_dropped += sum(entry.count for entry in entries)
 
-    def _pack(self, outgoing: Outgoing, consumer: ServedConsumer, entry: Entry, ledger: int) -> None:
+    def _pack(self, outgoing: OutgoingFrames, consumer: ServedConsumer, entry: Entry, ledger: int) -> None:
         _, number, index, count, timestamp, data = entry
         stamp = (timestamp, index + count - 1) if consumer.link.wants_entry_metadata else None
         # Go's client takes a second message of one id for a repetition, so each entry has its own id.

@@ -17,9 +17,8 @@ from typing import NamedTuple
 
 from anabranch.client.decide.layout_checks import fault_of_layout
 from anabranch.model.layout import Segment
-from anabranch.model.ranges import HashRange
 from anabranch.spark.decide.pipelines.verify_report import VerifyFinding
-from anabranch.spark.decide.source.topology import Topology
+from anabranch.spark.decide.source.topology import Topology, uncovered
 
 BLOCK_POSITIONS = 65_536
 """Positions in one block, which are counted together."""
@@ -173,24 +172,11 @@ def _faults(segment: Segment, segments: Mapping[int, Segment]) -> list[tuple[str
     if not segment.active:
         found += [
             ("children over the whole range", f"none takes slots {gap}")
-            for gap in _lacking(segment.range, children)
+            for gap in uncovered(children, within=segment.range)
         ]
     for parent in segment.parents:
         if parent in segments and segment.id not in segments[parent].children:
             found.append((f"parent {parent} to name child {segment.id}", "it does not"))
-    return found
-
-
-def _lacking(whole: HashRange, parts: Iterable[HashRange]) -> list[HashRange]:
-    """Return the slots of a range that none of the parts covers."""
-    found = []
-    expected = whole.start
-    for part in sorted(part for part in parts if part.overlaps(whole)):
-        if part.start > expected:
-            found.append(HashRange(expected, part.start - 1))
-        expected = max(expected, part.end + 1)
-    if expected <= whole.end:
-        found.append(HashRange(expected, whole.end))
     return found
 
 

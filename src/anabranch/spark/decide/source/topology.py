@@ -217,14 +217,14 @@ def _text(position: int, *, places: bool) -> str:
     return str(place_of(position)) if places else str(position)
 
 
-def uncovered(ranges: Iterable[HashRange]) -> list[HashRange]:
-    """Return the parts of the hash space that no range covers."""
+def uncovered(ranges: Iterable[HashRange], within: HashRange = FULL) -> list[HashRange]:
+    """Return the parts of a range, by default of the whole hash space, that none of the ranges covers."""
     found = []
-    expected = FULL.start
-    for part in sorted(ranges):
+    expected = within.start
+    for part in sorted(part for part in ranges if part.overlaps(within)):
         if part.start > expected:
             found.append(HashRange(expected, part.start - 1))
         expected = max(expected, part.end + 1)
-    if expected <= FULL.end:
-        found.append(HashRange(expected, FULL.end))
+    if expected <= within.end:
+        found.append(HashRange(expected, within.end))
     return found

@@ -1,0 +1,1 @@
+"""`anabranch bench`: publish, consume and end-to-end latency, measured against any broker."""
