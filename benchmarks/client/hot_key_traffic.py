@@ -81,7 +81,7 @@ class Traffic:
         return (b"%d " % number).ljust(VALUE_BYTES, b"x")
 
     def note(self, value: bytes, now_s: float) -> None:
-        """Note that a consumer received this value; probes are no part of the traffic."""
+        """Note that a consumer received this value; probes do not count as traffic."""
         number = int(value.partition(b" ")[0])
         if number < 0 or self._arrived[number] != _NEVER:
             return

@@ -45,7 +45,7 @@ class PulsarPeer:
         settings: Mapping[str, object] | None = None,
         jvm: Sequence[str] = FAST_JVM,
     ) -> Iterator[PulsarServer]:
-        """Run a standalone Pulsar, with these settings on top of ours."""
+        """Run a standalone Pulsar, with these settings on top of the defaults of this harness."""
         server = PulsarStandalone(self._jars, scratch, settings, jvm)
         try:
             server.start()

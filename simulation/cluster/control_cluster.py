@@ -1,6 +1,6 @@
 """Control processes over a simulated Pulsar, in one loop, with real code on both sides.
 
-Pulsar is played by brokers of ours that serve only classic topics and say that they are Pulsar's. The admin
+Anabranch brokers that serve only classic topics play Pulsar and report Pulsar's version. The admin
 API is a port whose calls take time, fail, or take effect late, when their caller has given up or is dead.
 """
 

@@ -1,4 +1,4 @@
-"""A broker of ours plays a broker of Pulsar: it knows none of our extensions, and has Pulsar's defects.
+"""An Anabranch broker in the role of a Pulsar broker: without our extensions, and with Pulsar's defects.
 
 - A terminate may leave appends pending. Such a topic answers no new producer and no new consumer until it is
   unloaded, or until its broker is gone.

@@ -22,7 +22,7 @@ POLICIES = frozenset(["retention", "deduplicationEnabled"])
 
 
 STRANGER = TOPIC.segment_name(HashRange(0, 0xFF), 0)
-"""Another control plane has a topic at Pulsar that looks like one of ours, and is in none of our layouts."""
+"""A topic of another control plane: it is named like a segment and is in no layout of this cluster."""
 
 
 class ControlWitness(Witness):
@@ -33,7 +33,7 @@ class ControlWitness(Witness):
         super().attached(consumer)
 
     def registered(self, member: RegistrationSeen, assignment: pb.ScalableConsumerAssignment) -> None:
-        # A queue consumer registers its subscription without a name, and is no member of a group.
+        # A queue consumer registers its subscription without a name, and is not a member of a group.
         if member.name:
             super().registered(member, assignment)
 

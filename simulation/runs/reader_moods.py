@@ -8,7 +8,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import Any
 
-from anabranch.client.consume.consumers.consumer import Consumer
+from anabranch.client.consume.consumers.consumer import ReceivingConsumer
 from anabranch.client.consume.consumers.stream_consumer import AsyncStreamConsumer
 from anabranch.errors import ConsumerBusyError, OperationTimeoutError
 from simulation.judges.checkers import ClientHistory
@@ -18,7 +18,9 @@ SEEK_WITHIN_S = 2.0
 """A reader seeks back only so soon after the judges began to expect it."""
 
 
-async def think(consumer: Consumer[Any], rng: random.Random, stuck: float, counts: Counter[str]) -> None:
+async def think(
+    consumer: ReceivingConsumer[Any], rng: random.Random, stuck: float, counts: Counter[str]
+) -> None:
     """Take some time before an acknowledgement, now and then a long time; or pause the consumer."""
     if rng.random() < stuck:
         counts["consumer hung"] += 1

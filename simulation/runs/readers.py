@@ -241,7 +241,7 @@ class Readers:
                     self._save(consumer.checkpoint())
 
     async def _group(self, process: SimProcess, rng: random.Random) -> None:
-        """Share the topic with other members and commit; a group that was empty begins anew."""
+        """Share the topic with other members and commit; a group that was empty starts over."""
         async with self._cluster.client(process, READER) as client:
             earliest = Checkpoint.earliest()
             consumer = await self._open_checkpoint(client, earliest, group=GROUP, name=process.name)

@@ -132,7 +132,7 @@ class Roles:
                 await process.spawn(self._try_all(process, host))
 
     async def _try_all(self, process: SimProcess, host: str) -> None:
-        """Try everything at one broker; an answer that is no refusal is a finding."""
+        """Try everything at one broker; any answer other than a refusal is a finding."""
         cluster = self._clients.cluster
         connection = WireUser()
         pump = await dial(host, PORT, self._machine, connection, timeout_s=PATIENCE_S)

@@ -99,7 +99,7 @@ class StorageRun:
             self.counts["crashed while working"] += not work.done()
             machine = self.rng.random() < 0.7
             process.kill(machine=machine)
-            # The end of a journal that a power failure cut off is no proof of damage, so it stays whole here.
+            # The end of a journal that a power failure cut off does not prove damage, so it stays whole here.
             if not machine and not self._flipped and self.rng.random() < 0.5:
                 self._flipped = self.platter.flip_bit() is not None
         await self._look_again()

@@ -99,7 +99,7 @@ class Platter:
             self._damage(name, self.files[name])
 
     def flip_bit(self, prefix: str = "") -> str | None:
-        """Turn one bit over, as a decaying disk does; returns the place, or None if there is no byte.
+        """Flip one bit, as a decaying disk does; return its place, or None if the files are empty.
 
         The seed picks a file whose name starts with `prefix`, then a bit of it, so small files are hit too.
         """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anabranch.client.decide.outgoing import Extras
+from anabranch.client.decide.producing.outgoing import Extras
 from anabranch.client.message import Message
 from anabranch.client.produce.preparing import Prepared
 from anabranch.client.received import Received

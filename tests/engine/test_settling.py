@@ -15,10 +15,8 @@ from typing import Any
 import pytest
 
 from anabranch import AsyncAdminClient, AsyncClient, Checkpoint
-from anabranch.client.net.connection_pool import ConnectionPool
-from anabranch.client.net.new_pool import new_pool
+from anabranch.client.net.connection_pool import ConnectionPool, PoolTimes, new_pool
 from anabranch.client.net.stored_tail import BEFORE_ALL, StoredTail, stored_since
-from anabranch.client.net.timeouts import PoolTimes
 from anabranch.control.pulsar_admin import PulsarAdmin
 from anabranch.model.names import TopicName
 from anabranch.spark.options.queries import read_source_options

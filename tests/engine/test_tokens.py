@@ -8,9 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from anabranch import AsyncAdminClient, AsyncClient, AuthenticationToken
-from anabranch.client.net.new_pool import new_pool
+from anabranch.client.net.connection_pool import PoolTimes, new_pool
 from anabranch.client.net.stored_tail import BEFORE_ALL, StoredTail, stored_since
-from anabranch.client.net.timeouts import PoolTimes
 from anabranch.errors import AuthenticationError, AuthorizationError
 from simulation.harness.pulsar.control import ControlServer
 from simulation.harness.pulsar.standalone import PulsarStandalone

@@ -173,6 +173,12 @@ def test_consumers_that_share_a_segment_do_not_wait_for_a_stuck_one(make_broker:
     assert 0 < received < 400
 
 
+PUBLISH = """
+with Client(url) as client:
+    client.create_producer("orders").send_many([b"tea"] * 100, keys=[f"key-{n}" for n in range(100)])
+"""
+
+
 def test_workers_share_the_segments_and_replace_one_that_dies(make_broker: MakeBroker) -> None:
     broker = make_broker("--workers", "2").start()
     assert broker.ready == f"ready {broker.url} {broker.http_url}\n"
@@ -182,16 +188,22 @@ def test_workers_share_the_segments_and_replace_one_that_dies(make_broker: MakeB
     assert all(stores)
     _, text = broker.request("GET", "/admin/v2/scalable/public/default/orders")
     assert len({one["store"] for one in json.loads(text)["segments"].values()}) == 2
-    publish = """
-        with Client(url) as client:
-            client.create_producer("orders").send_many([b"tea"] * 100, keys=[f"key-{n}" for n in range(100)])
-        """
-    broker.run(publish)
+    broker.run(PUBLISH)
     before = children(broker.pid)
     assert len(before) >= 2
     os.kill(before[-1], signal.SIGKILL)
-    broker.run(publish)
+    broker.run(PUBLISH)
     wait_until(lambda: len(json.loads(broker.tell("brokers", "--json"))) == 2, "two workers again")
+    found = broker.tell("consume", "orders", "--from", "earliest", "--count", "200", "--json")
+    assert len(found.splitlines()) == 200
+
+
+def test_the_others_take_over_from_a_worker_that_hangs(make_broker: MakeBroker) -> None:
+    broker = make_broker("--workers", "2").start()
+    broker.tell("topic", "create", "orders", "--segments", "4")
+    broker.run(PUBLISH)
+    os.kill(children(broker.pid)[-1], signal.SIGSTOP)
+    broker.run(PUBLISH)
     found = broker.tell("consume", "orders", "--from", "earliest", "--count", "200", "--json")
     assert len(found.splitlines()) == 200
 

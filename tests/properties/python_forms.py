@@ -14,13 +14,13 @@ FIRST = st.sampled_from([0, 1, 127, 128, 2**14 - 3, 2**21, 2**28 - 2, 2**40, 2**
 @contextmanager
 def python_forms() -> Iterator[None]:
     with (
-        patch("anabranch.client.decide.outgoing.PackedRows", list),
+        patch("anabranch.client.decide.producing.outgoing.PackedRows", list),
         patch("anabranch.client.produce.preparing.largest_plain", None),
         patch("anabranch.protocol.entries.split_messages", None),
         patch("anabranch.protocol.entries.holds_messages", None),
         patch("anabranch.client.message.make_messages", None),
-        patch("anabranch.client.produce.adding.add_rows", None),
-        patch("anabranch.client.produce.adding.add_items", None),
+        patch("anabranch.client.produce.intake.add_rows", None),
+        patch("anabranch.client.produce.intake.add_items", None),
         patch("anabranch.spark.decode.spans.find_messages", None),
         patch("anabranch.spark.decode.pieces.copy_messages", None),
         patch("anabranch.spark.sink.message_columns.join_messages", None),

@@ -7,9 +7,9 @@ from collections import Counter
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from anabranch.client.decide.batcher import SegmentBatcher, message_size
-from anabranch.client.decide.outgoing import Extras, Outgoing
-from anabranch.client.decide.sample_keys import sample_index, sample_key
+from anabranch.client.decide.producing.batcher import SegmentBatcher, message_size
+from anabranch.client.decide.producing.outgoing import Extras, Outgoing
+from anabranch.client.decide.producing.sample_keys import sample_index, sample_key
 from anabranch.client.options import Batching
 from anabranch.model.hashing import bucket_index, bucket_ranges, equal_bucket_splits, key_hash
 from anabranch.protocol.batches import MessageBatch

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,11 +14,11 @@ from hypothesis import strategies as st
 
 from anabranch import speedups
 from anabranch.client.blocking.outcomes import SendOutcome
-from anabranch.client.decide.batcher import OpenBucket, SegmentBatcher, message_size
-from anabranch.client.decide.outgoing import STORED, Outgoing
-from anabranch.client.options import Batching
-from anabranch.client.produce.adding import MessageAdding, PlainRows
-from anabranch.client.produce.futures import BulkFuture, SendFuture, complete
+from anabranch.client.decide.producing.batcher import OpenBucket, SegmentBatcher, message_size
+from anabranch.client.decide.producing.outgoing import STORED, Outgoing
+from anabranch.client.options import Batching, PublishOptions
+from anabranch.client.produce.futures import complete
+from anabranch.client.produce.intake import PlainRows, new_intake
 from anabranch.client.produce.memory import Memory
 from anabranch.client.produce.preparing import Preparing, largest_size
 from anabranch.client.produce.producer import AsyncProducer
@@ -28,7 +27,6 @@ from anabranch.clock import SystemClock
 from anabranch.errors import AnabranchError
 from anabranch.model.hashing import equal_bucket_splits, key_hash
 from anabranch.protocol.compression import Compression
-from anabranch.speedups import Enqueuer
 from tests.properties.python_forms import FIRST, python_forms
 
 pytestmark = pytest.mark.skipif(
@@ -150,29 +148,39 @@ class Routes:
         found = batcher.bucket_for(hashed & 0xFFFF), hashed & 0xFFFF, message_size(b"", key)
         return self.by_key.setdefault(key, found)  # type: ignore[no-any-return]
 
-    def join_open(self, first: int, bulk: Any) -> None:
+    def join_open(self, bulk: Any) -> None:
         for owner in self.owners:
             for batch in owner.batcher.opened.values():
-                if batch.rows and batch.rows[-1][2] > first:
-                    batch.trackers = [bulk]
+                if batch.rows and batch.rows[-1][2] > bulk.after:
+                    batch.trackers = [bulk.number]
 
 
-class Adding(MessageAdding):
+class Adding:
     """A producer that only adds."""
 
-    def __init__(self, buckets: int, limits: Batching) -> None:
+    def __init__(self, buckets: int, limits: Batching, loop: Any = None) -> None:
         self.routes = Routes(buckets, limits)
-        self._routes = cast(Any, self.routes)
-        self._counter = speedups.Counter()
-        self._counter.last = -1
+        self.counter = speedups.Counter()
+        self.counter.last = -1
+        self.parts = SimpleNamespace(
+            name="me",
+            options=PublishOptions(batching=limits),
+            memory=Memory(2**20),
+            message_bytes_max=2**20,
+            loop=loop,
+        )
+        self.intake = new_intake(
+            cast(Any, self.parts), cast(Any, self.routes), self.counter, each_alone=False
+        )
 
     def all_closed(self, runs: list[list[tuple[Any, Any]]]) -> list[Any]:
         """Add each run, and return what the segments sent and where the adding of a run paused."""
         pauses = []
         for number, run in enumerate(runs):
             rows = PlainRows.of([value for value, _ in run], [key for _, key in run])
-            while self._add_run(rows, cast(BulkFuture, number)):
-                pauses.append((number, rows.at, self._counter.last))
+            bulk: Any = SimpleNamespace(number=number, after=-1)
+            while self.intake.add_rows(rows, bulk):
+                pauses.append((number, rows.at, self.counter.last))
         for owner in self.routes.owners:
             owner.close_batches()
         return [pauses, *(owner.closed for owner in self.routes.owners)]
@@ -194,16 +202,11 @@ def test_messages_are_added_to_the_same_batches(
 class Enqueuing(Adding):
     """A producer that takes messages one by one."""
 
-    def __init__(self, limits: Batching, loop: Any, compiled: bool) -> None:
-        super().__init__(2, limits)
-        self._memory, self._closed, self._loop = Memory(2**20), False, loop
-        self._each_alone, self._plain = False, bytes
-        self._message_bytes_max = 2**20
-        self._options = SimpleNamespace(chunking=False)  # type: ignore[assignment]
-        self._preparing = Preparing(BYTES, SystemClock())
-        slow = partial(AsyncProducer.enqueue, cast(Any, self))
-        fast = Enqueuer(self.routes.by_key, self._memory, self._counter, SendFuture, loop, slow)
-        self.enqueue: Callable[..., Any] = fast.enqueue if compiled else slow
+    def __init__(self, limits: Batching, loop: Any) -> None:
+        super().__init__(2, limits, loop)
+        self.preparing = Preparing(BYTES, SystemClock())
+        producer: AsyncProducer[bytes] = AsyncProducer(cast(Any, self))
+        self.enqueue: Callable[..., Any] = producer.enqueue
 
     async def all_sent(self, messages: list[tuple[bytes, Any]]) -> list[Any]:
         """Enqueue each message; return the id of each, and what the segments sent."""
@@ -211,7 +214,7 @@ class Enqueuing(Adding):
         for owner in self.routes.owners:
             owner.close_batches()
         ids = [future.result() for future in futures]
-        return [ids, self._counter.last, *(owner.closed for owner in self.routes.owners)]
+        return [ids, self.counter.last, *(owner.closed for owner in self.routes.owners)]
 
 
 @given(
@@ -221,12 +224,12 @@ class Enqueuing(Adding):
 def test_messages_are_enqueued_in_the_same_places(
     messages: list[tuple[bytes, Any]], limits: Batching
 ) -> None:
-    async def sent(compiled: bool) -> list[Any]:
-        return await Enqueuing(limits, asyncio.get_running_loop(), compiled).all_sent(messages)
+    async def sent() -> list[Any]:
+        return await Enqueuing(limits, asyncio.get_running_loop()).all_sent(messages)
 
     with python_forms():
-        expected = asyncio.run(sent(compiled=False))
-    assert asyncio.run(sent(compiled=True)) == expected
+        expected = asyncio.run(sent())
+    assert asyncio.run(sent()) == expected
 
 
 class FromOtherThreads(Enqueuing):
@@ -244,7 +247,7 @@ class FromOtherThreads(Enqueuing):
                 items.append((outcome, value, key))
                 outcomes.append(outcome)
             while items:
-                self._add_placed(items)
+                self.intake.add_items(items)
         sent = []
         for owner in self.routes.owners:
             owner.close_batches()
@@ -265,7 +268,7 @@ def test_messages_of_other_threads_get_the_same_places(
     runs: list[list[tuple[bytes, Any, bool]]], limits: Batching
 ) -> None:
     async def placed() -> list[Any]:
-        return FromOtherThreads(limits, asyncio.get_running_loop(), compiled=False).all_placed(runs)
+        return FromOtherThreads(limits, asyncio.get_running_loop()).all_placed(runs)
 
     with python_forms():
         expected = asyncio.run(placed())

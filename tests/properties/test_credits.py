@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.broker.wire.publish_room import SMALL_BYTES, ConnectionRoom
-from anabranch.client.decide.credits import LinkCredit, ProducerCredit
+from anabranch.client.decide.producing.credits import LinkCredit, ProducerCredit
 from anabranch.protocol.credits import ENTRY_CREDIT_BYTES
 from anabranch.protocol.pb import pulsar_pb2 as pb
 

@@ -8,9 +8,9 @@ from itertools import count
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.client.decide.acknowledgements import leading
-from anabranch.client.decide.key_lines import KeyLine, KeyLines
-from anabranch.client.decide.key_pauses import KeyPauses
+from anabranch.client.decide.consuming.acknowledgements import leading
+from anabranch.client.decide.consuming.key_lines import KeyLine, KeyLines
+from anabranch.client.decide.consuming.key_pauses import KeyPauses
 from anabranch.model.acks import bits_at
 
 Numbered = tuple[str | None, int]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.client.decide.ordering import covers, readable
-from anabranch.client.decide.read_positions import ReadPositions
+from anabranch.client.decide.consuming.ordering import covers, readable
+from anabranch.client.decide.consuming.read_positions import ReadPositions
 from anabranch.model.checkpoint import Checkpoint
 from anabranch.model.ids import EARLIEST, LATEST, MessageId
 from anabranch.model.layout import Layout

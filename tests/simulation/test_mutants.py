@@ -24,9 +24,9 @@ from anabranch.broker.serving.subscription.kept import KeptLog
 from anabranch.broker.wire.handlers import layout_watch
 from anabranch.broker.wire.handlers.register import AssignmentPush
 from anabranch.client.consume.inbox.bad_entries import BadEntryRecord
-from anabranch.client.decide.read_positions import ReadPositions
-from anabranch.client.net import registration
-from anabranch.client.net.layout_watch import TopicLayout, look_up_layout
+from anabranch.client.decide.consuming.read_positions import ReadPositions
+from anabranch.client.net.topics import registration
+from anabranch.client.net.topics.layout_watch import TopicLayout, look_up_layout
 from anabranch.client.options import Batching
 from anabranch.client.produce.routes import SegmentRoutes
 from anabranch.client.produce.segment_producer import SegmentProducer

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from anabranch.client.net.schemas import TopicSchema
+from anabranch.client.net.topics.schemas import TopicSchema
 from anabranch.errors import TopicNotFoundError
 from anabranch.model.hashing import key_hash
 from anabranch.model.layout import Layout

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from anabranch.admin.client import AdminClient
-from anabranch.client.net.layout_watch import TopicLayout
+from anabranch.client.net.topics.layout_watch import TopicLayout
 from anabranch.errors import MessageTooBigError, OperationTimeoutError, TopicNotFoundError
 from anabranch.model.layout import Layout
 from anabranch.model.ranges import FULL

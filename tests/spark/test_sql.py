@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
-from anabranch.client.net.schemas import TopicSchema
+from anabranch.client.net.topics.schemas import TopicSchema
 from tests.spark.files import FilesSource, FileTopic
 
 # A machine that is busy takes long to start Spark.

@@ -116,7 +116,7 @@ class PulsarCluster:
         brokers: int = 2,
         settings: Mapping[str, object] | None = None,
     ) -> None:
-        """`settings` are those of the brokers, on top of ours."""
+        """`settings` of the brokers are added to the defaults of this harness."""
         self.jars = jars
         self.scratch = scratch
         self.zookeeper = ZookeeperServer(jars, scratch, tick_ms=TICK_MS)

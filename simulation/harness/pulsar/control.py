@@ -1,4 +1,4 @@
-"""A control process of ours beside the processes of a Pulsar cluster."""
+"""An `anabranch control` process beside the processes of a Pulsar cluster."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def main() -> None:
     )
     parser.add_argument("--bookies", type=int, default=3)
     parser.add_argument("--brokers", type=int, default=2)
-    parser.add_argument("--controls", type=int, default=2, help="control processes of ours")
+    parser.add_argument("--controls", type=int, default=2, help="number of `anabranch control` processes")
     parser.add_argument("--scratch", type=Path, help="directory of data and logs; kept if given")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -17,7 +17,7 @@ SMALL_JVM: Final = ("-Xmx768m", "-XX:MaxDirectMemorySize=512m", *SOON_JVM)
 
 
 class PulsarStandalone(PulsarProcess):
-    """A Pulsar on free ports of the loopback, with these settings on top of ours."""
+    """A Pulsar on free ports of the loopback, with these settings on top of the defaults of this harness."""
 
     def __init__(
         self,

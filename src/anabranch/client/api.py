@@ -16,8 +16,7 @@ from anabranch.client.consume.consumers.subscription_parts import SubscriptionPa
 from anabranch.client.consume.failures.letters import LetterTarget
 from anabranch.client.figures import ClientFigures
 from anabranch.client.interceptors import checked_interceptors
-from anabranch.client.net.new_pool import new_pool
-from anabranch.client.net.timeouts import PoolTimes
+from anabranch.client.net.connection_pool import PoolTimes, new_pool
 from anabranch.client.options import (
     MEMORY_LIMIT,
     AccessMode,
@@ -34,6 +33,7 @@ from anabranch.client.options import (
 )
 from anabranch.client.produce.memory import Memory, PublishContext
 from anabranch.client.produce.producer import AsyncProducer
+from anabranch.client.produce.publisher import Publisher
 from anabranch.client.schema import Codec, Schema, V
 from anabranch.clock import SystemClock
 
@@ -118,15 +118,15 @@ class AsyncClient(ConsumerOpening):
             properties=kept_pairs("properties", properties),
             **cast(Any, more) | {"interceptors": self._interceptors + own},
         )
-        producer = self._new_producer(topic, schema, options)
-        self._producers[producer] = None
-        await producer._open()
-        return producer
+        publisher = self._new_publisher(topic, schema, options)
+        self._producers[publisher] = None
+        await publisher.open()
+        return AsyncProducer(publisher)
 
     @property
     def stats(self) -> ClientFigures:
         """The producers and consumers of this client now, with their states and numbers."""
-        producers = (one._figures() for one in list(self._producers) if isinstance(one, AsyncProducer))
+        producers = (one.figures() for one in list(self._producers) if isinstance(one, Publisher))
         kinds = (SubscriptionParts, CheckpointParts)
         consumers = (one.figures for one in list(self._consumers) if isinstance(one, kinds))
         return ClientFigures(
@@ -139,10 +139,10 @@ class AsyncClient(ConsumerOpening):
             initial_subscription=target.first_subscription, encryption=target.encryption, chunking=True
         )
         # The consumer, and not this client, closes the producers of its letters.
-        producer = self._new_producer(target.topic, schema, options)
-        await producer._open()
-        return producer
+        publisher = self._new_publisher(target.topic, schema, options)
+        await publisher.open()
+        return AsyncProducer(publisher)
 
-    def _new_producer(self, topic: str, schema: Codec[V], options: PublishOptions) -> AsyncProducer[V]:
+    def _new_publisher(self, topic: str, schema: Codec[V], options: PublishOptions) -> Publisher[V]:
         context = PublishContext(self._connections(), self._memory, self._clock)
-        return AsyncProducer(context, parse_topic(topic), schema, options)
+        return Publisher(context, parse_topic(topic), schema, options)

@@ -55,7 +55,7 @@ def wrap(key: EncryptionKey, name: str, data_key: bytes) -> bytes:
     try:
         public = load_pem_public_key(key.pem)
     except Exception as error:
-        raise EncryptionKeyError(f"the key {name} is no public key in PEM form") from error
+        raise EncryptionKeyError(f"the key {name} is not a public key in PEM form") from error
     if not isinstance(public, RSAPublicKey) or public.key_size < RSA_BITS_MIN:
         raise EncryptionKeyError(f"the key {name} must be an RSA key of at least {RSA_BITS_MIN} bits")
     return public.encrypt(data_key, _oaep())
@@ -70,7 +70,9 @@ def unwrap(key: EncryptionKey, name: str, wrapped: bytes) -> bytes:
     try:
         private = load_pem_private_key(key.pem, None)
     except Exception as error:
-        raise EncryptionKeyError(f"the key {name} is no private key in PEM form without password") from error
+        raise EncryptionKeyError(
+            f"the key {name} is not a private key in PEM form without a password"
+        ) from error
     if not isinstance(private, RSAPrivateKey):
         raise EncryptionKeyError(f"the key {name} must be an RSA key")
     try:

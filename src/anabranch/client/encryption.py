@@ -25,7 +25,7 @@ class EncryptionKeyError(AnabranchError):
 
 
 class DecryptionError(AnabranchError):
-    """An entry cannot be decrypted with the keys at hand; `message_id` means all of it."""
+    """An entry cannot be decrypted with the available keys; `message_id` means all of it."""
 
     def __init__(self, text: str, topic: str = "", message_id: Any = None) -> None:
         super().__init__(text)

@@ -148,8 +148,8 @@ if not TYPE_CHECKING and uncollected is not None:
     Message = uncollected(Message)
 
 
-# Where a message lies is not for applications, so `Message` has no public attribute for it. These getters are
-# compiled functions: a Python function would show in the time that an application needs for each message.
+# The place of a message is not for applications, so `Message` has no public attribute for it. These getters
+# are compiled functions: a Python function would show in the time that an application needs for each message.
 entry_of: Callable[[Message[Any]], Received] = attrgetter("_entry")
 """Return the entry that a message was received in."""
 index_of: Callable[[Message[Any]], int] = attrgetter("_index")

@@ -24,7 +24,7 @@ from anabranch.protocol.gaps import is_gap
 from anabranch.protocol.outer import EntryHead, read_metadata
 
 
-class Owner(Protocol):
+class EntryOwner(Protocol):
     """The consumer of a topic that a segment is read for, as its messages know it."""
 
     given_topic: str
@@ -34,7 +34,7 @@ class Owner(Protocol):
     closed: bool
 
     @property
-    def handed_out_by(self) -> Owner:
+    def handed_out_by(self) -> EntryOwner:
         """The consumer whose application gets the messages; another one for a retry topic."""
 
     @property
@@ -52,7 +52,7 @@ class Source(Protocol):
         """The name under which the segment is read."""
 
     @property
-    def owner(self) -> Owner:
+    def owner(self) -> EntryOwner:
         """The consumer of the topic that hands the messages out."""
 
     @property

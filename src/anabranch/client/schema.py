@@ -268,7 +268,7 @@ class _Number(_Registered[T]):
         try:
             return cast(T, self._unpack(data))
         except (error, ValueError) as wrong:
-            raise SchemaError(f"the value is no {self._kind}: {wrong}") from wrong
+            raise SchemaError(f"the value is not of type {self._kind}: {wrong}") from wrong
 
 
 class _AnyJson(Schema[Any]):

@@ -1,7 +1,7 @@
 """Encodes messages into one entry, as a producer sends it.
 
 Headers of the usual shape are written by hand, because a protobuf object per message would cost more than the
-rest of the work. `client.decide.batcher` chooses the messages of an entry; `entries` decodes an entry.
+rest of the work. The client's `batcher` chooses the messages of an entry; `entries` decodes an entry.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from anabranch.spark.decide.source.topic_names import TopicPattern
 from anabranch.spark.decide.source.topology import Slice, Topology
 
 if TYPE_CHECKING:
-    from anabranch.client.net.schemas import TopicSchema
+    from anabranch.client.net.topics.schemas import TopicSchema
 
 E = TypeVar("E")
 

@@ -11,21 +11,21 @@ from typing import Any, cast
 
 from google.protobuf.message import Message as ProtoMessage
 
-from anabranch.aio import TaskRegistry
-from anabranch.client.decide.credits import CreditWaits, LinkCredit
-from anabranch.client.decide.held_epochs import HeldEpochs
-from anabranch.client.decide.outgoing import Outgoing
-from anabranch.client.decide.refused_roles import is_refused_role
+from anabranch.client.decide.connecting.refused_roles import is_refused_role
+from anabranch.client.decide.producing.batcher import SegmentBatcher
+from anabranch.client.decide.producing.credits import LinkCredit
+from anabranch.client.decide.producing.outgoing import Outgoing
 from anabranch.client.net.connection import address_of
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.trouble import RoleTrouble
 from anabranch.client.options import Batching, PublishOptions
 from anabranch.client.produce.encrypting import EntryEncryption
 from anabranch.client.produce.memory import Memory
+from anabranch.client.produce.parts import FailedBatches, ProducerParts
 from anabranch.client.produce.preparing import Preparing
 from anabranch.client.produce.segment_producer import SegmentProducer
 from anabranch.client.schema import Schema
-from anabranch.errors import NotConnectedError, ProducerFencedError
+from anabranch.errors import NotConnectedError
 from anabranch.model.layout import Segment
 from anabranch.model.ranges import FULL
 from anabranch.protocol.commands import NO_ID, SendReceipt
@@ -157,39 +157,56 @@ class FakeRoutes:
     def __init__(self) -> None:
         self.transfers = 0
 
-    def transfer(self) -> None:
+    def settled(self) -> None:
         self.transfers += 1
 
-    def batches_closed(self, segment: SegmentProducer) -> None:
+    def batch_opened(self, now: float) -> None:
+        """Messages of a test have no send timeout."""
+
+    def batches_closed(self, batcher: SegmentBatcher) -> None:
         """A test has one segment."""
 
-    def forget(self, segment: SegmentProducer) -> None:
+    def failed(self, producer: SegmentProducer) -> None:
         """A test keeps its segments."""
+
+
+class FakeFailures(FailedBatches):
+    """Keeps the failed batches in the sight of a test."""
+
+    def __init__(self) -> None:
+        super().__init__("topic")
+        self.batches: list[Outgoing] = []
+
+    def add(self, batch: Outgoing) -> None:
+        self.batches.append(batch)
 
 
 class FakeHome:
     """The producer of a topic, as far as a segment's producer can tell."""
 
     def __init__(self, pool: FakePool, **limits: Any) -> None:
-        self._loop = self.loop = asyncio.get_running_loop()
-        self._pool: Any = pool
         self.pool = pool
-        self._tasks = self.tasks = TaskRegistry()
-        self._clock: Any = SimpleNamespace(wall_ms=lambda: 1)
-        self._memory = self.memory = Memory(10**9)
-        self._credit_waits = self.credit_waits = CreditWaits()
-        self._limits = Batching(**{"max_messages": 1, **limits})
-        self._compression = Compression.NONE
-        self.name = "me"
-        self._options = PublishOptions()
-        self._routes = self.routes = FakeRoutes()
-        self.failures: list[Outgoing] = []
+        self.routes = FakeRoutes()
         self.sequence = -1
-        self._role = RoleTrouble(lambda: "topic", is_refused_role)
-        self._fenced: ProducerFencedError | None = None
-        self._held_epochs = HeldEpochs()
-        self._preparing = Preparing(Schema.bytes(), self._clock)
-        self._encryption: EntryEncryption | None = None
+        clock: Any = SimpleNamespace(wall_ms=lambda: 1)
+        self.parts = ProducerParts(
+            name="me",
+            options=PublishOptions(batching=Batching(**{"max_messages": 1, **limits})),
+            pool=cast(Any, pool),
+            memory=Memory(10**9),
+            clock=clock,
+            schema=Preparing(Schema.bytes(), clock).schema,
+            role=RoleTrouble(lambda: "topic", is_refused_role),
+            failures=FakeFailures(),
+            compression=Compression.NONE,
+            loop=asyncio.get_running_loop(),
+        )
+        self.name, self.loop, self.tasks = self.parts.name, self.parts.loop, self.parts.tasks
+        self.memory, self.credit_waits = self.parts.memory, self.parts.credit_waits
+
+    @property
+    def failures(self) -> list[Outgoing]:
+        return cast(FakeFailures, self.parts.failures).batches
 
     def use(
         self,
@@ -199,33 +216,21 @@ class FakeHome:
         role: RoleTrouble | None = None,
     ) -> None:
         """Have these from now on, in place of the usual ones."""
-        self._options = options or self._options
-        self._encryption = encryption or self._encryption
-        self._role = role or self._role
-
-    def _check_loop(self) -> None:
-        """Tests have one loop."""
-
-    def _batch_opened(self, now: float) -> None:
-        """Messages of a test have no send timeout."""
-
-    def _segment_attached(self, connection: Any) -> None:
-        """A fake connection has no limits to note."""
-
-    def _entry_failed(self, batch: Outgoing) -> None:
-        self.failures.append(batch)
+        self.parts.options = options or self.parts.options
+        self.parts.encryption = encryption or self.parts.encryption
+        self.parts.role = role or self.parts.role
 
     def segment(self, url: str | None = None) -> SegmentProducer:
-        return SegmentProducer(cast(Any, self), Segment(0, FULL), "segment", url)
+        return SegmentProducer(self.parts, self.routes, Segment(0, FULL), "segment", url)
 
     def add(self, segment: SegmentProducer, count: int = 1) -> list[Outgoing]:
         """Add messages; with the default limit each is an entry."""
         added = []
         for _ in range(count):
             self.sequence += 1
-            bucket = segment.batcher.buckets[0]
-            batch = bucket.batch or segment.begin(bucket)
+            bucket = segment.sender.batcher.buckets[0]
+            batch = bucket.batch or segment.sender.begin(bucket)
             added.append(batch)
             if bucket.add(batch, (b"v", "k", self.sequence, 0), 10):
-                segment.close_batches()
+                segment.sender.close_batches()
         return added

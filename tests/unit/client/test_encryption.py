@@ -333,8 +333,8 @@ async def test_readable_dead_letters_of_encrypted_messages_are_refused(brokers: 
 @pytest.mark.parametrize(
     ("pem", "reason"),
     [
-        (b"no key", "no public key in PEM form"),
-        (key_pair("app").private, "no public key in PEM form"),
+        (b"no key", "not a public key in PEM form"),
+        (key_pair("app").private, "not a public key in PEM form"),
         (None, "has no key app"),
         ("text", "not bytes"),
     ],

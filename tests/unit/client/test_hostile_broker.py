@@ -13,7 +13,7 @@ import pytest
 
 from anabranch import Checkpoint
 from anabranch.client.bulk.bulk_client import BulkClient
-from anabranch.client.decide.layout_checks import SEGMENTS_MAX
+from anabranch.client.decide.connecting.layout_checks import SEGMENTS_MAX
 from anabranch.errors import AnabranchError, RemoteProtocolError
 from anabranch.protocol.commands import NO_ID, Send
 from anabranch.protocol.hot_frames import encode_receipt

@@ -6,7 +6,7 @@ from itertools import accumulate, repeat
 
 import pytest
 
-from anabranch.client.decide.look_ahead import AHEAD_S, TAKEN_MAX, next_look_ahead
+from anabranch.client.decide.consuming.look_ahead import AHEAD_S, TAKEN_MAX, next_look_ahead
 
 
 def steps(message_s: float, count: int) -> list[int]:

@@ -8,13 +8,14 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, as_completed, wait
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from anabranch.client.blocking.outbox import Outbox
 from anabranch.client.blocking.outcomes import SendOutcome
-from anabranch.client.decide.outgoing import FAILED, STORED, Outgoing, Places
+from anabranch.client.decide.producing.outgoing import FAILED, STORED, Outgoing, Places
 from anabranch.client.produce.futures import complete
 from anabranch.errors import AlreadyClosedError, SendTimeoutError
 from anabranch.model.ids import MessageId
@@ -86,7 +87,8 @@ def test_a_caller_that_waits_for_a_message_in_a_batch_is_told_when_the_batch_is_
             call()
 
     batch, called = Outgoing(0.0, count=10), list[Any]()
-    outcome: SendOutcome[MessageId] = SendOutcome(Outbox(cast(Any, InstantPortal()), cast(Any, None)).tell)
+    publisher: Any = SimpleNamespace(intake=None)
+    outcome: SendOutcome[MessageId] = SendOutcome(Outbox(cast(Any, InstantPortal()), publisher).tell)
     outcome.settle(batch, 4)
     outcome.add_done_callback(called.append)
     assert called == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.client.decide.refused_roles import RefusedCredentials
+from anabranch.client.decide.connecting.refused_roles import RefusedCredentials
 from anabranch.errors import (
     AuthenticationError,
     AuthorizationError,

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from anabranch import AsyncClient
-from anabranch.client.decide.outages import REPORTS_MAX, BrokerOutages
+from anabranch.client.decide.connecting.outages import REPORTS_MAX, BrokerOutages
 from anabranch.errors import PersistenceError
 from tests.harness.cluster import HOST, PORT, TOPIC, Brokers
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.client.decide.topic_patterns import wanted_topics
+from anabranch.client.decide.consuming.topic_patterns import wanted_topics
 from anabranch.errors import InvalidConfigurationError, UnsupportedFeatureError
 
 NAMES = frozenset(("persistent://public/default/a", "persistent://public/default/ab", "topic://shop/eu/a"))

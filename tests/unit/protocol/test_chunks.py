@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.client.decide.chunks import EXPIRY_S, ChunkAssembly
+from anabranch.client.decide.consuming.chunks import EXPIRY_S, ChunkAssembly
 from anabranch.errors import CorruptDataError, MessageTooBigError
 from anabranch.protocol.chunks import chunk_in, join_chunks, split_entry
 from anabranch.protocol.compression import Compression

@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 from anabranch.client.api import AsyncClient
 from anabranch.client.blocking.consumers import CheckpointConsumer
@@ -18,8 +18,8 @@ from anabranch.client.blocking.subscribers import QueueConsumer, StreamConsumer
 from anabranch.client.blocking.topics import TopicsConsumer
 from anabranch.client.figures import ClientFigures
 from anabranch.client.net.closing import Deadline, close_all
-from anabranch.client.net.layout_watch import TopicLayout
-from anabranch.client.net.schemas import TopicSchema
+from anabranch.client.net.topics.layout_watch import TopicLayout
+from anabranch.client.net.topics.schemas import TopicSchema
 from anabranch.client.options import MEMORY_LIMIT, ClientArguments, Seconds, log, optional_seconds
 
 P = ParamSpec("P")
@@ -38,7 +38,7 @@ def _opening(
     def opening(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> B:
         twin = self._run(opens.__name__, lambda: opens(self._twin, *args, **kwargs))
         handle = wrap(self._portal, twin)
-        handle._client = self
+        handle.opened_by = self
         if isinstance(handle, Producer):
             self._producers.add(handle)
         return handle
@@ -79,9 +79,10 @@ class Client(Handle):
         )
         self.service_url = service_url
         self._producers: WeakSet[Producer[Any]] = WeakSet()
-        self._abandoned = weakref.finalize(self, _abandon, self._portal, self._twin, self._producers)
+        abandon = functools.partial(_abandon, self._portal, self._twin, self._producers)
+        self._abandoned = weakref.finalize(self, abandon)
         self._abandoned.atexit = False
-        _open.add(self)
+        _abandoning[self] = abandon
 
     @property
     def closed(self) -> bool:
@@ -125,7 +126,7 @@ class Client(Handle):
         that were not stored raise in their futures, or are logged.
         """
         limit = optional_seconds("timeout", timeout)
-        self._close_within("close", self._twin._operation_timeout_s if limit is None else limit)
+        self._close_within("close", self._twin.operation_timeout_s if limit is None else limit)
 
     def shutdown(self) -> None:
         """Close at once: pending sends fail, pending acknowledgements may be lost."""
@@ -149,7 +150,7 @@ async def _close(twin: AsyncClient, producers: Iterable[Producer[Any]], limit_s:
     try:
         await twin._end_runs(deadline)
         # The messages of callers go to their twins before the twins close.
-        await close_all(producers, deadline)
+        await close_all([producer.complete_by for producer in producers], deadline)
     finally:
         await twin.close(deadline.left_s)
 
@@ -168,12 +169,13 @@ _ending: list[threading.Thread] = []
 
 def _join_at_exit() -> None:
     """Let open clients complete their messages for a moment before the interpreter ends."""
-    for client in list(_open):
+    for abandon in list(_abandoning.values()):
         # Python has ended the finalizers already, which would do the same.
-        _abandon(client._portal, client._twin, client._producers)
+        abandon()
     for thread in _ending:
         thread.join(ABANDONED_S + 1.0)
 
 
-_open: WeakSet[Client] = WeakSet()
+_abandoning: WeakKeyDictionary[Client, Callable[[], None]] = WeakKeyDictionary()
+"""How to close each client that the application still has, without keeping the client."""
 atexit.register(_join_at_exit)

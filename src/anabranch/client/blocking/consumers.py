@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from anabranch.client.blocking.portal import Handle, Portal
 from anabranch.client.blocking.taken import TakenMessages
 from anabranch.client.consume.consumers.checkpoint_consumer import AsyncCheckpointConsumer
-from anabranch.client.consume.consumers.consumer import Consumer as AsyncConsumer
-from anabranch.client.decide.look_ahead import next_look_ahead
+from anabranch.client.consume.consumers.consumer import ReceivingConsumer
+from anabranch.client.decide.consuming.look_ahead import next_look_ahead
 from anabranch.client.figures import State
 from anabranch.client.message import Message
 from anabranch.client.options import Seconds, optional_seconds, positive
@@ -20,7 +20,7 @@ from anabranch.client.schema import V
 from anabranch.errors import AlreadyClosedError, ReceiveTimeoutError
 from anabranch.model.checkpoint import Checkpoint
 
-C = TypeVar("C", bound=AsyncConsumer[Any])
+C = TypeVar("C", bound=ReceivingConsumer[Any])
 R = TypeVar("R")
 
 
@@ -187,9 +187,9 @@ class CheckpointConsumer(Consumer[AsyncCheckpointConsumer[V], V], Handle):
     def commit(self, checkpoint: Checkpoint | None = None, timeout: Seconds | None = None) -> None:
         """Tell the group that this checkpoint, or the current one, is stored by the application.
 
-        A member that gets a bucket of this one goes on at the last committed position. From the first commit
-        on, members share segments by buckets. Raises ConsumerBusyError, and commits nothing, if another
-        member got a bucket meanwhile: it receives what this one received since its last commit.
+        A member that gets a bucket of this one continues at the last committed position. From the first
+        commit on, members share segments by buckets. Raises ConsumerBusyError, and commits nothing, if
+        another member got a bucket meanwhile: it receives what this one received since its last commit.
         """
         given = self.checkpoint() if checkpoint is None else checkpoint
         self._run("commit", lambda: self._twin.commit(given, timeout))

@@ -8,44 +8,91 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
 from functools import partial
 from typing import Any, cast
 
 from anabranch.client.blocking.outcomes import SendOutcome
 from anabranch.client.blocking.portal import Portal
-from anabranch.client.decide.outgoing import Extras
 from anabranch.client.net.closing import Deadline
 from anabranch.client.produce.futures import follow
+from anabranch.client.produce.intake import MessageIntake, PlainItem
 from anabranch.client.produce.intercepting import give_up
-from anabranch.client.produce.preparing import Prepared
-from anabranch.client.produce.producer import AsyncProducer
+from anabranch.client.produce.preparing import Prepared, PreparedMany
+from anabranch.client.produce.publisher import Publisher
 from anabranch.errors import AlreadyClosedError
+from anabranch.model.ids import MessageId
 
 TAKEN_MAX = 256
 """Messages with rarely used parts that the loop's thread takes before other tasks of the loop run."""
 
-Item = (
-    tuple[SendOutcome[Any], bytes, Any]
-    | tuple[SendOutcome[Any], Prepared]
-    | tuple[SendOutcome[Any], Any, Any, Any]
-)
-"""A future with a plain value and key, with one prepared message, or with lists of values, keys, extras."""
+
+class OneMessage:
+    """A message with rarely used parts, or one whose value had to be encoded."""
+
+    __slots__ = ("message", "outcome")
+
+    def __init__(self, outcome: SendOutcome[MessageId], message: Prepared) -> None:
+        self.outcome, self.message = outcome, message
+
+    def add(self, intake: MessageIntake) -> None:
+        """Give the message its place; the caller has waited for room."""
+        try:
+            batch, index = intake.add(*self.message)
+        except BaseException as error:
+            self.fail(error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            self.outcome.put(batch, index)
+
+    def fail(self, error: BaseException) -> None:
+        """Report an error that kept the message from being added."""
+        self.outcome.fail(error)
+        give_up((self.message[2],), error)
 
 
-def extras_of(item: Item) -> Iterable[Extras | None] | None:
-    """The rarely used parts of the messages of an item."""
-    if len(item) == 2:
-        return (item[1][2],)
-    return item[3] if len(item) == 4 else None
+class MessageList:
+    """The messages of one call of `enqueue_many`."""
+
+    __slots__ = ("messages", "outcome")
+
+    def __init__(self, outcome: SendOutcome[None], messages: PreparedMany) -> None:
+        self.outcome, self.messages = outcome, messages
+
+    async def send(self, publisher: Publisher[Any]) -> None:
+        """Add the messages, waiting for room in between."""
+        try:
+            sent = await publisher.enqueue_many(*self.messages)
+            give_up(self.messages[2], None)
+        except BaseException as error:
+            self.fail(error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            sent.add_done_callback(self.outcome.settle_list)
+
+    def fail(self, error: BaseException) -> None:
+        """Report an error that kept messages from being added."""
+        self.outcome.fail(error)
+        give_up(self.messages[2], error)
+
+
+Item = PlainItem | OneMessage | MessageList
+"""Plain messages are tuples, because the compiled form of the intake reads them."""
+
+
+def fail_item(item: Item, error: BaseException) -> None:
+    """Report an error that kept an item from being added."""
+    (item[0] if isinstance(item, tuple) else item).fail(error)
 
 
 class Outbox:
-    """The messages of one blocking producer that its twin has not accepted yet."""
+    """The messages of one blocking producer that the publisher has not accepted yet."""
 
-    def __init__(self, portal: Portal, twin: AsyncProducer[Any]) -> None:
+    def __init__(self, portal: Portal, publisher: Publisher[Any]) -> None:
         self._portal = portal
-        self._twin = twin
+        self._publisher = publisher
+        self._intake = publisher.intake
         self.items: deque[Item] = deque()
         self._emptying = False
         self._task: asyncio.Task[None] | None = None
@@ -56,7 +103,7 @@ class Outbox:
         if not self._emptying:
             self._emptying = True
             self._portal.call_soon(self._start)
-        if self._twin._closed:
+        if self._intake.closed:
             # The task that empties the outbox may have ended before it could see this message.
             self._fail_rest()
 
@@ -65,7 +112,7 @@ class Outbox:
         self._portal.call_soon(partial(_follow, outcome))
 
     async def emptied(self, deadline: Deadline) -> bool:
-        """Return when the twin has taken all messages; False at the deadline."""
+        """Return when the publisher has taken all messages; False at the deadline."""
         while self.items or (self._task is not None and not self._task.done()):
             if self._task is None or self._task.done():
                 self._start()
@@ -74,21 +121,26 @@ class Outbox:
                 return False
         return True
 
+    async def close_by(self, deadline: Deadline) -> None:
+        """Complete the messages of callers until the deadline, then end the publisher."""
+        await self.emptied(deadline)
+        await self._publisher.close_by(deadline)
+
     def _start(self) -> None:
         if self._task is None or self._task.done():
-            self._task = self._twin._tasks.start(self._empty(), f"outbox of {self._twin.name}")
+            parts = self._publisher.parts
+            self._task = parts.tasks.start(self._empty(), f"outbox of {parts.name}")
 
     async def _empty(self) -> None:
         items = self.items
         try:
             while items:
-                kind = len(items[0])
-                if kind == 3:
+                if type(items[0]) is tuple:
                     await self._send_plain()
-                elif kind == 2:
+                elif isinstance(items[0], OneMessage):
                     await self._send_singles()
                 else:
-                    await self._send_list(*cast(Any, items.popleft()))
+                    await cast(MessageList, items.popleft()).send(self._publisher)
                 if not items:
                     # A caller that saw the flag still set relies on the next look at the outbox.
                     self._emptying = False
@@ -97,54 +149,44 @@ class Outbox:
             self._fail_rest()
             raise
 
+    # The loop's thread takes plain messages without looking at each of them: the intake adds them until a
+    # batch is full, in compiled code where there is some. A lock, a wake-up of the loop or a real Future for
+    # each message would cost more than sending it. So callers only append to a deque, which is safe from any
+    # thread, and wake the loop if no task empties the deque.
     async def _send_plain(self) -> None:
-        """Let the twin take plain messages until a batch is full."""
-        items, twin = self.items, self._twin
+        """Let the intake take plain messages until a batch is full."""
+        items, intake = self.items, self._intake
         try:
-            if twin._memory.full or twin._closed:
-                await twin._admit()
+            if intake.memory.full or intake.closed:
+                await intake.admit()
         except BaseException as error:
             # Only the message in front waited; the next one may find room.
             if items:
-                items.popleft()[0].fail(error)
+                fail_item(items.popleft(), error)
             if not isinstance(error, Exception):
                 raise
             return
-        twin._add_placed(items)
+        intake.add_items(items)
         # Batches may have been closed; let the loop send them.
         await asyncio.sleep(0)
 
     async def _send_singles(self) -> None:
-        items, twin = self.items, self._twin
+        items, intake = self.items, self._intake
         for _ in range(TAKEN_MAX):
-            if not items or len(items[0]) != 2:
+            if not items or not isinstance(items[0], OneMessage):
                 break
-            outcome, row = cast(tuple[SendOutcome[Any], Prepared], items.popleft())
-            try:
-                if twin._memory.full or twin._closed:
-                    await twin._admit()
-                placed = twin._add_numbered(row)
-            except BaseException as error:
-                outcome.fail(error)
-                give_up((row[2],), error)
-                if not isinstance(error, Exception):
-                    raise
-            else:
-                follow(*placed, outcome)
+            item = cast(OneMessage, items.popleft())
+            if intake.memory.full or intake.closed:
+                try:
+                    await intake.admit()
+                except BaseException as error:
+                    item.fail(error)
+                    if not isinstance(error, Exception):
+                        raise
+                    continue
+            item.add(intake)
         # Batches may have been closed; let the loop send them.
         await asyncio.sleep(0)
-
-    async def _send_list(self, outcome: SendOutcome[None], datas: Any, keys: Any, extras: Any) -> None:
-        try:
-            sent = await self._twin._enqueue_many_prepared(datas, keys, extras)
-            give_up(extras, None)
-        except BaseException as error:
-            outcome.fail(error)
-            give_up(extras, error)
-            if not isinstance(error, Exception):
-                raise
-        else:
-            sent.add_done_callback(outcome.settle_list)
 
     def _fail_rest(self) -> None:
         error = AlreadyClosedError("the producer was closed before the message was sent")
@@ -153,11 +195,10 @@ class Outbox:
                 item = self.items.popleft()
             except IndexError:
                 return
-            item[0].fail(error)
-            give_up(extras_of(item), error)
+            fail_item(item, error)
 
 
 def _follow(outcome: SendOutcome[Any]) -> None:
-    # A message that is still in the outbox is followed when the twin takes it.
+    # A message that is still in the outbox is followed when the intake takes it.
     if (placed := outcome.placed()) is not None:
         follow(*placed, outcome)

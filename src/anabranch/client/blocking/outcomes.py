@@ -4,8 +4,8 @@ A program sends far more messages than it waits for. So a future only remembers 
 the message's index there, and follows from them whether there is an outcome. It makes its lock, its lists of
 callbacks and of waiters when the first caller needs one of them, and asks the loop's thread then to be told.
 
-A future is no subclass of `Future`, because the garbage collector would visit each of a million kept futures
-again and again; it has the methods of one, and says that it is one.
+A future is not a subclass of `Future`, because the garbage collector would visit each of a million kept
+futures again and again; it has the methods of one, and says that it is one.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import msgspec
 
-from anabranch.client.decide.outgoing import FAILED, STORED, Outgoing
-from anabranch.client.produce.futures import BulkFuture, message_id
+from anabranch.client.decide.producing.outgoing import FAILED, STORED, Outgoing
+from anabranch.client.produce.futures import BulkFuture, follow, message_id
 from anabranch.errors import AlreadyClosedError
 
 R = TypeVar("R")
@@ -79,6 +79,14 @@ class SendOutcome(FutureFields[R]):
         set_running_or_notify_cancel = Future.set_running_or_notify_cancel
 
     # Called in the loop's thread.
+
+    def put(self, batch: Outgoing, index: int) -> None:
+        """Take the place of the message in the first batch that holds it."""
+        self._index = index
+        self._batch = batch
+        # A caller that begins to wait after this look finds the batch, and asks for its outcome itself.
+        if self._watch is not None:
+            follow(batch, index, self)
 
     def settle(self, batch: Outgoing, index: int) -> None:
         """Take the outcome of a single message."""

@@ -172,7 +172,7 @@ class Handle:
 
     def __init__(self, portal: Portal) -> None:
         self._portal = portal
-        self._client: object = None
+        self.opened_by: object = None
         """The client that opened this object; it stays open as long as the application uses the object."""
 
     def _run(self, method: str, work: Callable[[], Coroutine[Any, Any, R]]) -> R:

@@ -8,14 +8,13 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Generic, cast
 
-from anabranch.client.blocking.outbox import Item, Outbox, extras_of
+from anabranch.client.blocking.outbox import Item, MessageList, OneMessage, Outbox, fail_item
 from anabranch.client.blocking.outcomes import SendOutcome
 from anabranch.client.blocking.portal import Handle, Portal
-from anabranch.client.decide.batcher import BucketFill
+from anabranch.client.decide.producing.batcher import BucketFill
 from anabranch.client.figures import State
 from anabranch.client.net.closing import Deadline
 from anabranch.client.options import Seconds, optional_seconds
-from anabranch.client.produce.intercepting import give_up
 from anabranch.client.produce.preparing import KEY_TYPES
 from anabranch.client.produce.producer import AsyncProducer, ProducerStats
 from anabranch.client.schema import V
@@ -42,9 +41,12 @@ class Producer(Handle, Generic[V]):
     def __init__(self, portal: Portal, twin: AsyncProducer[V]) -> None:
         super().__init__(portal)
         self._twin = twin
-        self._outbox = Outbox(portal, twin)
+        self._publisher = publisher = twin.publisher
+        self._outbox = Outbox(portal, publisher)
+        self.complete_by = self._outbox.close_by
+        """Completes the messages of callers until a deadline, then ends; runs in the loop's thread."""
         self._tell = self._outbox.tell
-        self._plain = twin._preparing.plain if twin._takes_plain else None
+        self._plain = None if publisher.intake.each_alone else publisher.preparing.plain
         """The type of values that need neither encoding nor a check of their sequence ids."""
 
     @property
@@ -112,7 +114,7 @@ class Producer(Handle, Generic[V]):
             deliver_after=deliver_after,
             deliver_at=deliver_at,
         )
-        timeout_s = self._twin._options.send_timeout_s
+        timeout_s = self._publisher.options.send_timeout_s
         try:
             # The loop's thread ends a message in time; it needs a moment more to say so.
             return outcome.result(timeout_s + OUTCOME_S if timeout_s else None)
@@ -146,10 +148,10 @@ class Producer(Handle, Generic[V]):
         ):
             self._put("Producer.enqueue", (outcome, cast(bytes, value), key))
             return outcome
-        row = self._twin._preparing.one(
+        row = self._publisher.preparing.one(
             value, key, properties, event_time, sequence_id, deliver_after, deliver_at
         )
-        self._put("Producer.enqueue", (outcome, row))
+        self._put("Producer.enqueue", OneMessage(outcome, row))
         return outcome
 
     def send_many(self, values: Sequence[V], keys: Sequence[str | bytes | None] | None = None) -> None:
@@ -161,9 +163,9 @@ class Producer(Handle, Generic[V]):
         self, values: Sequence[V], keys: Sequence[str | bytes | None] | None = None
     ) -> SendOutcome[None]:
         """Give many messages their place in the order and return one future for all of them."""
-        prepared = self._twin._preparing.many(values, keys)
+        prepared = self._publisher.preparing.many(values, keys)
         outcome: SendOutcome[None] = SendOutcome()
-        self._put("Producer.enqueue_many", (outcome, *prepared))
+        self._put("Producer.enqueue_many", MessageList(outcome, prepared))
         return outcome
 
     def flush(self, timeout: Seconds | None = None) -> None:
@@ -189,27 +191,23 @@ class Producer(Handle, Generic[V]):
 
     async def _close(self, timeout: Seconds | None) -> None:
         limit = optional_seconds("timeout", timeout)
-        await self._close_by(Deadline(self._twin._pool.operation_timeout_s if limit is None else limit))
-
-    async def _close_by(self, deadline: Deadline) -> None:
-        """Complete the messages of callers until the deadline, then end; runs in the loop's thread."""
-        await self._outbox.emptied(deadline)
-        await self._twin._close_by(deadline)
+        limit_s = self._publisher.parts.pool.operation_timeout_s if limit is None else limit
+        await self._outbox.close_by(Deadline(limit_s))
 
     def _put(self, method: str, item: Item) -> None:
         try:
             self._portal.check(method)
-            twin = self._twin
-            if twin._closed:
-                twin._check_open()
-            if len(self._outbox.items) >= QUEUED_SENDS_MAX or not twin._options.block_if_full:
+            intake = self._publisher.intake
+            if intake.closed:
+                intake.check_open()
+            if len(self._outbox.items) >= QUEUED_SENDS_MAX or not self._publisher.options.block_if_full:
                 self._portal.run(method, self._wait_for_outbox)
         except BaseException as error:
-            give_up(extras_of(item), error)
+            fail_item(item, error)
             raise
         self._outbox.put(item)
 
     async def _wait_for_outbox(self) -> None:
-        timeout_s = self._twin._options.send_timeout_s or math.inf
+        timeout_s = self._publisher.options.send_timeout_s or math.inf
         if not await self._outbox.emptied(Deadline(timeout_s)):
             raise SendTimeoutError(f"earlier messages left no room within {timeout_s:g} s")

@@ -87,7 +87,7 @@ class RunningConsumer(Generic[R, V]):
             threads.shutdown(wait=False, cancel_futures=True)
 
     def seek(self, to: SeekTarget, timeout: Seconds | None = None) -> None:
-        """Go on at another place of the topic: at a time, at its beginning or end, or behind a message.
+        """Continue at another place of the topic: at a time, at its beginning or end, or after a message.
 
         This moves the subscription, for all its consumers; `AsyncStreamConsumer.seek` says how far.
         """

@@ -6,17 +6,16 @@ Applications use `AsyncClient`, which has none of this.
 from __future__ import annotations
 
 from anabranch.client.api import AsyncClient
+from anabranch.client.bulk.bulk_producer import BulkProducer
 from anabranch.client.bulk.cursor_mirror import CursorMirror
+from anabranch.client.bulk.entry_sender import EntrySender
 from anabranch.client.bulk.reading_client import BulkReading
 from anabranch.client.consume.consumers.arguments import StreamArguments, stream_options
 from anabranch.client.consume.consumers.stream_parts import StreamParts
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.ends import ConsumerEnd
 from anabranch.client.net.subscribing import end_consumer
-from anabranch.client.options import CompressionName, PublishOptions, parse_topic
-from anabranch.client.produce.bulk_producer import BulkProducer
-from anabranch.client.produce.entry_sender import EntrySender
-from anabranch.client.produce.memory import PublishContext
+from anabranch.client.options import CompressionName, PublishOptions
 from anabranch.client.schema import BYTES
 from anabranch.protocol.commands import Delivery
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -25,15 +24,11 @@ from anabranch.protocol.pb import pulsar_pb2 as pb
 class BulkClient(AsyncClient, BulkReading):
     """Adds to the client of applications what bulk readers and sinks need."""
 
-    @property
-    def operation_timeout_s(self) -> float:
-        return self._operation_timeout_s
-
     async def create_bulk_producer(
         self, topic: str, *, compression: CompressionName | None = None
     ) -> BulkProducer:
         """Open a producer of encoded rows; their send timeout is the operation timeout of the client."""
-        options = PublishOptions(compression=compression, send_timeout_s=self._operation_timeout_s)
+        options = PublishOptions(compression=compression, send_timeout_s=self.operation_timeout_s)
         return await self._open_bulk(topic, options)
 
     async def append_to_log(self, log: str, name: str | None, subscription: str) -> BulkProducer:
@@ -41,17 +36,16 @@ class BulkClient(AsyncClient, BulkReading):
         options = PublishOptions(
             name=name,
             batching=False,
-            send_timeout_s=self._operation_timeout_s,
+            send_timeout_s=self.operation_timeout_s,
             initial_subscription=subscription,
         )
         return await self._open_bulk(log, options)
 
     async def _open_bulk(self, topic: str, options: PublishOptions) -> BulkProducer:
-        context = PublishContext(self._connections(), self._memory, self._clock)
-        producer = BulkProducer(context, parse_topic(topic), BYTES, options)
-        self._producers[producer] = None
-        await producer._open()
-        return producer
+        publisher = self._new_publisher(topic, BYTES, options)
+        self._producers[publisher] = None
+        await publisher.open()
+        return BulkProducer(publisher)
 
     async def release(self, log: str, subscription: str, ledger: int, entry: int) -> None:
         """Let the broker trim a log up to an entry; `subscription` keeps the entries behind it."""

@@ -131,7 +131,7 @@ class PlaceReader(EntryReader[PlacedEntry]):
         start = EARLIEST
         if self._next is not None:
             start = pb.MessageIdData(ledgerId=self._next.ledger, entryId=self._next.entry)
-        connection = await self._subscribe(None, start)
+        connection = await self.subscribe(None, start)
         self._grant(connection, self._permits)
 
     def delivered(self, delivery: Delivery) -> None:
@@ -178,7 +178,7 @@ class PlaceTails(OpenTails):
             subscription = RawSubscription(self._pool, topic)
             try:
                 # The cursor of a reader at the earliest entry stands before the first ledger that is stored.
-                connection = await subscription._subscribe(None, EARLIEST)
+                connection = await subscription.subscribe(None, EARLIEST)
             except UnknownServerError:
                 end = await end_of_empty(self._pool, await self._pool.connection_for(topic), topic)
                 if end is None:

@@ -42,7 +42,7 @@ class RawSubscription:
         self.log_id: int | None = None
         """The log of the last subscription; None if the broker does not tell."""
 
-    async def _subscribe(
+    async def subscribe(
         self, start_index: int | None, start_id: pb.MessageIdData | None = None
     ) -> BrokerConnection:
         """Subscribe from a message index on, from the entry of a message id on, or at the end."""

@@ -10,9 +10,8 @@ from typing import Unpack
 from anabranch.client.bulk.place_reader import PERMITS, EntryPlace, PlaceReader, PlaceTails
 from anabranch.client.bulk.segment_reader import SegmentReader
 from anabranch.client.bulk.segment_tails import SegmentTails
-from anabranch.client.net.new_pool import new_pool
-from anabranch.client.net.timeouts import PoolTimes
-from anabranch.client.net.topic_questions import TopicQuestions
+from anabranch.client.net.connection_pool import PoolTimes, new_pool
+from anabranch.client.net.topics.topic_questions import TopicQuestions
 from anabranch.client.options import ClientArguments, Seconds, seconds
 from anabranch.model.ranges import HashRange
 from anabranch.protocol.connection import CONTROL_VERSION

@@ -95,7 +95,7 @@ class SegmentReader(EntryReader[RawEntry]):
         self._received = self._next
         self._next_place = (-1, -1)
         self._entries.clear()
-        connection = await self._subscribe(self._next)
+        connection = await self.subscribe(self._next)
         if self._wanted_log is not None and self.log_id not in (None, self._wanted_log):
             self.leave()
             raise TopicNotFoundError(f"{self._topic} was deleted and created again")

@@ -1,4 +1,4 @@
-"""What the parts of one consumer share: its names, its connections, its tasks, and whether it goes on.
+"""The context that all parts of one consumer share: names, connections, tasks and state.
 
 A part gets the context when it is made, and nothing else of the consumer. The context knows no part.
 """
@@ -67,7 +67,7 @@ class Waiters:
 class MissingTopic:
     """Whether the topic was deleted; `wake` is called when waiting calls have to raise the error.
 
-    For a while the topic may be created again, and then nobody notices.
+    A topic that is created again within a few seconds is read on, and no call raises.
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:

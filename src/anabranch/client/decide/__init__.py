@@ -1,4 +1,4 @@
-"""Pure decisions of producers and consumers: batches, permits, acknowledgements, reading order, reconnection.
+"""Pure decisions of producers, consumers and connections, as functions and small machines.
 
-This package must not wait, read a clock or touch a connection.
+This package must not wait, read a clock or touch a connection. Each module shows one worked example.
 """

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 from weakref import WeakKeyDictionary
 
 from anabranch.client.figures import described
-from anabranch.client.net.closing import Closable, Closing, Deadline, close_all
+from anabranch.client.net.closing import Closing, Deadline, close_all
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.options import Seconds, log, optional_seconds
 from anabranch.errors import AlreadyClosedError, InvalidConfigurationError
+
+
+class OpenProducer(Protocol):
+    """A producer of the client."""
+
+    async def close_by(self, deadline: Deadline) -> None: ...
 
 
 class BulkReader(Protocol):
@@ -26,14 +32,14 @@ class ClientLife:
     def __init__(self, service_url: str, pool: ConnectionPool) -> None:
         self.service_url = service_url
         self.closed = False
-        self._operation_timeout_s = pool.operation_timeout_s
+        self.operation_timeout_s = pool.operation_timeout_s
         self._pool = pool
         self._process = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
         """The event loop of the first call."""
         # Weak, so that a long-lived client does not keep every producer and consumer it ever made.
-        self._producers: WeakKeyDictionary[Closable, None] = WeakKeyDictionary()
-        self._consumers: WeakKeyDictionary[Closable, None] = WeakKeyDictionary()
+        self._producers: WeakKeyDictionary[OpenProducer, None] = WeakKeyDictionary()
+        self._consumers: WeakKeyDictionary[Any, None] = WeakKeyDictionary()
         self._readers: WeakKeyDictionary[BulkReader, None] = WeakKeyDictionary()
         self._closing = Closing()
 
@@ -81,10 +87,11 @@ class ClientLife:
     async def _close(self, deadline: Deadline) -> None:
         self.closed = True
         try:
-            await close_all(self._producers, deadline)
-            await close_all(self._consumers, deadline)
+            await close_all([one.close_by for one in self._producers], deadline)
+            await close_all([one.close_by for one in self._consumers], deadline)
         except (Exception, asyncio.CancelledError):
-            await close_all((*self._producers, *self._consumers), Deadline(0.0))
+            closes = [one.close_by for one in self._producers]
+            await close_all([*closes, *(one.close_by for one in self._consumers)], Deadline(0.0))
             await self._leave(deadline)
             raise
         await self._leave(deadline)

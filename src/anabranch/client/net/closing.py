@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Protocol
+from typing import Any
 
 from anabranch.errors import OperationTimeoutError, UnreachableError
 
@@ -60,15 +60,13 @@ class Deadline:
             raise
 
 
-class Closable(Protocol):
-    """A producer or consumer."""
-
-    async def _close_by(self, deadline: Deadline) -> None: ...
+CloseBy = Callable[[Deadline], Awaitable[None]]
+"""Completes what a producer or consumer has to do until a deadline, then ends it."""
 
 
-async def close_all(handles: Iterable[Closable], deadline: Deadline) -> None:
+async def close_all(closes: Iterable[CloseBy], deadline: Deadline) -> None:
     """Close producers or consumers side by side."""
-    await asyncio.gather(*(handle._close_by(deadline) for handle in list(handles)))
+    await asyncio.gather(*(close_by(deadline) for close_by in closes))
 
 
 class Closing:
@@ -92,7 +90,7 @@ class Closing:
 
 
 def took_too_long(what: str, limit_s: float, problem: Exception | None) -> OperationTimeoutError:
-    """The error of a call that ran into its timeout; `problem` is the last error of an attempt."""
+    """Return the error of a call that ran into its timeout; `problem` is the last error of an attempt."""
     kind = UnreachableError if isinstance(problem, ConnectionError) else OperationTimeoutError
     why = "its broker did not answer" if problem is None else str(problem)
     return kind(f"{what} was not done within {limit_s:g} s: {why}")

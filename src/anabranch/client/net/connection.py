@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 from google.protobuf.message import Message as ProtoMessage
 
 from anabranch.aio import mark_retrieved
-from anabranch.client.decide.credits import LinkCredit
+from anabranch.client.decide.producing.credits import LinkCredit
 from anabranch.client.net.ends import ConsumerEnd, ProducerEnd, WatchEnd
 from anabranch.client.options import parse_host
 from anabranch.errors import AnabranchError, NotConnectedError, OperationTimeoutError, RemoteProtocolError

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from itertools import count
 from random import Random
 from typing import TypeVar
 
 from anabranch.aio import AttemptCancelled, Backoff, SharedAttempts, is_transient, retry
-from anabranch.client.decide.refused_roles import RefusedCredentials, is_refused_role
+from anabranch.arguments import check_optional, refuse_unknown, refused
+from anabranch.client.decide.connecting.refused_roles import RefusedCredentials, is_refused_role
 from anabranch.client.net.closing import Deadline, farewell, took_too_long
 from anabranch.client.net.connection import Address, BrokerConnection, address_of
 from anabranch.client.net.credentials import Credentials
-from anabranch.client.net.timeouts import GrowingTimeouts, PoolTimes
 from anabranch.client.net.trouble import BrokerTrouble
-from anabranch.client.options import log
+from anabranch.client.options import ClientArguments, log, parse_service_url
+from anabranch.credentials.asking import checked_authentication
 from anabranch.credentials.authentication import Authentication
 from anabranch.errors import (
     AlreadyClosedError,
@@ -31,7 +33,8 @@ from anabranch.errors import (
 from anabranch.protocol.connection import ClientMachine
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.transport.dialing import dial
-from anabranch.transport.tls_arguments import TlsOf
+from anabranch.transport.tls import TLS_SCHEME
+from anabranch.transport.tls_arguments import TlsOf, tls_of
 from anabranch.transport.tls_errors import TlsError
 
 T = TypeVar("T")
@@ -45,10 +48,40 @@ REFUSED = Backoff(0.1, 5.0)
 """Waits between attempts of a role that the broker refused."""
 
 
+FIRST_TIMEOUT_S = 1.0
+"""Timeout of the first handshake or look-up at an address; longer after each timeout."""
+
+
 def pause_s(problem: BaseException | None, failures: int, rng: Random) -> float:
-    """How long to wait after this many failed attempts, the last of which ended with `problem`."""
+    """Return how long to wait after this many failed attempts, the last of which ended with `problem`."""
     refused = problem is not None and is_refused_role(problem)
     return (REFUSED if refused else RECONNECT).delay(failures - 1, rng)
+
+
+class GrowingTimeouts:
+    """The timeout of requests to each address: short for a paused broker, and growing for a slow one."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._timeouts = Backoff(min(FIRST_TIMEOUT_S, limit_s), limit_s)
+        self._expired: dict[Address, int] = {}
+
+    def timeout_s(self, address: Address) -> float:
+        return self._timeouts.delay(self._expired.get(address, 0))
+
+    def answered(self, address: Address) -> None:
+        self._expired.pop(address, None)
+
+    def expired(self, address: Address) -> None:
+        self._expired[address] = self._expired.get(address, 0) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class PoolTimes:
+    """The time limits of one client."""
+
+    connect_s: float = 10.0
+    operation_s: float = 30.0
+    keep_alive_s: float = 30.0
 
 
 class ConnectionPool:
@@ -89,7 +122,7 @@ class ConnectionPool:
         self._closed = False
 
     async def connection(self, address: Address) -> BrokerConnection:
-        """The connection to an address, opened if there is none; raises ConnectError."""
+        """Return the connection to an address, opened if there is none; raises ConnectError."""
         if self._closed:
             raise AlreadyClosedError("the client is closed")
         existing = self.connections.get(address)
@@ -117,7 +150,7 @@ class ConnectionPool:
         return made
 
     async def any_connection(self) -> BrokerConnection:
-        """A connection to one of the service hosts; the pool tries each host in turn."""
+        """Return a connection to one of the service hosts; the pool tries each host in turn."""
         error: ConnectError | None = None
         for _ in self.hosts:
             try:
@@ -129,7 +162,7 @@ class ConnectionPool:
         raise error
 
     async def connection_for(self, topic: str, url: str | None = None) -> BrokerConnection:
-        """The connection to the broker that serves a topic; a known broker `url` saves the look-up."""
+        """Return the connection to the broker that serves a topic; a known broker `url` saves the look-up."""
         if url:
             return await self.connection(address_of(url))
         connection = await self.any_connection()
@@ -289,3 +322,19 @@ class ConnectionPool:
             for connection in open_now:
                 connection.pump.abort()
             await self._credentials.close(self.operation_timeout_s if deadline is None else deadline.left_s)
+
+
+def new_pool(service_url: str, times: PoolTimes, more: ClientArguments) -> ConnectionPool:
+    """Check the arguments and return a pool that is not connected yet."""
+    refuse_unknown(more, ClientArguments)
+    check_optional("rng", more.get("rng"), Random, "a random.Random")
+    clock = more.get("clock")
+    if clock is not None and not hasattr(clock, "wall_ms"):
+        raise refused("clock", "a clock with wall_ms()", clock)
+    return ConnectionPool(
+        parse_service_url(service_url),
+        times,
+        authentication=checked_authentication(more.get("authentication")),
+        tls=tls_of(service_url, TLS_SCHEME, more, more.get("authentication")),
+        rng=more.get("rng") or Random(),
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from anabranch.client.decide.credits import ProducerCredit
+from anabranch.client.decide.producing.credits import ProducerCredit
 from anabranch.protocol.commands import Delivery, SendReceipt
 from anabranch.protocol.pb import pulsar_pb2 as pb
 

@@ -30,7 +30,7 @@ BEHIND_ALL_MS: Final = 2**62
 
 
 class LastMessage(NamedTuple):
-    """The last message of a topic; `batch_index` is -1 if its entry is no batch."""
+    """The last message of a topic; `batch_index` is -1 if its entry is not a batch."""
 
     ledger: int
     entry: int
@@ -40,7 +40,7 @@ class LastMessage(NamedTuple):
 async def place_at_time(
     pool: ConnectionPool, connection: BrokerConnection, topic: str, time_ms: int
 ) -> Place:
-    """The first entry that was published at this time or later, or the place behind the last entry."""
+    """Return the first entry that was published at this time or later, or the place behind the last entry."""
     reader = _SearchReader(pool, connection, topic)
     try:
         await reader.subscribe(None)
@@ -61,7 +61,7 @@ async def place_at_time(
 
 
 async def last_place(pool: ConnectionPool, connection: BrokerConnection, topic: str) -> Place | None:
-    """The last stored entry of a topic, also if empty ledgers follow it; None if no entry is stored."""
+    """Find the last stored entry of a topic, also before empty ledgers; None if no entry is stored."""
     try:
         ledger, behind = await place_at_time(pool, connection, topic, BEHIND_ALL_MS)
     except UnknownServerError:
@@ -72,7 +72,7 @@ async def last_place(pool: ConnectionPool, connection: BrokerConnection, topic: 
 
 
 async def end_of_empty(pool: ConnectionPool, connection: BrokerConnection, topic: str) -> Place | None:
-    """The end of a topic that has no ledger; None if the topic may have entries.
+    """Return the end of a topic that has no ledger; None if the topic may have entries.
 
     Pulsar 4.0.7 fails without a reason to place a reader at the beginning of a topic that was sealed before
     its first entry and loaded again. A reader at the end can be placed. An older entry would let a reader
@@ -99,7 +99,7 @@ async def end_of_empty(pool: ConnectionPool, connection: BrokerConnection, topic
 
 
 async def last_message(pool: ConnectionPool, connection: BrokerConnection, topic: str) -> LastMessage | None:
-    """The last message of a topic, also if empty ledgers follow its entry; None without messages."""
+    """Return the last message of a topic, also if empty ledgers follow its entry; None without messages."""
     found = await last_place(pool, connection, topic)
     if found is None:
         return None
@@ -120,7 +120,7 @@ async def last_message(pool: ConnectionPool, connection: BrokerConnection, topic
 
 
 def place_of(id_: pb.MessageIdData) -> Place:
-    """The place in a message id; its numbers have a sign, although the wire shows none."""
+    """Return the place in a message id; its numbers have a sign, although the wire shows none."""
     return _signed(id_.ledgerId), _signed(id_.entryId)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from random import Random
 
-from anabranch.client.decide.reconnection import ReconnectEvent, Reconnection, ReconnectPhase
+from anabranch.client.decide.connecting.reconnection import ReconnectEvent, Reconnection, ReconnectPhase
 from anabranch.client.net.connection import Address, BrokerConnection, address_of
 from anabranch.client.net.connection_pool import ConnectionPool, pause_s
 from anabranch.client.net.trouble import SegmentTrouble

@@ -65,7 +65,7 @@ class StoredTail:
         return messages
 
     def _is_last_chunk(self, data: bytes) -> bool:
-        """Whether all chunks of a message follow each other up to this one, as consumers want them.
+        """Return whether all chunks of a message follow each other up to this one, as consumers want them.
 
         A message that was sent again after a lost connection may begin several times.
         """

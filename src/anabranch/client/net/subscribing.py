@@ -1,4 +1,4 @@
-"""Begins and ends the consumer of one log on a connection; what it reads is its own matter."""
+"""Begins and ends the consumer of one log on a connection. The caller decides what it reads."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable
 
-from anabranch.client.decide.outages import BrokerOutages, Refusals
-from anabranch.client.decide.refused_roles import is_refused_role
+from anabranch.client.decide.connecting.outages import BrokerOutages, Refusals
+from anabranch.client.decide.connecting.refused_roles import is_refused_role
 from anabranch.client.net.connection import Address
 from anabranch.client.options import log
 
@@ -74,7 +74,7 @@ class RoleTrouble:
         self._reported = False
 
     def ends(self, error: BaseException) -> bool:
-        """Whether an error refuses the role for good; reports it once if the application cannot see it."""
+        """Return whether an error refuses the role for good; log it once if the application cannot see it."""
         if not is_refused_role(error) or (self.opened and not self._ends(error)):
             return False
         if self.opened and not self._reported:

@@ -1,6 +1,6 @@
 """The data key of a producer: made when the producer opens, wrapped for each recipient, and replaced in time.
 
-Entries stay readable inside the producer, because messages of a sealed segment are routed anew. An entry is
+Entries stay readable inside the producer, because messages of a sealed segment are routed again. An entry is
 encrypted each time it is sent.
 """
 
@@ -39,21 +39,21 @@ class EntryEncryption:
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
         self._cipher: Cipher | None = None
-        """None while readable entries are sent for want of keys."""
+        """None if entries are sent unencrypted because the public keys could not be read."""
         self._fields = b""
         self._entries_left = 0
         self._renew_at = 0.0
         self._renewing = False
 
     async def open(self) -> None:
-        """Make the first data key; raises EncryptionKeyError unless the policy is to send nevertheless."""
+        """Make the first data key; raises EncryptionKeyError unless the policy is to send unencrypted."""
         try:
             await self._make_data_key()
         except EncryptionKeyError as error:
             if self._options.on_failure == "fail":
                 raise
             self._renew_at = self._loop.time() + RETRY_S
-            log.warning("%s: messages are sent readable: %s", self._topic, error)
+            log.warning("%s: messages are sent unencrypted: %s", self._topic, error)
 
     @property
     def overhead(self) -> int:
@@ -61,7 +61,7 @@ class EntryEncryption:
         return overhead_bytes(self._fields)
 
     def encrypt(self, entry: bytes) -> bytes:
-        """The entry as it is sent now."""
+        """Return the entry as it is sent now."""
         if not self._renewing and (self._entries_left <= 0 or self._loop.time() >= self._renew_at):
             self._renewing = True
             self._tasks.start(self._renew(), f"renew the data key of {self._topic}")
@@ -76,7 +76,7 @@ class EntryEncryption:
         except EncryptionKeyError as error:
             self._renew_at = self._loop.time() + RETRY_S
             self._entries_left = max(self._entries_left, 1)
-            state = "messages are sent readable" if self._cipher is None else "the data key stays in use"
+            state = "messages are sent unencrypted" if self._cipher is None else "the data key stays in use"
             log.warning("%s: %s: %s", self._topic, state, error)
         finally:
             self._renewing = False
@@ -94,7 +94,7 @@ class EntryEncryption:
 async def opened_encryption(
     options: PublishOptions, topic: str, tasks: TaskRegistry, timeout_s: float
 ) -> EntryEncryption | None:
-    """The encryption of a producer that opens; None if its messages stay readable."""
+    """Return the encryption of a producer that opens; None if its messages stay readable."""
     if options.encryption is None:
         return None
     encryption = EntryEncryption(options.encryption, topic, tasks, timeout_s)

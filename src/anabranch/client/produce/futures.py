@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterable
 from contextvars import Context, copy_context
 from typing import Any, Generic, Protocol, TypeVar
 
-from anabranch.client.decide.outgoing import FAILED, MOVED, OPEN, STORED, Outgoing, Places
+from anabranch.client.decide.producing.outgoing import FAILED, MOVED, OPEN, STORED, Outgoing, Places
 from anabranch.model.ids import MessageId
 from anabranch.speedups import SendPlace
 
@@ -32,18 +32,18 @@ class OutcomeFuture(Generic[R]):
     _loop: asyncio.AbstractEventLoop
 
     def done(self) -> bool:
-        """Whether every message is stored or has failed, or the future was cancelled."""
+        """Return whether every message is stored or has failed, or the future was cancelled."""
         raise NotImplementedError
 
     def cancelled(self) -> bool:
         return self._cancelled
 
     def result(self) -> R:
-        """The outcome; raises the first failure, or InvalidStateError while a message is pending."""
+        """Return the outcome; raises the first failure, or InvalidStateError while a message is pending."""
         raise NotImplementedError
 
     def exception(self) -> Exception | None:
-        """The first failure; None when every message is stored."""
+        """Return the first failure; None when every message is stored."""
         error = self.peek()
         if error is not None:
             self.mark_seen()
@@ -70,7 +70,7 @@ class OutcomeFuture(Generic[R]):
         return 0 if self.done() else len(self._take_waiters(callback))
 
     def cancel(self, msg: Any = None) -> bool:
-        """Stop waiting; the messages are sent nevertheless."""
+        """Stop waiting; the messages are sent all the same."""
         if self.done():
             return False
         self._cancelled = True  # type: ignore[misc]
@@ -97,7 +97,7 @@ class OutcomeFuture(Generic[R]):
         return taken
 
     def _waiters(self) -> list[Waiter]:
-        """The list of callbacks to call when the future is done."""
+        """Return the list of callbacks to call when the future is done."""
         raise NotImplementedError
 
 
@@ -142,7 +142,7 @@ class SendFuture(OutcomeFuture[MessageId], SendPlace):
             self.add_done_callback(waiter[1], context=waiter[2])
 
     def _settled(self) -> Outgoing:
-        """The batch that holds the message now; a message moves when its segment is sealed."""
+        """Return the batch that holds the message now; a message moves when its segment is sealed."""
         batch = self._batch
         while batch.moved is not None:
             self._batch, self._index = batch.moved.of(self._index)
@@ -158,6 +158,8 @@ class BulkFuture(OutcomeFuture[None]):
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self.after = -1
+        """The messages that are being added to open batches have higher sequence ids than this."""
         self._cancelled = False
         self._pending = 1
         self._failed: list[Outgoing] = []
@@ -253,7 +255,7 @@ def follow(batch: Outgoing, index: int, listener: OutcomeListener) -> None:
 
 
 def message_id(batch: Outgoing, index: int) -> MessageId:
-    """The id of a message in a stored batch."""
+    """Return the id of a message in a stored batch."""
     segment, ledger, entry = batch.place
     if batch.batched:
         return MessageId(segment, ledger, entry, index, batch.count)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Any, TypeVar
 
-from anabranch.client.decide.outgoing import Extras, Outgoing
+from anabranch.client.decide.producing.outgoing import Extras, Outgoing
 from anabranch.client.interceptors import InterceptorChain, SentMessage
 from anabranch.client.produce.futures import message_id
 from anabranch.client.produce.preparing import Keys, Prepared, PreparedMany, Preparing
@@ -70,7 +70,7 @@ class InterceptedPreparing(Preparing[T]):
 def preparing_for(
     schema: Codec[T], clock: Clock, chain: InterceptorChain | None, topic: str, name: str
 ) -> Preparing[T]:
-    """The object that prepares the messages of a producer with these interceptors, or with none."""
+    """Return the object that prepares the messages of a producer with these interceptors, or with none."""
     if chain is None:
         return Preparing(schema, clock)
     return InterceptedPreparing(schema, clock, chain, topic, name)

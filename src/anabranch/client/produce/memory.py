@@ -1,4 +1,4 @@
-"""The parts of a client that its producers share, such as the limit on messages that wait to be stored."""
+"""The limit on bytes of messages that wait to be stored, and what else the producers of a client share."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from itertools import repeat
 from typing import Any, Generic, TypeVar, cast
 
 from anabranch.arguments import refused
-from anabranch.client.decide.outgoing import Extras
+from anabranch.client.decide.producing.outgoing import Extras
 from anabranch.client.options import Seconds, seconds, text_pairs, wall_ms, without_utf8
 from anabranch.client.produce.producer_schema import ProducerSchema
 from anabranch.client.schema import BYTES, Codec, checked_codec
@@ -116,13 +116,13 @@ class Preparing(Generic[T]):
 
 
 def largest_size(values: Sequence[bytes]) -> int:
-    """The size of the largest value; 0 without values."""
+    """Return the size of the largest value; 0 without values."""
     found = largest_plain(values, None) if largest_plain is not None and type(values) is list else None
     return max(map(len, values), default=0) if found is None else found
 
 
 def _are_plain(values: Sequence[Any], keys: Keys | None) -> bool:
-    """Whether the compiled form finds only bytes as values, and nothing as keys that needs a closer look."""
+    """Return whether all values are bytes and no key needs a closer look, as compiled code sees it."""
     if largest_plain is None or type(values) is not list or not (keys is None or type(keys) is list):
         return False
     return largest_plain(values, keys) is not None
@@ -145,7 +145,7 @@ def _check_key(key: object) -> None:
 
 
 def _are_ascii(keys: Keys) -> bool:
-    """Whether all keys are plain text, which needs no look at each of them."""
+    """Return whether all keys are plain text, which needs no look at each of them."""
     try:
         return "".join(cast(Sequence[str], keys)).isascii()
     except TypeError:

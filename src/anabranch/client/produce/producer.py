@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
-from anabranch.client.decide.batcher import BucketFill
-from anabranch.client.decide.outgoing import Outgoing
-from anabranch.client.figures import ProducerFigures, State, described
+from anabranch.client.decide.producing.batcher import BucketFill
+from anabranch.client.figures import State, described
 from anabranch.client.net.closing import Deadline
 from anabranch.client.options import Seconds, optional_seconds
 from anabranch.client.produce.futures import BulkFuture, SendFuture
 from anabranch.client.produce.intercepting import give_up
-from anabranch.client.produce.preparing import Prepared
 from anabranch.client.produce.publisher import Publisher
 from anabranch.errors import OperationTimeoutError, SendTimeoutError
 from anabranch.model.ids import MessageId
-from anabranch.speedups import Enqueuer, add_rows
 
 T = TypeVar("T")
 
@@ -42,7 +39,7 @@ class ProducerStats:
     """Bytes of entries that wait now."""
 
 
-class AsyncProducer(Publisher[T]):
+class AsyncProducer(Generic[T]):
     """Publishes to one topic; made by `AsyncClient.create_producer`.
 
     Example:
@@ -50,6 +47,29 @@ class AsyncProducer(Publisher[T]):
             producer = await client.create_producer("orders")
             await producer.send(b"one tea", key="alice")
     """
+
+    def __init__(self, publisher: Publisher[T]) -> None:
+        """Send with a publisher that is open."""
+        self.publisher = publisher
+        self.name = publisher.parts.name
+        """Never None; a name that the caller chose lets deduplication span restarts."""
+        self._parts, self._routes, self._intake = publisher.parts, publisher.routes, publisher.intake
+        self._memory = publisher.parts.memory
+        self._preparing, self._encode = publisher.preparing, publisher.preparing.encode
+        # Bytes need no encoding, and most producers send bytes.
+        self._plain = publisher.preparing.plain
+        # The compiled form is chosen here, once. If values need no encoding, it stands for the whole method:
+        # an attribute of the instance comes before the method of its class, which it calls for the messages
+        # that it cannot add. Choosing in each call would cost a Python call per message. If values have to be
+        # encoded, the compiled form takes what the method has encoded.
+        self._enqueue_encoded: Callable[..., Awaitable[SendFuture]] = self._add_encoded
+        slowly = self._add_encoded if self._plain is None else partial(AsyncProducer.enqueue, self)
+        if (compiled := self._intake.compiled_enqueue(slowly)) is None:
+            return
+        if self._plain is None:
+            self._enqueue_encoded = compiled
+        else:
+            self.enqueue = compiled  # type: ignore[method-assign]
 
     @property
     def topic(self) -> str:
@@ -59,27 +79,20 @@ class AsyncProducer(Publisher[T]):
     @property
     def state(self) -> State:
         """Whether the producer is open or closed."""
-        return "closed" if self._closed else "open"
+        return self.publisher.state
 
     def __repr__(self) -> str:
-        return described(self, self.state, topic=str(self._watch.topic), name=self.name)
-
-    def _figures(self) -> ProducerFigures:
-        """The numbers of `AsyncClient.stats`."""
-        segments = list(self._routes.segments.values()) if hasattr(self, "_routes") else []
-        waiting = sum(len(segment.sent) + len(segment.unsent) for segment in segments)
-        topic, credit_waits = str(self._watch.topic), self._credit_waits.count
-        return ProducerFigures(topic, self.name, self.state, self._counter.last, waiting, credit_waits)
+        return described(self, self.state, topic=self.publisher.topic, name=self.name)
 
     @property
     def last_sequence_id(self) -> int:
         """The sequence id of the last message; -1, or the initial one, before the first."""
-        return self._counter.last
+        return self.publisher.counter.last
 
     @property
     def message_bytes_max(self) -> int:
         """The largest message that the broker takes."""
-        return self._message_bytes_max
+        return self._parts.message_bytes_max
 
     @property
     def is_connected(self) -> bool:
@@ -92,16 +105,17 @@ class AsyncProducer(Publisher[T]):
         return {
             (id_, number): replace(bucket.fill)
             for id_, segment in list(self._routes.segments.items())
-            for number, bucket in enumerate(segment.batcher.buckets)
+            for number, bucket in enumerate(segment.sender.batcher.buckets)
         }
 
     @property
     def stats(self) -> ProducerStats:
-        """How long the producer has waited for credit of its brokers, and what waits now."""
+        """How long the producer has waited for credit from its brokers, and what waits now."""
+        waits, segments = self._parts.credit_waits, list(self._routes.segments.values())
         return ProducerStats(
-            credit_waits=self._credit_waits.count,
-            credit_wait_s=self._credit_waits.seconds(self._loop.time()),
-            waiting_bytes=sum(segment.waiting_bytes for segment in list(self._routes.segments.values())),
+            credit_waits=waits.count,
+            credit_wait_s=waits.seconds(self._parts.loop.time()),
+            waiting_bytes=sum(segment.sender.waiting_bytes for segment in segments),
         )
 
     async def send(
@@ -118,9 +132,9 @@ class AsyncProducer(Publisher[T]):
         """Publish one message and return its id when the broker has stored it.
 
         Raises SendTimeoutError after the producer's `send_timeout`, counted from the call. A cancelled call
-        stops waiting; the message is sent nevertheless.
+        stops waiting; the message is sent all the same.
         """
-        waiting_since = self._loop.time() if self._memory.full else None
+        waiting_since = self._parts.loop.time() if self._memory.full else None
         future = await self.enqueue(
             value,
             key=key,
@@ -136,8 +150,8 @@ class AsyncProducer(Publisher[T]):
 
     async def _stored_since(self, began: float, future: SendFuture) -> None:
         """Wait for a message that had to wait for room, no longer than the send timeout in total."""
-        timeout_s = self._options.send_timeout_s or math.inf
-        deadline = Deadline(began + timeout_s - self._loop.time())
+        timeout_s = self._parts.options.send_timeout_s or math.inf
+        deadline = Deadline(began + timeout_s - self._parts.loop.time())
         if not future.done() and not await deadline.allow(asyncio.wait(cast(Any, [future]))):
             raise SendTimeoutError(f"not stored within {timeout_s:g} s; it may still be stored")
 
@@ -153,8 +167,9 @@ class AsyncProducer(Publisher[T]):
         deliver_at: datetime | None = None,
     ) -> SendFuture:
         """Give a message its place in the order and return a future for its id; waits for room only."""
-        if self._memory.full or self._closed:
-            await self._admit()
+        intake = self._intake
+        if self._memory.full or intake.closed:
+            await intake.admit()
         if (
             properties is not None
             or event_time is not None
@@ -162,44 +177,29 @@ class AsyncProducer(Publisher[T]):
             or deliver_after is not None
             or deliver_at is not None
             or value is None
-            or self._each_alone
+            or intake.each_alone
         ):
             row = self._preparing.one(
                 value, key, properties, event_time, sequence_id, deliver_after, deliver_at
             )
-            return SendFuture(*self._add_one(row), self._loop)
-        data: bytes = value if type(value) is self._plain else self._preparing.encode(value)  # type: ignore[assignment]
-        bucket, slot, overhead = self._routes.by_key.get(key) or self._routes.route(key)
-        left = bucket.bytes_left - len(data) - overhead
-        if rolled := left < 0:
-            bucket, slot, left = self._make_room(data, key, bucket)
-        batch: Outgoing = bucket.batch or bucket.batcher.owner.begin(bucket)
-        self._counter.last = sequence = self._counter.last + 1
-        index = len(batch.rows)
-        batch.rows.append((data, key, sequence, slot))
-        bucket.bytes_left = left
-        bucket.room = room = bucket.room - 1
-        if full := room <= 0 or left <= 0:
-            bucket.batcher.owner.close_batches()
-        if full or rolled:
+            try:
+                batch, index = intake.add(*row)
+            except BaseException as error:
+                give_up((row[2],), error)
+                raise
+            return SendFuture(batch, index, self._parts.loop)
+        data: bytes = value if type(value) is self._plain else self._encode(value)  # type: ignore[assignment]
+        return await self._enqueue_encoded(data, key=key)
+
+    async def _add_encoded(self, data: bytes, *, key: str | bytes | None) -> SendFuture:
+        """Add a plain message; the caller has waited for room."""
+        intake = self._intake
+        batch, index = intake.add(data, key)
+        if intake.filled:
+            intake.filled = False
             # A caller that never waits must let the loop send and listen now and then.
             await asyncio.sleep(0)
-        return SendFuture(batch, index, self._loop)
-
-    def _quicken(self) -> None:
-        if add_rows is not None and self._plain is not None and not self._each_alone:
-            routes, slow = self._routes.by_key, partial(AsyncProducer.enqueue, self)
-            self._enqueuer = Enqueuer(routes, self._memory, self._counter, SendFuture, self._loop, slow)
-            # The signature and the documentation are those of the method.
-            self.enqueue = self._enqueuer.enqueue  # type: ignore[method-assign]
-
-    def _add_one(self, message: Prepared) -> tuple[Outgoing, int]:
-        """Add a message that has unusual parts; interceptors learn of a message that cannot be added."""
-        try:
-            return self._add_numbered(message)
-        except BaseException as error:
-            give_up((message[2],), error)
-            raise
+        return SendFuture(batch, index, self._parts.loop)
 
     async def send_many(self, values: Sequence[T], keys: Sequence[str | bytes | None] | None = None) -> None:
         """Publish many messages, in order, and return when all are stored; raises the first failure.
@@ -218,10 +218,10 @@ class AsyncProducer(Publisher[T]):
         """
         datas, keys, extras = self._preparing.many(values, keys)
         if extras is None:
-            return await self._enqueue_many_prepared(datas, keys)
+            return await self.publisher.enqueue_many(datas, keys)
         failure: BaseException | None = None
         try:
-            return await self._enqueue_many_prepared(datas, keys, extras)
+            return await self.publisher.enqueue_many(datas, keys, extras)
         except BaseException as error:
             failure = error
             raise
@@ -234,11 +234,11 @@ class AsyncProducer(Publisher[T]):
         Raises the failures whose futures no caller has looked at: one error as itself, several as a group.
         Raises OperationTimeoutError if messages are still pending after `timeout`.
         """
-        self._check_loop()
+        self._parts.check_loop()
         limit = optional_seconds("timeout", timeout)
-        if not await Deadline(math.inf if limit is None else limit).allow(self._drain()):
+        if not await Deadline(math.inf if limit is None else limit).allow(self.publisher.drain()):
             raise OperationTimeoutError(f"{self.topic}: messages are not stored after {limit:g} s")
-        errors = self._failures.take()
+        errors = self._parts.failures.take()
         if len(errors) == 1:
             raise errors[0]
         if errors:
@@ -251,8 +251,9 @@ class AsyncProducer(Publisher[T]):
         failures that no caller has looked at are logged. A cancelled call closes at once.
         """
         limit = optional_seconds("timeout", timeout)
-        self._check_loop()
-        await self._close_by(Deadline(self._pool.operation_timeout_s if limit is None else limit))
+        self._parts.check_loop()
+        limit_s = self._parts.pool.operation_timeout_s if limit is None else limit
+        await self.publisher.close_by(Deadline(limit_s))
 
     async def __aenter__(self) -> AsyncProducer[T]:
         return self

@@ -7,8 +7,8 @@ from typing import Any
 
 from anabranch.client.net.closing import Deadline
 from anabranch.client.net.connection_pool import ConnectionPool
-from anabranch.client.net.layout_watch import TopicLayout
-from anabranch.client.net.schemas import definition_of_codec, register_schema, to_wire
+from anabranch.client.net.topics.layout_watch import TopicLayout
+from anabranch.client.net.topics.schemas import definition_of_codec, register_schema, to_wire
 from anabranch.client.schema import Codec
 from anabranch.errors import InvalidConfigurationError, TopicNotFoundError
 from anabranch.protocol.pb import pulsar_pb2 as pb
@@ -50,8 +50,8 @@ class ProducerSchema:
     def registered(self, reply: pb.CommandProducerSuccess) -> bytes:
         """Note and return the version in the answer; empty without a schema or a version.
 
-        A topic that was created anew may have given another version, and topics of Pulsar that are segments
-        number their versions apart.
+        A topic that was deleted and created again may have given another version, and topics of Pulsar that
+        are segments number their versions apart.
         """
         if self._wire is None:
             return b""

@@ -9,22 +9,20 @@ a repetition. The module knows no caller, schema or holder of a future.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from anabranch.client.decide.batcher import OpenBucket, message_size
-from anabranch.client.decide.outgoing import Extras, Outgoing, Places, Row
-from anabranch.client.net.layout_watch import TopicLayout
+from anabranch.client.decide.producing.batcher import OpenBucket, SegmentBatcher, message_size
+from anabranch.client.decide.producing.outgoing import Extras, Outgoing, Places, Row
+from anabranch.client.net.topics.layout_watch import TopicLayout
 from anabranch.client.options import without_utf8
 from anabranch.client.produce.futures import BulkFuture, move
+from anabranch.client.produce.parts import ProducerParts
 from anabranch.client.produce.segment_producer import SegmentProducer
-from anabranch.client.produce.sending import SegmentSender
 from anabranch.model.hashing import key_hash, stand_in_hash
 from anabranch.model.layout import Segment
 from anabranch.model.routing import Router
-
-if TYPE_CHECKING:
-    from anabranch.client.produce.publisher import Publisher
 
 Route = tuple[OpenBucket, int, int]
 """Bucket, bucket hash, and the share of key and header in a message's size."""
@@ -33,25 +31,27 @@ ROUTES_CACHED_MAX = 65_536
 
 
 class SegmentRoutes:
-    """All segments a producer sends to, by key."""
+    """All segments a producer sends to, by key; also the receiver of their reports (SegmentReports)."""
 
-    def __init__(self, home: Publisher[Any], layout: TopicLayout, *, eager: bool) -> None:
+    def __init__(self, parts: ProducerParts, layout: TopicLayout, *, eager: bool) -> None:
         """`eager` opens every active segment at once instead of with its first message."""
-        self.home = home
         self.layout = layout
         self.by_key: dict[str | bytes | None, Route] = {}
         """The routes of recent keys; the hot paths look here first."""
         self.segments: dict[int, SegmentProducer] = {}
+        self._parts = parts
         self._eager = eager
+        self._timeout_s = parts.options.send_timeout_s
+        self._expiry: asyncio.TimerHandle | None = None
         self._leaving: list[SegmentProducer] = []
         self._router = Router(layout.layout)
-        self._keyless_turn = home._pool.rng.randrange(2**16)
+        self._keyless_turn = parts.pool.rng.randrange(2**16)
         self._keyless_segments: Sequence[Segment] = self._router.segments
 
     # Routes.
 
     def route(self, key: str | bytes | None) -> Route:
-        """The route of a key, remembered until the layout changes."""
+        """Return the route of a key, remembered until the layout changes."""
         found = self.by_key.get(key)
         if found is not None:
             return found
@@ -71,22 +71,22 @@ class SegmentRoutes:
         return found
 
     def route_by(self, raw: int, key: str | bytes | None = None) -> Route:
-        """The route of a raw hash."""
+        """Return the route of a raw hash."""
         slot = raw & 0xFFFF
         segment = self.holder(self._router.segment_for(raw), self._router.slot_of(raw))
-        return segment.batcher.bucket_for(slot), slot, message_size(b"", key)
+        return segment.sender.batcher.bucket_for(slot), slot, message_size(b"", key)
 
     def _keyless_route(self) -> Route:
         # One segment and bucket until its batch closes, then the next: full batches, all buckets used.
         self._keyless_turn += 1
         turn, place = divmod(self._keyless_turn, len(self._keyless_segments))
         target = self._keyless_segments[place]
-        buckets = self.holder(target, target.range.start).batcher.buckets
+        buckets = self.holder(target, target.range.start).sender.batcher.buckets
         bucket = buckets[turn % len(buckets)]
         return bucket, bucket.slot, message_size(b"", None)
 
     def holder(self, target: Segment, slot: int) -> SegmentProducer:
-        """The producer of an active segment, or of a sealed segment that overlaps it and is not settled."""
+        """Return the producer of an active segment, or of an unsettled sealed segment that overlaps it."""
         holder: SegmentProducer | None = None
         for sealed in self._leaving:
             if sealed.segment.shares_keys(target):
@@ -96,20 +96,21 @@ class SegmentRoutes:
         return holder or self.segment(target)
 
     def segment(self, segment: Segment) -> SegmentProducer:
-        """The producer of a segment, opened if there is none."""
+        """Return the producer of a segment, opened if there is none."""
         found = self.segments.get(segment.id)
         if found is None:
             topic = self.layout.segment_topic(segment)
-            found = SegmentProducer(self.home, segment, topic, self.layout.owners.get(segment.id))
+            url = self.layout.owners.get(segment.id)
+            found = SegmentProducer(self._parts, self, segment, topic, url)
             self.segments[segment.id] = found
         return found
 
     # Messages.
 
-    def add(
+    def place(
         self,
         row: Row,
-        extras: Extras | None,
+        extras: Extras | None = None,
         *,
         raw: int | None = None,
         judged: bool = False,
@@ -122,12 +123,14 @@ class SegmentRoutes:
         A delayed message gets an entry of its own too, so that it does not delay others.
         """
         value, key, sequence_id, _ = row
-        alone = judged or (extras is not None and extras.deliver_at_ms > 0)
-        size = len(value)
-        if extras is not None and extras.properties:
-            size += sum(len(name) + len(text) + 8 for name, text in extras.properties.items())
+        alone, size = judged, len(value)
+        if extras is not None:
+            alone, size = judged or extras.deliver_at_ms > 0, size + _properties_size(extras)
         while True:
-            bucket, slot, overhead = self.route(key) if raw is None else self.route_by(raw)
+            if raw is None:
+                bucket, slot, overhead = self.by_key.get(key) or self.route(key)
+            else:
+                bucket, slot, overhead = self.route_by(raw)
             batcher = bucket.batcher
             if not batcher.opened or not (alone or (bucket.batch and size + overhead > bucket.bytes_left)):
                 break
@@ -139,57 +142,64 @@ class SegmentRoutes:
         index = len(batch.rows)
         full = bucket.add(batch, (value, key, sequence_id, slot), size + overhead, extras)
         if bulk is not None:
+            # Before the batch closes: an entry that cannot be built has its outcome at once.
             bulk.join(batch)
         if alone or full:
             batcher.owner.close_batches()
         return batch, index
 
-    def _add_plain(self, row: Row) -> tuple[Outgoing, int]:
-        """As `add`, for a message with a key and nothing unusual: a seal moves thousands of them at once."""
-        value, key, sequence_id, _ = row
-        bucket, slot, overhead = self.by_key.get(key) or self.route(key)
-        batcher, size = bucket.batcher, len(value) + overhead
-        if size > bucket.bytes_left and bucket.batch:
-            batcher.owner.close_batches()
-        batch: Outgoing = bucket.batch or batcher.owner.begin(bucket)
-        index = len(batch.rows)
-        if bucket.add(batch, (value, key, sequence_id, slot), size):
-            batcher.owner.close_batches()
-        return batch, index
-
-    def batches_closed(self, segment: SegmentSender) -> None:
-        """Let messages without a key go elsewhere from now on."""
-        sticky = self.by_key.get(None)
-        if sticky is not None and sticky[0].batcher is segment.batcher:
-            del self.by_key[None]
-
-    def forget(self, segment: SegmentProducer) -> None:
-        """Drop a producer that failed; the next message for its segment opens another."""
-        if self.segments.get(segment.segment.id) is segment:
-            del self.segments[segment.segment.id]
-        self._leaving = [leaving for leaving in self._leaving if leaving is not segment]
-        self.by_key.clear()
-
-    def join_open(self, first: int, bulk: BulkFuture) -> None:
-        """Let a bulk wait for the open batches that hold messages after sequence id `first`."""
+    def join_open(self, bulk: BulkFuture) -> None:
+        """Let a bulk wait for the open batches that hold messages of its current run."""
+        after = bulk.after
         for segment in self.segments.values():
-            for batch in segment.batcher.opened.values():
-                if batch.rows and batch.rows[-1][2] > first:
+            for batch in segment.sender.batcher.opened.values():
+                if batch.rows and batch.rows[-1][2] > after:
                     bulk.join(batch)
 
     def join_all(self, bulk: BulkFuture) -> None:
         """Close all open batches and let a bulk wait for every entry that is under way."""
         for segment in list(self.segments.values()):
-            segment.close_batches()
-            for batch in (*segment.sent, *segment.unsent):
+            segment.sender.close_batches()
+            for batch in segment.sender.waiting:
                 bulk.join(batch)
 
-    def expire(self, now: float, timeout_s: float) -> float | None:
-        """Fail messages that have waited for `timeout_s`; return when the oldest that is left was added."""
-        segments = list(self.segments.values())
-        for segment in segments:
-            segment.expire(now, timeout_s)
-        return min((at for segment in segments if (at := segment.oldest_at()) is not None), default=None)
+    def end(self) -> list[asyncio.Future[Any] | None]:
+        """Give all registrations back; messages without an outcome fail. Returns the answers to come."""
+        answers = [segment.hang_up() for segment in self.segments.values()]
+        self.segments.clear()
+        if self._expiry is not None:
+            self._expiry.cancel()
+        return answers
+
+    def _expire(self) -> None:
+        """Fail the messages whose send timeout is over, and come back for the oldest that is left."""
+        self._expiry = None
+        now, senders = self._parts.loop.time(), [segment.sender for segment in self.segments.values()]
+        for sender in senders:
+            sender.expire(now, self._timeout_s)
+        oldest = min((at for sender in senders if (at := sender.oldest_at()) is not None), default=None)
+        if oldest is not None:
+            self._expiry = self._parts.loop.call_at(oldest + self._timeout_s, self._expire)
+
+    # Reports of the segments' producers.
+
+    def batch_opened(self, now: float) -> None:
+        """Start the timer of the send timeout, unless it runs."""
+        if self._expiry is None and self._timeout_s:
+            self._expiry = self._parts.loop.call_at(now + self._timeout_s, self._expire)
+
+    def batches_closed(self, batcher: SegmentBatcher) -> None:
+        """Let messages without a key go elsewhere from now on."""
+        sticky = self.by_key.get(None)
+        if sticky is not None and sticky[0].batcher is batcher:
+            del self.by_key[None]
+
+    def failed(self, producer: SegmentProducer) -> None:
+        """Drop a producer that failed; the next message for its segment opens another."""
+        if self.segments.get(producer.segment.id) is producer:
+            del self.segments[producer.segment.id]
+        self._leaving = [leaving for leaving in self._leaving if leaving is not producer]
+        self.by_key.clear()
 
     # Sealed segments.
 
@@ -200,7 +210,7 @@ class SegmentRoutes:
         self._keyless_segments = self._router.segments
         self.by_key.clear()
         known = layout.layout.segments
-        self.home._held_epochs.follow(layout.layout.active)
+        self._parts.access.follow(layout.layout.active)
         self._leaving = [
             producer
             for id_, producer in self.segments.items()
@@ -210,12 +220,12 @@ class SegmentRoutes:
             producer.owned_by(layout.owners.get(id_))
         for segment in list(self._leaving):
             segment.depart()
-        self.transfer()
+        self.settled()
         if self._eager:
             for active in layout.layout.active:
                 self.holder(active, active.range.start)
 
-    def transfer(self) -> None:
+    def settled(self) -> None:
         """Route the messages of sealed segments to their successors, group by group of settled segments."""
         active = self.layout.layout.active
         waiting = list(self._leaving)
@@ -231,11 +241,18 @@ class SegmentRoutes:
             if all(segment.life.settled for segment in group):
                 self._move_on(group, targets)
 
+    # All messages of all sealed segments that share a successor are routed in one step, merged by sequence
+    # id. Segment by segment would be wrong after a merge: the child would see 7 (from the first parent)
+    # before 4 (from the second), and drop 4 as a repetition, because a broker takes a lower id for one it has
+    # stored. The step contains no await, so no newer message of the application can get in between. Futures
+    # follow their messages: `places` says, for each old index, which batch and index it has now. These are
+    # two columns instead of pairs, because thousands of tuples would prolong the next garbage collection.
     def _move_on(self, group: list[SegmentProducer], successors: list[Segment]) -> None:
+        """Take the messages of settled segments back and add them to batches of their successors."""
         batches: list[tuple[Outgoing, SegmentProducer]] = []
         for segment in group:
             del self.segments[segment.segment.id]
-            batches += [(batch, segment) for batch in segment.take_back()]
+            batches += [(batch, segment) for batch in segment.sender.take_back()]
         self._leaving = [segment for segment in self._leaving if segment not in group]
         self.by_key.clear()
         parts = [batch.messages() for batch, _ in batches]
@@ -250,7 +267,7 @@ class SegmentRoutes:
             if batch.judged or segment.in_doubt or extra is not None or row[1] is None:
                 successor, place = self._move(row, extra, batch, segment)
             else:
-                successor, place = self._add_plain(row)
+                successor, place = self.place(row)
             # The send timeout counts from the moment the message was first accepted.
             successor.begun_at = min(successor.begun_at, batch.begun_at)
             places[number].batches[index] = successor
@@ -266,22 +283,26 @@ class SegmentRoutes:
         """Add a message of a sealed segment's batch to the batch of a successor."""
         judged = batch.judged or (segment.in_doubt and batch.tried)
         raw = None if row[1] is not None else self._stand_in(row[2], segment.segment, judged)
-        return self.add(row, extras, raw=raw, judged=judged)
+        return self.place(row, extras, raw=raw, judged=judged)
 
     def _stand_in(self, sequence: int, former: Segment, judged: bool) -> int | None:
-        """The hash that routes a message without a key away from a sealed segment; None when any will do.
+        """Return the hash that routes a keyless message away from a sealed segment; None if any will do.
 
         A message that its sequence id routed there keeps that hash. A message that may be stored already goes
         to a successor of the segment that may have stored it, because only such a successor can tell.
         """
-        raw = stand_in_hash(self.home.name, sequence)
+        raw = stand_in_hash(self._parts.name, sequence)
         if self._router.slot_of(raw) in former.range:
             return raw
         return self._router.moved_to(raw, former.range.start) if judged else None
 
 
+def _properties_size(extras: Extras) -> int:
+    return sum(len(name) + len(text) + 8 for name, text in (extras.properties or {}).items())
+
+
 def _numbered(batches: Iterable[Sequence[Row]]) -> Iterator[tuple[int, int, int]]:
-    """The sequence id of each message, the number of its batch, and its index there."""
+    """Return the sequence id of each message, the number of its batch, and its index there."""
     for number, rows in enumerate(batches):
         for index, row in enumerate(rows):
             yield row[2], number, index

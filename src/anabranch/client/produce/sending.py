@@ -2,7 +2,7 @@
 
 Entries wait in the order of their sequence ids. Every entry leaves with an outcome, or is taken back to be
 routed again. The sender writes as far as the registration's connection takes entries and the broker's credit
-goes. It does not know why a connection comes or goes; that is the life of `segment_producer`.
+goes. It does not know why a connection comes or goes: `segment_producer` lives that life.
 """
 
 from __future__ import annotations
@@ -10,50 +10,59 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Protocol
 
-from anabranch.client.decide.batcher import OpenBucket, SegmentBatcher
-from anabranch.client.decide.credits import ProducerCredit
-from anabranch.client.decide.outgoing import FAILED, STORED, Outgoing
+from anabranch.client.decide.producing.batcher import OpenBucket, SegmentBatcher
+from anabranch.client.decide.producing.credits import ProducerCredit
+from anabranch.client.decide.producing.outgoing import FAILED, STORED, Outgoing
 from anabranch.client.net.connection import BrokerConnection
 from anabranch.client.net.stored_tail import TailEntry
-from anabranch.client.produce.chunking import entries_of, is_batched
+from anabranch.client.options import PublishOptions
+from anabranch.client.produce.encrypting import EntryEncryption
 from anabranch.client.produce.futures import complete
+from anabranch.client.produce.parts import ProducerParts
 from anabranch.client.produce.registering import ProducerRegistration
 from anabranch.errors import MessageTooBigError, SendTimeoutError
 from anabranch.model.layout import Segment
+from anabranch.protocol.chunks import split_entry
 from anabranch.protocol.hot_frames import encode_chunk, encode_send
-
-if TYPE_CHECKING:
-    from anabranch.client.produce.publisher import Publisher
 
 CLOCK_MARGIN_S = 1e-6
 """A timer may fire this early; without the margin it would be set again for the same instant."""
 
 
+class BatchReports(Protocol):
+    """Reports of a sender about its batches."""
+
+    def batch_opened(self, now: float) -> None:
+        """A message without an outcome waits from now on."""
+
+    def batches_closed(self, batcher: SegmentBatcher) -> None:
+        """The next messages without a key may go to another segment or bucket."""
+
+
 class SegmentSender:
-    """The batches and entries of one segment; `home` is the producer of the whole topic."""
+    """The batches and entries of one segment; the owner of the segment's batcher."""
 
     def __init__(
-        self, home: Publisher[Any], segment: Segment, topic: str, registration: ProducerRegistration
+        self,
+        parts: ProducerParts,
+        reports: BatchReports,
+        segment: Segment,
+        registration: ProducerRegistration,
     ) -> None:
-        self.home, self.topic = home, topic
-        self.problem: Exception | None = None
-        """Why the last attempt to register failed."""
-        self.segment = segment
-        self.batcher = SegmentBatcher(segment.bucket_splits, home._limits, self)
-        self.registration = registration
+        self.batcher = SegmentBatcher(segment.bucket_splits, parts.options.limits, self)
         self.credit = ProducerCredit()
         self.sent: deque[Outgoing] = deque()
         self.unsent: deque[Outgoing] = deque()
         """Entries that follow those in `sent`."""
+        self._parts = parts
+        self._reports = reports
+        self._segment = segment
+        self._registration = registration
+        self._max_delay_s = parts.options.limits.max_delay
         self._timer: asyncio.Handle | None = None
         self._waits_for_credit = False
-
-    @property
-    def is_attached(self) -> bool:
-        """Whether entries can be sent now."""
-        return self.registration.connection is not None
 
     # Batches.
 
@@ -64,20 +73,20 @@ class SegmentSender:
         its latency. Otherwise later messages get the chance to share the entry.
         """
         # Asking for the running loop costs a system call, so it is done once per batch.
-        self.home._check_loop()
-        now = (loop := self.home._loop).time()
+        self._parts.check_loop()
+        now = (loop := self._parts.loop).time()
         if self._timer is None and not self.batcher.opened:
             if self.sent or self.unsent:
-                self._timer = loop.call_later(self.home._limits.max_delay, self._due)
+                self._timer = loop.call_later(self._max_delay_s, self._due)
             else:
                 self._timer = loop.call_soon(self._due)
         batch = self.batcher.begin(bucket, now)
-        self.home._batch_opened(now)
+        self._reports.batch_opened(now)
         return batch
 
     def _due(self) -> None:
         self._timer = None
-        connection = self.registration.connection
+        connection = self._registration.connection
         if not self.batcher.opened or connection is None:
             # Without a connection batches may as well grow; the attachment sends them.
             return
@@ -90,20 +99,27 @@ class SegmentSender:
         else:
             self._wait_for_credit()
 
+    # All batches of the segment close together, and `take` returns them in the order of their highest
+    # sequence ids. The broker tells a repeated entry by that number alone: if bucket A left with ids up to 50
+    # while an older batch of bucket B with ids up to 40 stayed open, the broker would later drop B as a
+    # repetition. `follows` marks the entries of one such group behind the first. They must not be separated
+    # by a lost connection either, so `_write` sends a group as a whole, even without room. The time and the
+    # schema version are read once for the group; building is the last moment at which a bad value can be
+    # found.
     def close_batches(self) -> None:
         """Turn all open batches into entries and send them as far as the connection takes them."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        home = self.home
+        parts = self._parts
         taken = self.batcher.take()
         if taken:
-            now_ms, follows = home._clock.wall_ms(), False
+            now_ms, follows = parts.clock.wall_ms(), False
             for batch in taken:
                 slot = batch.rows[0][3]
-                batch.schema_version = home._preparing.schema.version
+                batch.schema_version = parts.schema.version
                 try:
-                    batch.build(home.name, now_ms, home._compression, is_batched(home._options, batch))
+                    batch.build(parts.name, now_ms, parts.compression, is_batched(parts.options, batch))
                 except Exception as error:
                     # Only a value that a caller passed can be at fault; all messages of the batch fail.
                     self.fail(batch, error)
@@ -111,25 +127,34 @@ class SegmentSender:
                 batch.follows, follows = follows, True
                 self.add(batch)
                 self.batcher.bucket_for(slot).fill.add(batch)
-            home._routes.batches_closed(self)
+            self._reports.batches_closed(self.batcher)
         self._write()
 
     # Entries.
 
     def add(self, batch: Outgoing) -> None:
         """Take an entry that is ready to be sent."""
-        self.home._memory.charge(batch.size)
+        self._parts.memory.charge(batch.size)
         self.unsent.append(batch)
 
+    # This runs when batches close, when the connection can take bytes again, and when credit comes back; the
+    # loop is per entry, never per message. Two limits stop it. The connection is not writable while the
+    # socket is behind: more bytes would only wait in memory. Credit is what the broker is willing to take:
+    # without it entries would fill the connection, and acknowledgements and look-ups would wait behind them.
+    # A producer that waits joins the line of its connection, so that a busy producer cannot starve the
+    # others; a later one finds `has_line` set and waits too, until it is its turn. An entry moves to `sent`
+    # before it is written and stays there until its receipt: after a lost connection everything in `sent`
+    # goes back to the front of `unsent` and is sent again in the same order. Encryption happens here, each
+    # time, because a sealed segment's entries must be readable to be routed again.
     def _write(self, *, in_turn: bool = False) -> None:
         """Send entries as far as the connection and the credit go; other producers may wait in line before.
 
         `in_turn` says that no other producer of the connection has waited longer for credit.
         """
-        connection = self.registration.connection
+        connection = self._registration.connection
         if connection is None:
             return
-        unsent, sent, producer_id = self.unsent, self.sent, self.registration.producer_id
+        unsent, sent, producer_id = self.unsent, self.sent, self._registration.producer_id
         pump, limit, credit = connection.pump, connection.machine.max_message_bytes, self.credit
         has_turn = in_turn or not credit.link.has_line
         while unsent:
@@ -141,9 +166,9 @@ class SegmentSender:
                 self._wait_for_credit()
                 return
             unsent.popleft()
-            batch.use_schema_version(self.registration.schema_version)
+            batch.use_schema_version(self._registration.schema_version)
             try:
-                entries = entries_of(self.home._options, batch, limit, self.home._encryption)
+                entries = entries_of(self._parts.options, batch, limit, self._parts.encryption)
             except MessageTooBigError as error:
                 self.fail(batch, error)
                 continue
@@ -163,13 +188,13 @@ class SegmentSender:
         """Have `_go_on` called in turn, or after a receipt, or when the broker raises the limits."""
         if not self._waits_for_credit:
             self._waits_for_credit = True
-            self.home._credit_waits.begin(self, self.home._loop.time())
+            self._parts.credit_waits.begin(self, self._parts.loop.time())
         if self.credit.has_own_room:
             self.credit.link.wait(self._take_turn)
 
     def _end_wait(self) -> None:
         self._waits_for_credit = False
-        self.home._credit_waits.end(self, self.home._loop.time())
+        self._parts.credit_waits.end(self, self._parts.loop.time())
 
     def _end_idle_wait(self) -> None:
         if self._waits_for_credit and not self.unsent and not self.batcher.opened:
@@ -201,7 +226,7 @@ class SegmentSender:
 
     def leave_connection(self) -> BrokerConnection | None:
         """Count sent entries as unsent; return the connection if its broker does not know of the end yet."""
-        connection = self.registration.connection
+        connection = self._registration.connection
         if connection is not None:
             connection.on_writable.pop(self._writable, None)
         self.credit.link.forget(self._take_turn)
@@ -209,22 +234,25 @@ class SegmentSender:
             self._end_wait()
         self.unsent.extendleft(reversed(self.sent))
         self.sent.clear()
-        return self.registration.drop()
+        return self._registration.drop()
 
+    # When a segment is sealed, its entries can no longer be stored there. They are given back in the order in
+    # which they were to be sent, and the routes decode them and add their messages to the batches of the
+    # successors. Entries that are still `sent` would have an outcome in doubt, so the producer settles first.
     def take_back(self) -> list[Outgoing]:
         """Remove and return all entries without an outcome, in order; none may be sent at the time."""
         self.close_batches()
         taken = list(self.unsent)
         self.unsent.clear()
         for batch in taken:
-            self.home._memory.release(batch.size)
+            self._parts.memory.release(batch.size)
         return taken
 
     # Outcomes; the caller has removed the entry from its queue.
 
     def store(self, batch: Outgoing, ledger: int, entry: int) -> None:
         """Complete an entry that the segment has stored."""
-        batch.place = (self.segment.id, ledger, entry)
+        batch.place = (self._segment.id, ledger, entry)
         batch.state = STORED  # Last, because other threads look at it first.
         self._finish(batch)
 
@@ -250,7 +278,7 @@ class SegmentSender:
     def fail(self, batch: Outgoing, error: Exception) -> None:
         batch.error = error
         batch.state = FAILED
-        self.home._entry_failed(batch)
+        self._parts.failures.add(batch)
         self._finish(batch)
 
     def fail_tried(self, error: Exception) -> None:
@@ -261,7 +289,7 @@ class SegmentSender:
     def fail_all(self, error: Exception) -> None:
         """Fail all messages."""
         self.close_batches()
-        waiting = [*self.sent, *self.unsent]
+        waiting = self.waiting
         for batch in self.sent:
             self.credit.keep(batch.size, batch.count)
         self.sent.clear()
@@ -285,16 +313,54 @@ class SegmentSender:
         self._end_idle_wait()
 
     def _expired(self, timeout_s: float) -> SendTimeoutError:
-        why = f" ({self.problem})" if self.problem is not None and not self.is_attached else ""
-        where = f"{self.topic} at {self.registration.owner}"
+        registration = self._registration
+        problem = None if registration.is_attached else registration.problem
+        why = "" if problem is None else f" ({problem})"
+        where = f"{registration.topic} at {registration.owner}"
         return SendTimeoutError(f"not stored within {timeout_s:g} s in {where}{why}; it may still be stored")
 
+    @property
+    def waiting(self) -> list[Outgoing]:
+        """All entries without an outcome, in order."""
+        return [*self.sent, *self.unsent]
+
     def oldest_at(self) -> float | None:
-        """When the oldest message without an outcome was added; None when there is none."""
+        """Return when the oldest message without an outcome was added; None when there is none."""
         return waiting[0].begun_at if (waiting := self.sent or self.unsent) else self.batcher.oldest_at
 
     def _finish(self, batch: Outgoing) -> None:
-        self.home._memory.release(batch.size)
+        self._parts.memory.release(batch.size)
         # The bytes are not needed any more, and a caller may keep the futures for long.
         batch.entry = b""
         complete(batch)
+
+
+def is_batched(options: PublishOptions, batch: Outgoing) -> bool:
+    """Return whether the entry of these messages is a batch; a single message that may be split is not."""
+    return options.batching is not False and not (options.chunking and len(batch.rows) == 1)
+
+
+def entries_of(
+    options: PublishOptions, batch: Outgoing, limit: int, encryption: EntryEncryption | None = None
+) -> list[bytes]:
+    """Return the entry as it is sent: encrypted if the producer encrypts, in chunks if it is too large.
+
+    Raises MessageTooBigError if the entry is too large and cannot be split.
+    """
+    if encryption is None:
+        return _cut(options, batch, limit)
+    # Each chunk is encrypted by itself, as consumers of Pulsar expect it.
+    return [encryption.encrypt(entry) for entry in _cut(options, batch, limit - encryption.overhead)]
+
+
+def _cut(options: PublishOptions, batch: Outgoing, limit: int) -> list[bytes]:
+    if batch.size <= limit:
+        return [batch.entry]
+    if batch.batched or not options.chunking:
+        raise MessageTooBigError(
+            f"a batch of {batch.count} messages came to {batch.size} bytes and the broker takes up "
+            f"to {limit}; choose a smaller max_bytes for batching"
+        )
+    chunks = split_entry(batch.entry, limit)
+    batch.unanswered_chunks = len(chunks)
+    return chunks

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from anabranch.client.bulk.segment_reader import RawEntry, SegmentReader
 from anabranch.client.bulk.segment_tails import SegmentTail
-from anabranch.client.net.layout_watch import TopicLayout
+from anabranch.client.net.topics.layout_watch import TopicLayout
 from anabranch.errors import TopicNotFoundError
 from anabranch.model.ranges import HashRange
 from anabranch.protocol.outer import head_without
@@ -22,7 +22,7 @@ from anabranch.spark.topics import StoredEntry
 
 if TYPE_CHECKING:
     # Imported late: few queries mirror their cuts, and few ask for schemas.
-    from anabranch.client.net.schemas import TopicSchema
+    from anabranch.client.net.topics.schemas import TopicSchema
     from anabranch.spark.brokers.cursor_mirrors import CursorMirrors
 
 

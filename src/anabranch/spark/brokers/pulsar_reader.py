@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from anabranch.client.bulk.place_reader import EntryPlace, PlacedEntry, PlaceReader, PlaceTail, PlaceTails
-from anabranch.client.net.layout_watch import TopicLayout
+from anabranch.client.net.topics.layout_watch import TopicLayout
 from anabranch.client.options import parse_topic
 from anabranch.errors import TopicNotFoundError, UnsupportedFeatureError
 from anabranch.spark.brokers.segment_questions import KeptTails
@@ -26,7 +26,7 @@ from anabranch.spark.decide.source.topology import SegmentSpan, Slice, Topology
 from anabranch.spark.topics import StoredEntry
 
 if TYPE_CHECKING:
-    from anabranch.client.net.schemas import TopicSchema
+    from anabranch.client.net.topics.schemas import TopicSchema
 
 FADING = 0.9
 """The part of a larger estimate of messages per entry that remains at the next lookup."""
@@ -79,7 +79,7 @@ class PulsarReader:
     def schema_topic(self, topic: str, segment: int) -> str:
         name = _name_in(self._clients.run(self._layout(topic)), segment)
         # Imported late: few queries ask for schemas, and these modules take long to load.
-        from anabranch.client.net.schemas import has_own_schemas
+        from anabranch.client.net.topics.schemas import has_own_schemas
 
         return topic if name is None or not has_own_schemas(parse_topic(topic), name) else name
 

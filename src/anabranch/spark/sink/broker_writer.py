@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from anabranch.client.produce.bulk_producer import BulkProducer
+from anabranch.client.bulk.bulk_producer import BulkProducer
 from anabranch.client.produce.futures import BulkFuture
 from anabranch.spark.brokers.thread_client import ThreadClient
 from anabranch.spark.sink.encoding import RowEncoder

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from anabranch.client.decide.sample_keys import sample_index
-from anabranch.client.produce.encoded_rows import EncodedPart
+from anabranch.client.bulk.encoded_rows import EncodedPart
+from anabranch.client.decide.producing.sample_keys import sample_index
 from anabranch.errors import MessageTooBigError
 from anabranch.model.hashing import bucket_ranges
 from anabranch.model.layout import Layout
@@ -40,7 +40,7 @@ class RowEncoder:
         return len(self._rows.values)
 
     def encode(self, layout: Layout, first_sequence_id: int, bytes_max: int) -> Sequence[EncodedPart]:
-        """Return all rows as parts of one bucket each; see `anabranch.client.produce.encoded_rows`."""
+        """Return all rows as parts of one bucket each; see `anabranch.client.bulk.encoded_rows`."""
         # One stable sort groups the rows by window (consecutive rows that fit into one entry even if all are
         # of one bucket), then by bucket. Rows of a key are in one bucket, so they keep their order.
         count = self.row_count

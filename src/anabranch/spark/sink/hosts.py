@@ -11,9 +11,9 @@ from collections.abc import Collection
 from typing import NamedTuple, Protocol
 
 from anabranch.client.bulk.bulk_client import BulkClient
+from anabranch.client.bulk.entry_sender import EntrySender
 from anabranch.client.bulk.segment_reader import RawEntry
-from anabranch.client.net.layout_watch import TopicLayout
-from anabranch.client.produce.entry_sender import EntrySender
+from anabranch.client.net.topics.layout_watch import TopicLayout
 from anabranch.spark.brokers.thread_client import ThreadClient
 from anabranch.spark.decide.sink.records import Pending, Pin, SinkState
 from anabranch.spark.decide.sink.republishing import BrokerJudges, RowJudge

@@ -14,9 +14,9 @@ from contextlib import suppress
 
 from anabranch.aio import is_transient
 from anabranch.client.bulk.bulk_client import BulkClient
+from anabranch.client.bulk.entry_sender import EntrySender, ReadyEntry
 from anabranch.client.bulk.segment_reader import RawEntry
-from anabranch.client.net.layout_watch import TopicLayout
-from anabranch.client.produce.entry_sender import EntrySender, ReadyEntry
+from anabranch.client.net.topics.layout_watch import TopicLayout
 from anabranch.clock import SystemClock
 from anabranch.errors import AnabranchError, ProducerBusyError, TopicNotFoundError, TopicTerminatedError
 from anabranch.failpoints import Failpoints

@@ -21,10 +21,10 @@ import asyncio
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+from anabranch.client.bulk.entry_sender import EntrySender
 from anabranch.client.bulk.place_reader import EntryPlace, PlaceReader, PlaceTail, PlaceTails
 from anabranch.client.bulk.segment_reader import RawEntry
-from anabranch.client.net.layout_watch import TopicLayout
-from anabranch.client.produce.entry_sender import EntrySender
+from anabranch.client.net.topics.layout_watch import TopicLayout
 from anabranch.errors import (
     AnabranchError,
     DataLossError,

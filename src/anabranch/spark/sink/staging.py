@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from anabranch.client.bulk.bulk_client import BulkClient
+from anabranch.client.bulk.bulk_producer import BulkProducer
+from anabranch.client.bulk.encoded_rows import EncodedPart
 from anabranch.client.bulk.segment_reader import RawEntry
-from anabranch.client.decide.sample_keys import sample_key
-from anabranch.client.net.layout_watch import TopicLayout
-from anabranch.client.produce.bulk_producer import BulkProducer
-from anabranch.client.produce.encoded_rows import EncodedPart
+from anabranch.client.decide.producing.sample_keys import sample_key
+from anabranch.client.net.topics.layout_watch import TopicLayout
 from anabranch.client.produce.futures import BulkFuture
 from anabranch.clock import SystemClock
 from anabranch.errors import CorruptDataError, NotAllowedError, TopicNotFoundError

@@ -25,7 +25,7 @@ from pyspark.sql.types import (
     StringType,
 )
 
-from anabranch.client.net.schemas import TopicSchema
+from anabranch.client.net.topics.schemas import TopicSchema
 from anabranch.errors import InvalidConfigurationError
 from anabranch.schemas.primitives import DECODERS
 from anabranch.schemas.protobuf import MessageType

@@ -11,7 +11,7 @@ from anabranch.broker.cluster.endpoint import PeerTls
 from anabranch.broker.cluster.peers import Peers
 from anabranch.broker.engine.port import Engine, LogAddress, LogLocation
 from anabranch.broker.wire.handlers.layout_watch import dag_of
-from anabranch.client.net.layout_watch import layout_from_wire
+from anabranch.client.net.topics.layout_watch import layout_from_wire
 from anabranch.metadata.broker_record import BrokerRecord
 from anabranch.model.layout import Layout, Segment
 from anabranch.model.names import TopicName

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import count
 
-from anabranch.client.decide import acknowledgements
-from anabranch.client.decide.acknowledgements import Acknowledgements, LedgerEntry
+from anabranch.client.decide.consuming import acknowledgements
+from anabranch.client.decide.consuming.acknowledgements import Acknowledgements, LedgerEntry
 from anabranch.protocol.claims import ENTRY_MESSAGES_MAX
 from anabranch.protocol.limits import COMMAND_BYTES_MAX, check
 from anabranch.protocol.pb import pulsar_pb2 as pb

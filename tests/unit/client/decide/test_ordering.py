@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from anabranch.client.decide.ordering import place
-from anabranch.client.decide.read_positions import ReadPositions
+from anabranch.client.decide.consuming.ordering import place
+from anabranch.client.decide.consuming.read_positions import ReadPositions
 from anabranch.model.checkpoint import Checkpoint
 from anabranch.model.layout import Layout
 

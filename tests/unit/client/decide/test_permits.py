@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.client.decide.permits import GROWN_BYTES_MAX, MESSAGE_BYTES_MIN, Permits
+from anabranch.client.decide.consuming.permits import GROWN_BYTES_MAX, MESSAGE_BYTES_MIN, Permits
 
 SIZE = 1000
 

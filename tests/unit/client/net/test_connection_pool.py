@@ -7,8 +7,7 @@ import asyncio
 import pytest
 
 from anabranch.client.net.connection import address_of
-from anabranch.client.net.connection_pool import ConnectionPool
-from anabranch.client.net.timeouts import PoolTimes
+from anabranch.client.net.connection_pool import ConnectionPool, PoolTimes
 from anabranch.errors import (
     AlreadyClosedError,
     ConnectError,

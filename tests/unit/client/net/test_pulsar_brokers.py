@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from anabranch.client.net.pulsar_m1 import VERSION, routes_by_low_half
+from anabranch.client.net.topics.layout_watch import PULSAR_M1, routes_by_low_half
 from anabranch.model.hashing import key_hash
 from anabranch.model.routing import Router
 from anabranch.protocol.connection import ServerMachine
@@ -22,7 +22,12 @@ def disguised(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("version", "low"),
-    [(VERSION, True), ("Pulsar Server5.0.0-M1-SNAPSHOT", False), (LATER, False), ("Anabranch 0.1.0", False)],
+    [
+        (PULSAR_M1, True),
+        ("Pulsar Server5.0.0-M1-SNAPSHOT", False),
+        (LATER, False),
+        ("Anabranch 0.1.0", False),
+    ],
 )
 def test_the_version_of_a_broker_says_which_half_of_a_hash_picks_a_segment(version: str, low: bool) -> None:
     assert routes_by_low_half(version) is low
@@ -34,7 +39,7 @@ async def test_keys_go_where_the_producers_of_the_broker_send_them(
 ) -> None:
     await brokers.publish(1, 1)
     await (await brokers.controller()).split(0)
-    monkeypatch.setattr(ServerMachine, "version", VERSION if low else LATER)
+    monkeypatch.setattr(ServerMachine, "version", PULSAR_M1 if low else LATER)
     async with brokers.client() as client:
         layout = (await client.layout(TOPIC)).layout
     assert layout.by_low_half is low

@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from anabranch.client.decide.reconnection import ReconnectEvent as Event
-from anabranch.client.decide.reconnection import Reconnection, ReconnectPhase
+from anabranch.client.decide.connecting.reconnection import ReconnectEvent as Event
+from anabranch.client.decide.connecting.reconnection import Reconnection, ReconnectPhase
 from anabranch.client.net.connection_pool import pause_s
 from anabranch.errors import AuthenticationError, ConnectError
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.client.decide.outgoing import OPEN, STORED
+from anabranch.client.decide.producing.outgoing import OPEN, STORED
 from anabranch.client.net.reconnector import SegmentOwner
 from anabranch.errors import NotConnectedError, ServiceNotReadyError
 from tests.unit.client.fakes import FakeConnection, FakeHome, FakePool, settle_down, success

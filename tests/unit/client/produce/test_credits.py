@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 
-from anabranch.client.decide.outgoing import FAILED
+from anabranch.client.decide.producing.outgoing import FAILED
 from anabranch.errors import TopicTerminatedError
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.wire_errors import code_for
@@ -45,7 +45,7 @@ async def test_no_credit_stops_a_producer_until_the_broker_gives_some() -> None:
     home.add(segment, 3)
     assert connection.pump.written == []
     assert home.credit_waits.count == 1
-    assert segment.waiting_bytes == home.memory.used > 0
+    assert segment.sender.waiting_bytes == home.memory.used > 0
     await asyncio.sleep(7.0)
     limit(connection, 1)
     assert connection.sequences() == [[0]], "any credit lets one entry pass"
@@ -53,7 +53,7 @@ async def test_no_credit_stops_a_producer_until_the_broker_gives_some() -> None:
     connection.receipt(1)
     connection.receipt(2)
     assert home.credit_waits.seconds(home.loop.time()) == 7.0
-    assert segment.waiting_bytes == 0
+    assert segment.sender.waiting_bytes == 0
     assert home.credit_waits.count == 1
 
 
@@ -108,7 +108,7 @@ async def test_messages_without_credit_are_taken_back_from_a_sealed_segment() ->
     segment.depart()
     await settle_down()
     assert segment.life.settled
-    assert [batch.sequence for batch in segment.take_back()] == [1, 2]
+    assert [batch.sequence for batch in segment.sender.take_back()] == [1, 2]
     assert segment not in home.credit_waits
 
 
@@ -119,7 +119,7 @@ async def test_a_receipt_for_an_expired_entry_gives_its_credit_back() -> None:
     limit(connection, messages_max=2)
     old = home.add(segment, 2)
     await asyncio.sleep(31.0)
-    segment.expire(home.loop.time(), 30.0)
+    segment.sender.expire(home.loop.time(), 30.0)
     assert [batch.state for batch in old] == [FAILED, FAILED]
     home.add(segment, 2)
     assert connection.sequences() == [[0], [1]], "the broker has not answered them yet"
@@ -129,7 +129,7 @@ async def test_a_receipt_for_an_expired_entry_gives_its_credit_back() -> None:
     assert connection.sequences() == [[0], [1], [2], [3]]
     connection.receipt(2)
     connection.receipt(3)
-    assert not segment.sent
+    assert not segment.sender.sent
 
 
 async def test_entries_that_expire_without_credit_end_the_wait() -> None:
@@ -139,7 +139,7 @@ async def test_entries_that_expire_without_credit_end_the_wait() -> None:
     limit(connection, 0)
     home.add(segment, 2)
     await asyncio.sleep(31.0)
-    segment.expire(home.loop.time(), 30.0)
+    segment.sender.expire(home.loop.time(), 30.0)
     assert segment not in home.credit_waits
     limit(connection)
     home.add(segment, 1)

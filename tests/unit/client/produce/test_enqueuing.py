@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from anabranch import speedups
-from anabranch.client.decide.batcher import OpenBucket, SegmentBatcher, message_size
-from anabranch.client.decide.outgoing import OPEN, STORED
+from anabranch.client.decide.producing.batcher import OpenBucket, SegmentBatcher, message_size
+from anabranch.client.decide.producing.outgoing import OPEN, STORED
 from anabranch.client.options import Batching
 from anabranch.client.produce.futures import SendFuture
 from anabranch.speedups import Counter, Enqueuer, RoomGate

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from anabranch.client.decide.outgoing import FAILED, STORED, Outgoing, Places
+from anabranch.client.decide.producing.outgoing import FAILED, STORED, Outgoing, Places
 from anabranch.client.produce.futures import BulkFuture, SendFuture, complete, follow, move
 
 

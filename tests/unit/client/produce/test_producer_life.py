@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.client.decide.producer_life import (
+from anabranch.client.decide.producing.producer_life import (
     TRANSITIONS,
     ProducerEffect,
     ProducerEvent,

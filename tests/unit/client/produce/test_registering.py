@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from anabranch.client.net.closing import Deadline
-from anabranch.client.produce.registering import ANSWERS_S, register_everywhere
+from anabranch.client.produce.publisher import ANSWERS_S, register_everywhere
 from anabranch.errors import ProducerFencedError
+
+POOL: Any = SimpleNamespace(operation_timeout_s=30.0)
 
 
 def segments_with(*attached: asyncio.Future[int | None]) -> Any:
@@ -31,7 +33,7 @@ async def test_a_refusal_is_raised_when_the_other_segments_have_answered(limited
     refused.set_exception(ProducerFencedError("another producer is exclusive"))
     loop.call_later(0.5, later.set_result, 7)
     with pytest.raises(ProducerFencedError):
-        await register_everywhere(segments_with(refused, later), Deadline(30.0) if limited else None)
+        await register_everywhere(segments_with(refused, later), POOL, Deadline(30.0) if limited else None)
     assert later.done()
 
 
@@ -41,7 +43,8 @@ async def test_a_refusal_does_not_wait_long_for_other_answers(left_s: float | No
     refused, never = loop.create_future(), loop.create_future()
     refused.set_exception(ProducerFencedError("another producer is exclusive"))
     began_s = loop.time()
+    deadline = None if left_s is None else Deadline(left_s)
     with pytest.raises(ProducerFencedError):
-        await register_everywhere(segments_with(refused, never), None if left_s is None else Deadline(left_s))
+        await register_everywhere(segments_with(refused, never), POOL, deadline)
     assert loop.time() - began_s == pytest.approx(waited_s)
     never.cancel()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from anabranch.client.decide.outgoing import FAILED, OPEN, STORED
-from anabranch.client.decide.producer_life import ProducerState
+from anabranch.client.decide.producing.outgoing import FAILED, OPEN, STORED
+from anabranch.client.decide.producing.producer_life import ProducerState
 from anabranch.client.net.trouble import RoleTrouble
 from anabranch.errors import (
     AuthenticationError,
@@ -201,7 +201,7 @@ async def test_a_sealed_segment_is_asked_what_it_has_stored() -> None:
     later = home.add(segment, 2)
     assert [batch.state for batch in batches] == [STORED, STORED, OPEN, OPEN]
     segment.depart()
-    assert segment.take_back() == [*batches[2:], *later]
+    assert segment.sender.take_back() == [*batches[2:], *later]
     assert home.memory.used == 0
 
 
@@ -223,7 +223,7 @@ async def test_a_segment_that_answered_every_entry_before_its_seal_is_not_asked(
     segment.depart()
     await settle_down()
     assert len(asked) == 1, "the registration, and no question"
-    assert segment.take_back() == batches
+    assert segment.sender.take_back() == batches
     assert home.memory.used == 0
 
 
@@ -289,7 +289,7 @@ async def test_a_layout_that_is_ahead_of_the_receipts_waits_for_them() -> None:
     assert batches[0].place == (0, 3, 4), "the receipt also says where it is stored"
     await asyncio.sleep(1.0)
     assert segment.life.settled, "the broker was asked when no more receipts came"
-    assert segment.take_back() == [batches[1]]
+    assert segment.sender.take_back() == [batches[1]]
 
 
 async def test_departing_without_doubts_needs_no_question() -> None:
@@ -301,7 +301,7 @@ async def test_departing_without_doubts_needs_no_question() -> None:
     segment.depart()
     await settle_down()
     assert segment.life.settled
-    assert segment.take_back() == batches
+    assert segment.sender.take_back() == batches
     assert not any(is_settling(message) for message in pool.connections[0].sent)
 
 

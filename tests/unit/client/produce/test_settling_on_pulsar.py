@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from anabranch import Encrypt
-from anabranch.client.decide.outgoing import FAILED, OPEN, STORED, Outgoing
+from anabranch.client.decide.producing.outgoing import FAILED, OPEN, STORED, Outgoing
 from anabranch.client.options import PublishOptions
 from anabranch.client.produce.encrypting import EntryEncryption
 from anabranch.client.produce.segment_producer import SegmentProducer
@@ -96,9 +96,9 @@ class Terminated:
         self.home.use(options=PublishOptions(chunking=True))
         self.connection.machine.max_message_bytes = LIMIT
         self.home.sequence += 1
-        batch = segment.begin(segment.batcher.buckets[0])
-        segment.batcher.buckets[0].add(batch, (b"v" * (2 * LIMIT), "k", self.home.sequence, 0), 10)
-        segment.close_batches()
+        batch = segment.sender.begin(segment.sender.batcher.buckets[0])
+        segment.sender.batcher.buckets[0].add(batch, (b"v" * (2 * LIMIT), "k", self.home.sequence, 0), 10)
+        segment.sender.close_batches()
         assert len(self.connection.pump.written) >= 3, "the message should have several chunks"
         return batch
 
@@ -119,7 +119,7 @@ async def test_entries_found_in_the_sealed_topic_are_stored_and_the_others_are_f
     assert states(batches) == [STORED, STORED, STORED, OPEN]
     assert topic.started_after == [0], "the reading begins behind the last confirmed entry"
     assert batches[2].place == (0, LEDGER, 2)
-    assert list(segment.unsent) == batches[3:]
+    assert list(segment.sender.unsent) == batches[3:]
 
 
 async def test_the_topic_is_read_only_after_the_layout_confirms_the_seal() -> None:
@@ -148,7 +148,7 @@ async def test_nothing_is_found_in_an_empty_topic() -> None:
 
 async def test_entries_of_other_producers_are_not_taken_for_own_ones() -> None:
     other = Terminated()
-    other.home.name = "other"
+    other.home.parts.name = "other"
     theirs = await other.attach()
     other.home.add(theirs, 2)
     topic = Terminated()

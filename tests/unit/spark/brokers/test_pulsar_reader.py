@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from anabranch.client.bulk.place_reader import EntryPlace, PlaceReader, PlaceTails
-from anabranch.client.net.layout_watch import TopicLayout
+from anabranch.client.net.topics.layout_watch import TopicLayout
 from anabranch.client.options import parse_topic
 from anabranch.model.layout import Layout
 from anabranch.model.ranges import FULL

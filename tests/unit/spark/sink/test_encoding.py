@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.client.produce.encoded_rows import EncodedPart
+from anabranch.client.bulk.encoded_rows import EncodedPart
 from anabranch.errors import MessageTooBigError
 from anabranch.model.hashing import bucket_hash, bucket_index, key_hash
 from anabranch.model.layout import Layout

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from anabranch.client.bulk.encoded_rows import EncodedPart
 from anabranch.client.bulk.segment_reader import RawEntry
-from anabranch.client.produce.encoded_rows import EncodedPart
 from anabranch.model.layout import Layout
 from anabranch.protocol.batches import MessageBatch
 from anabranch.protocol.restamping import restamped

@@ -26,7 +26,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from anabranch.client.net.schemas import TopicSchema
+from anabranch.client.net.topics.schemas import TopicSchema
 from anabranch.errors import InvalidConfigurationError
 from anabranch.spark.values.avro_types import avro_schema, spark_type
 from anabranch.spark.values.value_columns import BadValueError

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.client.net.schemas import TopicSchema
+from anabranch.client.net.topics.schemas import TopicSchema
 from anabranch.spark.values.decoder import DecodedValues, ValueDecoder
 from anabranch.spark.values.json_rows import JsonRows
 from anabranch.spark.values.planning import PrimitiveRows, ValueSchema, decoder_of

@@ -15,8 +15,8 @@ from anabranch.client.consume.alarm import Alarm
 from anabranch.client.consume.handlers.runs import ReadingParts
 from anabranch.client.consume.segments.attachment import SubscriptionOptions
 from anabranch.client.consume.segments.segment_consumer import SegmentConsumer
-from anabranch.client.decide.acknowledgements import leading
-from anabranch.client.decide.ordering import bits_after
+from anabranch.client.decide.consuming.acknowledgements import leading
+from anabranch.client.decide.consuming.ordering import bits_after
 from anabranch.client.message import Message, number_of, place_of
 from anabranch.client.options import Seconds
 from anabranch.client.received import Received
@@ -205,7 +205,7 @@ class CumulativeAcks:
         entry.wanted &= ~bits
 
     def vector(self, number: int) -> tuple[tuple[int, MessageId], ...]:
-        """The last message of each segment that was handed out up to a number."""
+        """Return the last message of each segment that was handed out up to a number."""
         found: list[tuple[int, MessageId]] = []
         for id_, source in sorted(self._sources.items()):
             last = self._last_acked.get(id_)
@@ -223,6 +223,8 @@ class CumulativeAcks:
 
     def _raise_unconfirmed(self, number: int) -> None:
         """Raise ConsumerBusyError, once, if messages up to a number can never be confirmed."""
+        if not self._unconfirmed:
+            return
         lost = [error for first, error in self._unconfirmed if first <= number]
         self._unconfirmed = [entry for entry in self._unconfirmed if entry[0] > number]
         if lost:
@@ -231,6 +233,8 @@ class CumulativeAcks:
 
 def drop_acknowledged(source: SegmentConsumer) -> None:
     """Forget outstanding entries of which no message is left."""
+    if not source.outstanding:
+        return
     left = [entry for entry in source.outstanding if entry.wanted]
     source.outstanding.clear()
     source.outstanding.extend(left)

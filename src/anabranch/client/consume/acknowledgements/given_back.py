@@ -16,7 +16,7 @@ T = TypeVar("T")
 def each_of(
     given: Message[T] | MessageId | Iterable[Message[T] | MessageId],
 ) -> Iterable[Message[T] | MessageId]:
-    """The messages of a call that takes one or several; raises InvalidConfigurationError for other values."""
+    """Return the messages of a call that takes one or many; other values raise InvalidConfigurationError."""
     if isinstance(given, (Message, MessageId)):
         return (given,)
     if isinstance(given, Iterable) and not isinstance(given, (str, bytes)):
@@ -25,7 +25,7 @@ def each_of(
 
 
 def id_of(given: Message[Any] | MessageId, topic: str) -> MessageId:
-    """The id of a message of this topic; raises InvalidConfigurationError for other values."""
+    """Return the id of a message of this topic; raises InvalidConfigurationError for other values."""
     if isinstance(given, Message):
         check_topic(given.topic, topic)
         return given.id

@@ -15,8 +15,8 @@ from anabranch.client.consume.acknowledgements.given_back import check_topic, no
 from anabranch.client.consume.context import ConsumerContext
 from anabranch.client.consume.segments.attachment import QueueOptions
 from anabranch.client.consume.segments.segment_consumer import SegmentConsumer
-from anabranch.client.consume.segments.segments import Segments
-from anabranch.client.decide.acknowledgements import LedgerEntry
+from anabranch.client.consume.segments.segments import ConsumedSegments
+from anabranch.client.decide.consuming.acknowledgements import LedgerEntry
 from anabranch.client.message import Message, entry_of, index_of, place_of
 from anabranch.client.options import Seconds, log
 from anabranch.client.received import Received
@@ -27,7 +27,7 @@ from anabranch.model.ids import MessageId
 class SingleAcks:
     """The acknowledgements of one queue consumer."""
 
-    def __init__(self, context: ConsumerContext, segments: Segments, options: QueueOptions) -> None:
+    def __init__(self, context: ConsumerContext, segments: ConsumedSegments, options: QueueOptions) -> None:
         self.count = 0
         """Acknowledgements that were noted since the last group was sent."""
         self.timer: asyncio.TimerHandle | None = None
@@ -131,7 +131,7 @@ class SingleAcks:
         """Return when the broker has confirmed all acknowledgements that were sent."""
         await self._segments.acks_confirmed()
 
-    # Where messages are.
+    # The places of messages.
 
     def owns(self, entry: Received) -> bool:
         """Return whether this consumer has received an entry."""

@@ -118,7 +118,7 @@ QUEUES_ONLY = ("order", "retry_topic", "redelivery", "processing_timeout", "ack_
 def stream_options(
     topic: str, subscription: str, start: InitialPosition, given: StreamArguments
 ) -> StreamOptions:
-    """The options of a stream consumer; raises InvalidConfigurationError, or TypeError for unknown names."""
+    """Return the options of a stream consumer; raises InvalidConfigurationError or TypeError."""
     refuse_unknown(given, StreamArguments)
     shared = _consumer_part(given) | _subscription_part(topic, subscription, start, given)
     check_function("on_assignment", given.get("on_assignment"))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TypeVar
 
 from anabranch.client.consume.consumers.checkpoint_parts import CheckpointParts
-from anabranch.client.consume.consumers.consumer import Consumer
+from anabranch.client.consume.consumers.consumer import ReceivingConsumer
 from anabranch.client.options import Seconds
 from anabranch.model.checkpoint import Checkpoint
 
 T = TypeVar("T")
 
 
-class AsyncCheckpointConsumer(Consumer[T]):
+class AsyncCheckpointConsumer(ReceivingConsumer[T]):
     """Reads a topic from a checkpoint on; made by `AsyncClient.create_checkpoint_consumer`.
 
     Example:
@@ -25,7 +25,7 @@ class AsyncCheckpointConsumer(Consumer[T]):
         self.parts: CheckpointParts[T] = parts
 
     def checkpoint(self) -> Checkpoint:
-        """The position after the messages handed out so far; reading from it goes on with the next message.
+        """The position after the messages handed out so far; reading from it continues with the next message.
 
         In a group it has the segments that this member has read or need not read; see `Checkpoint.merge`.
         """
@@ -34,8 +34,8 @@ class AsyncCheckpointConsumer(Consumer[T]):
     async def commit(self, checkpoint: Checkpoint | None = None, timeout: Seconds | None = None) -> None:
         """Tell the group that this checkpoint, or the current one, is stored by the application.
 
-        A member that gets a bucket of this one goes on at the last committed position. From the first commit
-        on, members share segments by buckets. Raises ConsumerBusyError, and commits nothing, if another
-        member got a bucket meanwhile: it receives what this one received since its last commit.
+        A member that gets a bucket of this one continues at the last committed position. From the first
+        commit on, members share segments by buckets. Raises ConsumerBusyError, and commits nothing, if
+        another member got a bucket meanwhile: it receives what this one received since its last commit.
         """
         await self.parts.commit(checkpoint, timeout)

@@ -20,14 +20,14 @@ from anabranch.client.consume.inbox.inbox import Inbox
 from anabranch.client.consume.segments.attachment import CheckpointOptions, address_in, reader_attachment
 from anabranch.client.consume.segments.group_member import GroupMember, no_member
 from anabranch.client.consume.segments.segment_consumer import SegmentConsumer
-from anabranch.client.consume.segments.segments import Segments
-from anabranch.client.decide.member_positions import MemberPositions
-from anabranch.client.decide.read_positions import ReadPositions
+from anabranch.client.consume.segments.segments import ConsumedSegments
+from anabranch.client.decide.consuming.member_positions import MemberPositions
+from anabranch.client.decide.consuming.read_positions import ReadPositions
 from anabranch.client.figures import ConsumerFigures
 from anabranch.client.message import Message
 from anabranch.client.net.closing import Deadline, farewell
 from anabranch.client.net.connection_pool import RECONNECT, ConnectionPool
-from anabranch.client.net.layout_watch import LayoutWatch, TopicLayout
+from anabranch.client.net.topics.layout_watch import LayoutWatch, TopicLayout
 from anabranch.client.options import Seconds, log
 from anabranch.client.received import Received
 from anabranch.client.schema import Codec
@@ -46,7 +46,7 @@ class CheckpointParts(Generic[T]):
 
     def __init__(self, pool: ConnectionPool, schema: Codec[T], options: CheckpointOptions) -> None:
         self.context = context = ConsumerContext(pool, schema, options, "checkpoint")
-        self.segments = Segments(context, options.receiver_queue_size)
+        self.segments = ConsumedSegments(context, options.receiver_queue_size)
         self.segments.events = self
         self._sources = self.segments.sources
         bad = BadEntryRecord(options.bad_entries)
@@ -105,8 +105,6 @@ class CheckpointParts(Generic[T]):
         finally:
             if self.context.interceptors is not None:
                 self.context.interceptors.closed(self.context.topic)
-
-    _close_by = close_by
 
     async def _close(self, deadline: Deadline) -> None:
         """Stop reading; the last checkpoint can still be taken."""

@@ -1,4 +1,4 @@
-"""What applications see of every consumer of one topic: receiving, pausing and closing.
+"""The side of every consumer that applications see: receiving, pausing and closing.
 
 The public consumers are thin. What they do is done by their parts, which are described where they are chosen:
 `stream_parts.py`, `queue_parts.py` and `checkpoint_parts.py`.
@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from anabranch.client.consume.context import ConsumerContext
 from anabranch.client.consume.inbox.inbox import Inbox
-from anabranch.client.consume.segments.segments import Segments
+from anabranch.client.consume.segments.segments import ConsumedSegments
 from anabranch.client.figures import ConsumerFigures, State, described
 from anabranch.client.message import Message
 from anabranch.client.net.closing import Deadline
@@ -30,7 +30,7 @@ class ConsumerParts(Protocol):
     async def close_by(self, deadline: Deadline) -> None: ...
 
 
-class Consumer(Generic[T]):
+class ReceivingConsumer(Generic[T]):
     """Receives, and holds the parts of one consumer of a topic."""
 
     def __init__(self, parts: ConsumerParts) -> None:
@@ -130,7 +130,7 @@ class Consumer(Generic[T]):
         await self._close_by(Deadline(self._context.limit_s(timeout)))
 
 
-def figures_of(context: ConsumerContext, inbox: Inbox[Any], segments: Segments) -> ConsumerFigures:
+def figures_of(context: ConsumerContext, inbox: Inbox[Any], segments: ConsumedSegments) -> ConsumerFigures:
     """Return the numbers of a consumer now, for `AsyncClient.stats`."""
     sources = list(segments.sources.values())
     waiting = sum(entry.wanted.bit_count() for source in sources for entry in source.entries)

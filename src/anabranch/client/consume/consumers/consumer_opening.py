@@ -29,7 +29,7 @@ from anabranch.client.consume.context import ConsumerContext
 from anabranch.client.consume.failures.letters import LetterTarget
 from anabranch.client.interceptors import Interceptor, checked_interceptors
 from anabranch.client.net.closing import Deadline
-from anabranch.client.net.topic_questions import TopicQuestions
+from anabranch.client.net.topics.topic_questions import TopicQuestions
 from anabranch.client.options import InitialPosition
 from anabranch.client.produce.producer import AsyncProducer
 from anabranch.client.schema import Codec, Schema, V

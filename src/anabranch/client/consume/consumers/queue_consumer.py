@@ -8,10 +8,10 @@ from typing import TypeVar
 
 from anabranch.arguments import check_text
 from anabranch.client.consume.acknowledgements.given_back import each_of
-from anabranch.client.consume.consumers.consumer import Consumer
+from anabranch.client.consume.consumers.consumer import ReceivingConsumer
 from anabranch.client.consume.consumers.queue_parts import QueueParts
 from anabranch.client.consume.consumers.subscribed_consumer import SubscribedConsumer
-from anabranch.client.decide.failures import Fate, after_failure
+from anabranch.client.decide.consuming.failures import Fate, after_failure
 from anabranch.client.message import Message, entry_of, place_of
 from anabranch.client.net.closing import Deadline
 from anabranch.client.options import Seconds, seconds, text_pairs
@@ -26,7 +26,7 @@ from anabranch.model.ids import MessageId
 T = TypeVar("T")
 
 
-class AsyncQueueConsumer(Consumer[T], SubscribedConsumer[T]):
+class AsyncQueueConsumer(ReceivingConsumer[T], SubscribedConsumer[T]):
     """Reads all segments in parallel; made by `AsyncClient.subscribe_queue`.
 
     Example:

@@ -117,17 +117,17 @@ class QueueParts(SubscriptionParts[T]):
         self.failures.segment_voided(source)
 
     def reached_end(self, source: SegmentConsumer) -> None:
-        self.share.reached_end(source)
+        self.segments.share.reached_end(source)
 
     def active_changed(self, source: SegmentConsumer) -> None:
         if not source.active:
             # Another consumer gets the messages, so they may come back here later.
             unhold(self.runs.withdraw_segment(source))
-        self.share.active_changed(source)
+        self.segments.share.active_changed(source)
 
     def gave_up(self, source: SegmentConsumer, error: AnabranchError) -> None:
         log.debug("%s: %s", source.topic, error)
-        self.share.gave_up(source, error)
+        self.segments.share.gave_up(source, error)
         self._withdraw(source)
         if isinstance(error, SubscriptionNotFoundError):
             self.context.fail(error)
@@ -135,7 +135,7 @@ class QueueParts(SubscriptionParts[T]):
         self.segments.role_refused(error)
         if source.released and self.context.failure is None:
             # The leader may have assigned the segment again, with other buckets.
-            self.share.reconcile()
+            self.segments.share.reconcile()
 
     def _withdraw(self, source: SegmentConsumer) -> None:
         """Start no handler for messages of a segment that the broker delivers again."""

@@ -9,7 +9,7 @@ import math
 from typing import TypeVar
 
 from anabranch.client.consume.acknowledgements.given_back import id_of
-from anabranch.client.consume.consumers.consumer import Consumer
+from anabranch.client.consume.consumers.consumer import ReceivingConsumer
 from anabranch.client.consume.consumers.stream_parts import StreamParts
 from anabranch.client.consume.consumers.subscribed_consumer import SubscribedConsumer
 from anabranch.client.message import Message, entry_of, number_of
@@ -20,7 +20,7 @@ from anabranch.model.ids import MessageId
 T = TypeVar("T")
 
 
-class AsyncStreamConsumer(Consumer[T], SubscribedConsumer[T]):
+class AsyncStreamConsumer(ReceivingConsumer[T], SubscribedConsumer[T]):
     """Reads a share of a topic in key order; made by `AsyncClient.subscribe_stream`.
 
     Example:
@@ -41,12 +41,12 @@ class AsyncStreamConsumer(Consumer[T], SubscribedConsumer[T]):
     @property
     def assignment(self) -> tuple[str, ...]:
         """Names of the segments this consumer reads now."""
-        return self.parts.share.assignment
+        return self.parts.segments.share.assignment
 
     @property
     def awaited(self) -> tuple[str, ...]:
         """Names of assigned segments that this consumer cannot read yet: other consumers hold them."""
-        return self.parts.share.awaited
+        return self.parts.segments.share.awaited
 
     async def acknowledge_cumulative(self, message: Message[T] | MessageId) -> None:
         """Acknowledge everything handed out up to a message, in every segment.

@@ -14,7 +14,7 @@ from anabranch.client.consume.segments.attachment import StreamOptions
 from anabranch.client.consume.segments.classic_share import open_ordered
 from anabranch.client.consume.segments.group_membership import GroupMembership
 from anabranch.client.consume.segments.segment_consumer import SegmentConsumer
-from anabranch.client.decide.refused_roles import is_refused_role
+from anabranch.client.decide.connecting.refused_roles import is_refused_role
 from anabranch.client.net.closing import Deadline
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.options import log
@@ -67,7 +67,7 @@ class StreamParts(SubscriptionParts[T]):
         self.runs.withdraw_segment(source)
         self.acks.left(source, "the broker has moved the subscription, or another consumer reads there")
         # A hand-over under way has nothing to wait for after the segment's consumer has cleared its entries.
-        self.context.loop.call_soon(self.share.progressed)
+        self.context.loop.call_soon(self.segments.share.progressed)
 
     def reached_end(self, source: SegmentConsumer) -> None:
         """The leader takes drained segments away."""
@@ -77,14 +77,14 @@ class StreamParts(SubscriptionParts[T]):
             # Another consumer gets the messages, so they may come back here later.
             unhold(self.runs.withdraw_segment(source))
         drop_acknowledged(source)
-        self.share.active_changed(source)
+        self.segments.share.active_changed(source)
 
     def gave_up(self, source: SegmentConsumer, error: AnabranchError) -> None:
         log.debug("%s: %s", source.topic, error)
-        self.share.gave_up(source, error)
+        self.segments.share.gave_up(source, error)
         self.runs.withdraw_segment(source)
         if is_refused_role(error):
-            self.share.refused(error)
+            self.segments.share.refused(error)
         elif source.released:
             # The leader may have assigned the segment again, with other buckets.
-            self.share.reconcile()
+            self.segments.share.reconcile()

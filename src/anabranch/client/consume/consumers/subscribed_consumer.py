@@ -1,4 +1,4 @@
-"""What applications see of consumers with a subscription: runs of handlers, seeking and unsubscribing."""
+"""The side of consumers with a subscription that applications see: runs, seeking and unsubscribing."""
 
 from __future__ import annotations
 
@@ -55,14 +55,13 @@ class SubscribedConsumer(Generic[T]):
         return self.parts.runs.statistics
 
     async def seek(self, to: SeekTarget, timeout: Seconds | None = None) -> None:
-        """Go on at another place of the topic: at a time, at its beginning or end, or behind a message.
+        """Continue at another place of the topic: at a time, at its beginning or end, or after a message.
 
         This moves the subscription, for all its consumers. Messages that were received before are not
         acknowledged any more. A message moves its own segment and those made of it later; an id taken from a
         message of a stream consumer also moves the other segments to where they were then. A time is that at
-        which the broker stored the messages. Raises OperationTimeoutError after `timeout`, by
-        default the operation timeout; then the subscription may be moved in part, and the call can be
-        repeated.
+        which the broker stored the messages. Raises OperationTimeoutError after `timeout`, by default the
+        operation timeout; then the subscription may be moved in part, and the call can be repeated.
         """
         await self.parts.seek(to, timeout)
 

@@ -29,12 +29,12 @@ from anabranch.client.consume.inbox.bad_entries import BadEntryRecord
 from anabranch.client.consume.inbox.inbox import Inbox
 from anabranch.client.consume.segments.attachment import SubscriptionOptions
 from anabranch.client.consume.segments.segment_consumer import SegmentConsumer
-from anabranch.client.consume.segments.segments import Segments, SegmentShare
-from anabranch.client.decide.seeking import SeekMove, plan_seek
+from anabranch.client.consume.segments.segments import ConsumedSegments
+from anabranch.client.decide.consuming.seeking import SeekMove, plan_seek
 from anabranch.client.figures import ConsumerFigures
 from anabranch.client.message import Message
 from anabranch.client.net.closing import Deadline
-from anabranch.client.net.layout_watch import look_up_layout
+from anabranch.client.net.topics.layout_watch import look_up_layout
 from anabranch.client.options import Seconds, one_of, wall_ms
 from anabranch.errors import (
     AlreadyClosedError,
@@ -52,14 +52,14 @@ T = TypeVar("T")
 
 SeekWord = Literal["earliest", "latest"]
 SeekTarget = datetime | SeekWord | Message[Any] | MessageId
-"""A time with its time zone, the first or the last message, or a message behind which reading goes on."""
+"""A time with its time zone, the first or last message, or the message after which reading continues."""
 
 
 def reading_parts(
     context: ConsumerContext, options: SubscriptionOptions, bad: BadEntryRecord | None = None
 ) -> ReadingParts[Any]:
     """Make the parts that do not depend on the kind of the consumer."""
-    segments = Segments(context, options.receiver_queue_size)
+    segments = ConsumedSegments(context, options.receiver_queue_size)
     bad = BadEntryRecord(options.bad_entries) if bad is None else bad
     inbox: Inbox[Any] = Inbox(context, segments.sources, bad, options.encryption)
     return ReadingParts(context, segments, inbox, HandlerRuns())
@@ -87,11 +87,6 @@ class SubscriptionParts(Generic[T]):
         self.subscription = options.subscription
         self.context.resolved = lambda: self.segments.share.topic
 
-    @property
-    def share(self) -> SegmentShare:
-        """How the consumer learns which segments it reads; another one when a classic topic is migrated."""
-        return self.segments.share
-
     # The life of the consumer.
 
     async def open(self) -> None:
@@ -104,7 +99,7 @@ class SubscriptionParts(Generic[T]):
             raise
 
     async def _open(self, deadline: Deadline) -> None:
-        await self.share.open(deadline)
+        await self.segments.share.open(deadline)
 
     async def close_by(self, deadline: Deadline) -> None:
         """As `close` of the consumer, with the deadline of the caller."""
@@ -112,8 +107,6 @@ class SubscriptionParts(Generic[T]):
             await self.context.closing.run(deadline, self._stop_and_close)
         finally:
             self._report_end()
-
-    _close_by = close_by
 
     def _report_end(self) -> None:
         if self.context.interceptors is not None:
@@ -129,13 +122,13 @@ class SubscriptionParts(Generic[T]):
         """Leave the topic; messages that the application did not acknowledge stay unacknowledged."""
         self.inbox.close()
         self.failures.close()
-        self.share.stop()
+        self.segments.share.stop()
         self.acks.send()
         try:
             await self.segments.leave(deadline, self.acks.confirmed)
         finally:
             try:
-                await self.share.leave(deadline)
+                await self.segments.share.leave(deadline)
                 await self._letters.close_by(deadline)
             finally:
                 await self.context.tasks.stop()
@@ -184,7 +177,7 @@ class SubscriptionParts(Generic[T]):
             self.inbox.release("seek")
 
     async def _move(self, move: SeekMove) -> None:
-        await self.share.move(move)
+        await self.segments.share.move(move)
 
     async def unsubscribe(self, timeout: Seconds | None) -> None:
         """Delete the subscription and close the consumer; see `AsyncStreamConsumer.unsubscribe`."""
@@ -203,7 +196,7 @@ class SubscriptionParts(Generic[T]):
 
     async def delete(self) -> None:
         """Delete the subscription; raises ConsumerBusyError or MetadataError if it has other consumers."""
-        await self.share.delete()
+        await self.segments.share.delete()
 
     async def _delete_if_there(self) -> None:
         """As `delete`; raises TopicNotFoundError if the topic was deleted, and this consumer with it."""
@@ -240,15 +233,15 @@ class SubscriptionParts(Generic[T]):
         self.inbox.ready(source)
 
     def attached_again(self, source: SegmentConsumer) -> None:
-        self.share.attached_again(source)
+        self.segments.share.attached_again(source)
 
     def is_final(self, source: SegmentConsumer, error: AnabranchError) -> bool:
-        ends = self.share.is_final(source, error)
+        ends = self.segments.share.is_final(source, error)
         return self.segments.is_final(error) if ends is None else ends
 
 
 def checked_target(to: SeekTarget) -> int | SeekWord | MessageId:
-    """A target that the planning understands; raises InvalidConfigurationError."""
+    """Return the target as `plan_seek` takes it; raises InvalidConfigurationError."""
     if isinstance(to, datetime):
         return wall_ms("to", to)
     if isinstance(to, Message):

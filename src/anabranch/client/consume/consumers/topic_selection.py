@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from anabranch.aio import TaskRegistry
 from anabranch.arguments import listed
 from anabranch.client.consume.consumers.topics_options import OwnLetters
-from anabranch.client.decide.topic_patterns import WantedTopics, wanted_topics
-from anabranch.client.net.classic_topics_watch import ClassicTopicsWatch
+from anabranch.client.decide.consuming.topic_patterns import WantedTopics, wanted_topics
 from anabranch.client.net.connection_pool import ConnectionPool
-from anabranch.client.net.topics_watch import TopicsWatch
+from anabranch.client.net.topics.topics_watch import ClassicTopicsWatch, TopicsWatch
 from anabranch.client.options import log, parse_topic, text_pairs
 from anabranch.errors import AnabranchError, InvalidConfigurationError, UnsupportedFeatureError
 from anabranch.model.names import TopicName

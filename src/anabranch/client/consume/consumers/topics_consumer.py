@@ -162,14 +162,12 @@ class TopicsParts(Generic[T]):
         """As `close` of the consumer, with the deadline of the caller."""
         await self._closing.run(deadline, self._close)
 
-    _close_by = close_by
-
     async def _close(self, deadline: Deadline) -> None:
         self.closed = True
         self._selection.close()
         self.waiting.wake_all()
         try:
-            await close_all([child.parts for child in self.children.values()], deadline)
+            await close_all([child.parts.close_by for child in self.children.values()], deadline)
         finally:
             await self._tasks.stop()
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from anabranch.aio import TaskRegistry
 from anabranch.client.consume.context import ConsumerContext
 from anabranch.client.consume.segments.attachment import QueueOptions, SubscriptionOptions
-from anabranch.client.decide.letters import (
+from anabranch.client.decide.consuming.letters import (
     BAD_ENTRY,
     LetterOrigin,
     dead_letter_properties,
@@ -21,7 +21,7 @@ from anabranch.client.encryption import Encrypt
 from anabranch.client.message import Message, entry_of, place_of
 from anabranch.client.net.closing import Deadline, close_all
 from anabranch.client.net.connection_pool import ConnectionPool
-from anabranch.client.net.schemas import has_own_schemas, look_up_writer
+from anabranch.client.net.topics.schemas import has_own_schemas, look_up_writer
 from anabranch.client.options import DEAD_LETTER_ENDING, DeadLetter, log, retry_ending
 from anabranch.client.produce.producer import AsyncProducer
 from anabranch.client.received import Received, Source
@@ -59,7 +59,7 @@ class LetterProducers:
         self._opening: dict[tuple[str, str, bytes], asyncio.Task[AsyncProducer[bytes]]] = {}
 
     async def sending(self, target: LetterTarget, source: Source, version: bytes) -> AsyncProducer[bytes]:
-        """The producer for `target` of values that this version of a schema has encoded, in this segment."""
+        """Return the producer for `target` of values that a segment stores in this version of its schema."""
         name = TopicName.parse(source.owner.topic)
         own = bool(version) and has_own_schemas(name, source.topic)
         place = target.topic, source.topic if own else str(name), version
@@ -96,7 +96,8 @@ class LetterProducers:
     async def close_by(self, deadline: Deadline) -> None:
         """Close the producers that are open."""
         done = (task for task in self._opening.values() if task.done() and not task.cancelled())
-        await close_all([task.result() for task in done if task.exception() is None], deadline)
+        opened = [task.result() for task in done if task.exception() is None]
+        await close_all([producer.publisher.close_by for producer in opened], deadline)
 
 
 class DeadLetters:
@@ -126,7 +127,7 @@ class DeadLetters:
             await self._send(message, "redelivered too often", attempts)
 
     def report(self, topic: str, error: AnabranchError) -> None:
-        """Log a failure, once until it passes: each repetition of a letter fails in the same way."""
+        """Log a failure once until a letter succeeds; each repetition of a letter fails in the same way."""
         if str(error) != self._reported:
             self._reported = str(error)
             log.warning("%s: a dead letter was not forwarded and will come again: %s", topic, error)
@@ -203,7 +204,7 @@ class Letters:
 
 
 def _deliveries(message: Message[Any]) -> int:
-    """How often the message has been delivered, with the present delivery."""
+    """Return how often the message has been delivered, including this delivery."""
     return message.redelivery_count + reconsume_times(message.properties) + 1
 
 

@@ -1,4 +1,4 @@
-"""Failure policies: what becomes of a message whose handling has failed.
+"""Failure policies, which decide the fate of a message whose handling has failed.
 
 Each kind of consumer has one. A stream keeps a failed message in its run, a queue lets the broker deliver it
 again or sends it to the retry topic, and a queue that keeps the order of keys hands it out again from memory.
@@ -19,9 +19,9 @@ from anabranch.client.consume.failures.redelivery import Redelivery
 from anabranch.client.consume.handlers.runs import ReadingParts
 from anabranch.client.consume.inbox.inbox import unhold
 from anabranch.client.consume.segments.segment_consumer import SegmentConsumer
-from anabranch.client.decide.failures import Fate, after_failure
-from anabranch.client.decide.key_pauses import KeyPauses
-from anabranch.client.decide.letters import reconsume_times
+from anabranch.client.decide.consuming.failures import Fate, after_failure
+from anabranch.client.decide.consuming.key_pauses import KeyPauses
+from anabranch.client.decide.consuming.letters import reconsume_times
 from anabranch.client.message import Message, again, entry_of, number_of, ordering_key, place_of
 from anabranch.client.options import log
 from anabranch.client.received import Received
@@ -36,7 +36,7 @@ WAITING_TIMES = 10
 
 
 class FailurePolicy(Generic[T]):
-    """What all policies do; by itself the policy of streams, whose failed messages stay in the run."""
+    """The base of all policies, and itself the one of streams, whose failed messages stay in the run."""
 
     def __init__(self, reading: ReadingParts[T], acks: CumulativeAcks | SingleAcks, letters: Letters) -> None:
         self.dead_letter = letters.policy
@@ -245,7 +245,7 @@ def _is_held(message: Message[Any]) -> bool:
 
 
 def _behind_in_lane(source: SegmentConsumer, first: Received) -> Callable[[Received], bool] | None:
-    """Tells the entries of the bucket of `first` that begin there; None if the broker has no lane for it."""
+    """Return a predicate for entries of the bucket of `first` from there on; None without a lane."""
     hash_ = _bucket_hash(first)
     lane = next((part for part in source.attachment.bucket_ranges if part.start <= hash_ <= part.end), None)
     if lane is None:

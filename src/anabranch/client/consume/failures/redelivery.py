@@ -8,7 +8,7 @@ from itertools import count
 
 from anabranch.client.consume.alarm import Alarm
 from anabranch.client.consume.segments.segment_consumer import SegmentConsumer
-from anabranch.client.decide.acknowledgements import LedgerEntry
+from anabranch.client.decide.consuming.acknowledgements import LedgerEntry
 
 
 class Redelivery:

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class HandlerKindError(InvalidConfigurationError):
-    """A handler of the wrong kind: no coroutine function, or one where a plain function is due."""
+    """A handler of the wrong kind: a plain function where a coroutine function is needed, or vice versa."""
 
 
 def check_callable(handler: object) -> None:

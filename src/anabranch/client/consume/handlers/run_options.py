@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, TypedDict, TypeVar
 
 from anabranch.aio import Backoff
 from anabranch.arguments import refuse_unknown
-from anabranch.client.decide.key_lines import KeyLines
+from anabranch.client.decide.consuming.key_lines import KeyLines
 from anabranch.client.message import Message
 from anabranch.client.options import Seconds, one_of, positive, seconds
 from anabranch.errors import InvalidConfigurationError
@@ -120,7 +120,7 @@ class RunCounts:
 def checked_run(
     concurrency: int, order: RunOrder | None, default: RunOrder, retry: Backoff, given: RunArguments
 ) -> RunOptions:
-    """The arguments of a run on a consumer with these defaults; raises InvalidConfigurationError."""
+    """Check the arguments of a run on a consumer with these defaults; raises InvalidConfigurationError."""
     refuse_unknown(given, RunArguments)
     if order is not None:
         one_of("order", order, RunOrder)

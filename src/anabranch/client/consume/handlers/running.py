@@ -24,8 +24,8 @@ from anabranch.client.consume.handlers.run_options import (
     stop_given,
 )
 from anabranch.client.consume.inbox.inbox import Inbox
-from anabranch.client.decide.failures import Fate, after_failure, asked_pause_s
-from anabranch.client.decide.key_lines import KeyLine, KeyLines
+from anabranch.client.decide.consuming.failures import Fate, after_failure, asked_pause_s
+from anabranch.client.decide.consuming.key_lines import KeyLine, KeyLines
 from anabranch.client.message import Message, again, entry_of, number_of, ordering_key
 from anabranch.client.net.closing import Deadline
 from anabranch.client.options import DeadLetter, Seconds, log
@@ -56,7 +56,7 @@ class HandlerFailures(Protocol):
     dead_letter: DeadLetter | None
 
     def redeliveries(self, message: Message[Any]) -> int:
-        """How often a message was delivered before."""
+        """Return how often a message was delivered before."""
 
     async def give_back(self, message: Message[Any], delay_s: float) -> bool:
         """Let the broker deliver the message again; False if the consumer keeps the order of keys."""
@@ -149,7 +149,7 @@ class Running(Generic[T]):
             await deadline.allow(self._ended.wait(), CANCELLED_S)
 
     def withdraw(self, unwanted: Callable[[Message[T]], bool]) -> list[Message[T]]:
-        """Forget messages that are not running: the broker delivers them again, here or elsewhere."""
+        """Remove messages whose handlers have not started; the broker delivers them again."""
         removed = self._lines.withdraw(unwanted)
         for message in removed:
             self._release(message)
@@ -157,7 +157,7 @@ class Running(Generic[T]):
         return removed
 
     def release(self, wanted: Callable[[Message[T]], bool]) -> int:
-        """Let parked lines continue; return their number."""
+        """Let the lines of parked keys continue; return how many there are."""
         released = self._lines.release(wanted)
         self._start()
         return released
@@ -177,7 +177,7 @@ class Running(Generic[T]):
                 return
             self._add(messages)
             self._start()
-            # Messages at hand are taken without a wait, and handlers must get their turn.
+            # Buffered messages are taken without waiting, so handlers must get a turn here.
             await asyncio.sleep(0)
 
     def _add(self, messages: Iterable[Message[T]]) -> None:

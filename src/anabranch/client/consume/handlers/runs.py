@@ -11,7 +11,7 @@ from anabranch.client.consume.handlers.attempts import begin
 from anabranch.client.consume.handlers.run_options import Handler, RunOptions, RunStatistics
 from anabranch.client.consume.handlers.running import Running, RunParts
 from anabranch.client.consume.inbox.inbox import Inbox
-from anabranch.client.consume.segments.segments import Segments
+from anabranch.client.consume.segments.segments import ConsumedSegments
 from anabranch.client.message import Message, entry_of
 from anabranch.client.net.closing import Deadline
 from anabranch.client.options import log
@@ -79,7 +79,7 @@ class ReadingParts(NamedTuple, Generic[T]):
     """The parts that every consumer with a subscription has; its policies are made of them."""
 
     context: ConsumerContext
-    segments: Segments
+    segments: ConsumedSegments
     inbox: Inbox[T]
     runs: HandlerRuns[T]
 

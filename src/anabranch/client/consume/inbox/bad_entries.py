@@ -1,4 +1,4 @@
-"""Entries that cannot be decoded: counted, reported, and either passed over or raised by a receive."""
+"""Entries that cannot be decoded: they are counted and logged, then skipped or raised by a receive."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class BadEntryRecord:
         """The error that the next receive raises; no entry behind it is handed out before."""
 
     def policy_for(self, problem: AnabranchError | None) -> BadEntries:
-        """The policy for a problem; an entry that cannot be decrypted is added here only to be skipped."""
+        """Return the policy for a problem; one that cannot be decrypted comes here only to be skipped."""
         return "skip" if isinstance(problem, DecryptionError) else self.policy
 
     def add(self, entry: Received, problem: AnabranchError, topic: str, number: int) -> None:

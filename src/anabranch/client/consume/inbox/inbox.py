@@ -135,7 +135,9 @@ class Inbox(Generic[T]):
         return not self.stopped and (bool(self.run) or self.load())
 
     def take(self, limit: int) -> list[Message[T]]:
-        """Return the messages of the run and of the entries behind it, up to `limit`."""
+        """Return the messages of the run and of the entries after it, up to `limit`."""
+        # The run is a list with its last message first, so that `receive` pops and this method slices:
+        # neither moves the messages that stay.
         taken: list[Message[T]] = []
         while True:
             run = self.run
@@ -179,7 +181,7 @@ class Inbox(Generic[T]):
                 self.bad.add(entry, problem, self._context.topic, self.number)
                 self._policy.pass_over(entry)
                 if self.bad.to_raise is not None:
-                    # Another waiting receive goes on behind the entry.
+                    # Another waiting receive continues after the entry.
                     self._context.waiting.wake()
             elif self._policy.accept(entry):
                 self._start_run(entry)
@@ -210,7 +212,7 @@ class Inbox(Generic[T]):
     # Messages that come again.
 
     def ready(self, source: SegmentConsumer) -> None:
-        """Take the turns of a segment into account that has entries again."""
+        """Give turns to a segment that has entries again, and wake a waiting receive."""
         self.line.append(source)
         self._context.waiting.wake()
 
@@ -221,6 +223,8 @@ class Inbox(Generic[T]):
         holds them, and drops them only with `everything`.
         """
         run = self.run
+        if not run:
+            return
         fresh = 0
         while fresh < len(run) and number_of(run[fresh]) == self.number:
             if entry_of(run[fresh]).source is not source:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from anabranch.client.consume.context import ConsumerContext
 from anabranch.client.consume.segments.segment_consumer import SegmentConsumer
-from anabranch.client.net.schemas import TopicSchema, has_own_schemas, look_up_writer
+from anabranch.client.net.topics.schemas import TopicSchema, has_own_schemas, look_up_writer
 from anabranch.client.options import log
 from anabranch.client.schema import Schema
 from anabranch.errors import AnabranchError

@@ -10,7 +10,7 @@ from anabranch.aio import Backoff
 from anabranch.arguments import INT32_MAX, of_kind, whole
 from anabranch.client.encryption import Decrypt
 from anabranch.client.interceptors import Interceptor
-from anabranch.client.net.layout_watch import TopicLayout
+from anabranch.client.net.topics.layout_watch import TopicLayout
 from anabranch.client.options import (
     BadEntries,
     DeadLetter,
@@ -34,7 +34,7 @@ OnAssignment = Callable[[tuple[str, ...], tuple[str, ...]], None]
 
 @dataclass(frozen=True, slots=True)
 class SegmentAddress:
-    """The names under which a consumer finds one segment."""
+    """The names and the owner by which a consumer finds one segment."""
 
     segment_id: int
     topic: str
@@ -74,7 +74,7 @@ class Attachment:
     def command(
         self, address: SegmentAddress, consumer_id: int, request_id: int, floor: MessageId | None
     ) -> pb.CommandSubscribe:
-        """The SUBSCRIBE command for a segment, whose messages up to `floor` are not wanted."""
+        """Return the SUBSCRIBE command for a segment whose messages up to `floor` are not wanted."""
         properties = dict(self.properties)
         if address.is_classic:
             properties[MANAGED] = "true"
@@ -111,9 +111,9 @@ def reader_attachment(
     *,
     paused: bool,
 ) -> Attachment:
-    """How a consumer that keeps its position itself subscribes, each time under another name.
+    """Return how a consumer that keeps its positions itself subscribes, each time under another name.
 
-    The former attachment of the consumer to the same segment may not have ended yet.
+    Its previous attachment to the same segment may not have ended yet.
     """
     subscription = f"reader-{rng.getrandbits(40):010x}"
     return Attachment(

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from anabranch.client.decide.acknowledgements import LedgerEntry
-from anabranch.client.decide.chunks import LOOK_S, ChunkAssembly, WholeMessage
+from anabranch.client.decide.consuming.acknowledgements import LedgerEntry
+from anabranch.client.decide.consuming.chunks import LOOK_S, ChunkAssembly, WholeMessage
 
 
 class ChunkIntake:

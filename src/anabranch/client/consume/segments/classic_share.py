@@ -14,12 +14,12 @@ from anabranch.client.consume.segments.attachment import SubscriptionOptions
 from anabranch.client.consume.segments.group_membership import GroupMembership
 from anabranch.client.consume.segments.layout_following import LayoutFollowing
 from anabranch.client.consume.segments.segment_consumer import SegmentConsumer
-from anabranch.client.consume.segments.segments import Segments
-from anabranch.client.decide.permits import Permits
-from anabranch.client.net.classic_layout import ClassicTopicError
+from anabranch.client.consume.segments.segments import ConsumedSegments
+from anabranch.client.decide.consuming.permits import Permits
 from anabranch.client.net.closing import Deadline
 from anabranch.client.net.connection_pool import RECONNECT
-from anabranch.client.net.layout_watch import TopicLayout
+from anabranch.client.net.topics.classic_layout import ClassicTopicError
+from anabranch.client.net.topics.layout_watch import TopicLayout
 from anabranch.errors import AnabranchError, OperationTimeoutError
 from anabranch.protocol.pb import pulsar_pb2 as pb
 
@@ -30,7 +30,7 @@ class ClassicShare(LayoutFollowing):
     def __init__(
         self,
         context: ConsumerContext,
-        segments: Segments,
+        segments: ConsumedSegments,
         membership: GroupMembership,
         options: SubscriptionOptions,
     ) -> None:
@@ -81,7 +81,7 @@ class ClassicShare(LayoutFollowing):
 
 
 async def open_ordered(
-    context: ConsumerContext, segments: Segments, options: SubscriptionOptions, deadline: Deadline
+    context: ConsumerContext, segments: ConsumedSegments, options: SubscriptionOptions, deadline: Deadline
 ) -> None:
     """Register with the leader, or subscribe to the partitions of a topic that has none."""
     membership = segments.share

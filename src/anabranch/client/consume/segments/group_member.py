@@ -2,7 +2,7 @@
 
 The leader assigns segments and buckets, and knows the positions that members have committed. A member reports
 what it has finished until its application commits for the first time. From then on only committed positions
-count, so that no other member goes on behind messages whose effects may be lost with this one.
+count, so that no other member continues after messages whose effects may be lost with this one.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import Final
 
 from anabranch.client.consume.segments.attachment import CheckpointOptions
-from anabranch.client.decide.member_positions import MemberPositions
+from anabranch.client.decide.consuming.member_positions import MemberPositions
 from anabranch.client.net.closing import Deadline
 from anabranch.client.net.connection_pool import ConnectionPool
-from anabranch.client.net.registration import GroupReport, Registration, RegistrationOptions
+from anabranch.client.net.topics.registration import GroupReport, Registration, RegistrationOptions
 from anabranch.errors import (
     AnabranchError,
     ConsumerBusyError,
@@ -35,7 +35,7 @@ HANDOVER_S: Final = 30.0
 
 
 def slots_given(assignment: Assignment) -> dict[int, Ranges]:
-    """The slots of each assigned segment."""
+    """Return the slots of each assigned segment."""
     return {
         segment.segment_id: union(segment.bucket_ranges) if segment.bucket_ranges else ALL
         for segment in assignment.segments
@@ -43,7 +43,7 @@ def slots_given(assignment: Assignment) -> dict[int, Ranges]:
 
 
 def no_member() -> InvalidConfigurationError:
-    """The error of a commit outside a group."""
+    """Return the error of a commit outside a group."""
     return InvalidConfigurationError("only members of a group commit")
 
 
@@ -84,7 +84,7 @@ class GroupMember:
         return {**self._had, **self._read.finished}
 
     def changed(self, assignment: Assignment) -> list[int]:
-        """The segments whose slots an assignment changes."""
+        """Return the segments whose slots an assignment changes."""
         return self._read.changed(slots_given(assignment))
 
     def take(self, assignment: Assignment) -> None:
@@ -120,13 +120,13 @@ class GroupMember:
             self._waiting.cancel()
 
     def _releases(self) -> bool:
-        """Whether all that this member read of the slots that leave it is committed or noted."""
+        """Return whether all that this member read of slots that it must give up is committed or noted."""
         known = (id_ for id_ in self._read.leaving if id_ in self._read.positions)
         unknown = SlotPositions.unknown
         return not any(self._read.uncommitted(id_, self._noted.get(id_, unknown(id_))) for id_ in known)
 
     def report_starts(self) -> None:
-        """Tell the leader where this member began slots of which the group knew no position."""
+        """Tell the leader where this member began reading slots that had no position in the group."""
         begun = [id_ for id_ in self._read.positions if self._read.unknown_to_group(id_)]
         new = [id_ for id_ in begun if (id_, self._generation) not in self._begun]
         if new:
@@ -181,15 +181,15 @@ class GroupMember:
             )
             raise ConsumerBusyError(
                 f"buckets moved to another member before they were committed: {moved_text}; "
-                "open the consumer again to go on at the last committed positions"
+                "open the consumer again to continue at the last committed positions"
             )
 
     def _held(self, id_: int) -> Ranges:
-        """The slots of a segment that this member may commit."""
+        """Return the slots of a segment that this member may commit."""
         return self._read.held(id_) if id_ in self._read.positions else ()
 
     def _ahead(self, checkpoint: Checkpoint) -> dict[int, Ranges]:
-        """The slots that this member has read further than the group knows."""
+        """Return the slots that this member has read further than the group knows."""
         found: dict[int, Ranges] = {}
         for id_ in self._had:
             given, group = checkpoint.slots(id_), self._read.group.get(id_)

@@ -19,10 +19,10 @@ from anabranch.client.consume.segments.attachment import (
     SubscriptionOptions,
 )
 from anabranch.client.consume.segments.segment_consumer import SegmentConsumer
-from anabranch.client.consume.segments.segments import Segments
-from anabranch.client.decide.seeking import SeekMove, seek_command
+from anabranch.client.consume.segments.segments import ConsumedSegments
+from anabranch.client.decide.consuming.seeking import SeekMove, seek_command
 from anabranch.client.net.closing import Deadline, farewell
-from anabranch.client.net.registration import Registration, RegistrationOptions
+from anabranch.client.net.topics.registration import Registration, RegistrationOptions
 from anabranch.client.options import log
 from anabranch.errors import (
     AnabranchError,
@@ -56,7 +56,7 @@ class GroupMembership:
     def __init__(
         self,
         context: ConsumerContext,
-        segments: Segments,
+        segments: ConsumedSegments,
         acks: MemberAcks,
         attachment: Attachment,
         options: SubscriptionOptions,

@@ -8,12 +8,12 @@ from functools import partial
 from anabranch.client.consume.context import ConsumerContext
 from anabranch.client.consume.segments.attachment import Attachment, address_in
 from anabranch.client.consume.segments.segment_consumer import SegmentConsumer
-from anabranch.client.consume.segments.segments import Segments
-from anabranch.client.decide.permits import Permits
-from anabranch.client.decide.seeking import SeekMove, seek_command
+from anabranch.client.consume.segments.segments import ConsumedSegments
+from anabranch.client.decide.consuming.permits import Permits
+from anabranch.client.decide.consuming.seeking import SeekMove, seek_command
 from anabranch.client.net.closing import Deadline, farewell
-from anabranch.client.net.layout_watch import LayoutWatch, TopicLayout
-from anabranch.client.net.queue_subscription import QueueSubscription
+from anabranch.client.net.topics.layout_watch import LayoutWatch, TopicLayout
+from anabranch.client.net.topics.queue_subscription import QueueSubscription
 from anabranch.errors import (
     AnabranchError,
     ConsumerBusyError,
@@ -32,7 +32,7 @@ class LayoutFollowing:
     """The share of a consumer that reads all segments, and buffers messages of all of them together."""
 
     def __init__(
-        self, context: ConsumerContext, segments: Segments, topic: TopicName, attachment: Attachment
+        self, context: ConsumerContext, segments: ConsumedSegments, topic: TopicName, attachment: Attachment
     ) -> None:
         self._context, self._segments = context, segments
         self._topic = topic

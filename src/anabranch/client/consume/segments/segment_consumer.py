@@ -15,20 +15,20 @@ from typing import Any, Protocol
 
 from google.protobuf.message import Message as ProtoMessage
 
+from anabranch.aio import mark_retrieved
 from anabranch.client.consume.context import ConsumerContext
 from anabranch.client.consume.segments.attachment import Attachment, SegmentAddress
 from anabranch.client.consume.segments.chunk_intake import ChunkIntake
-from anabranch.client.consume.segments.first_answer import FirstAnswer
 from anabranch.client.consume.segments.segment_link import SegmentLink
-from anabranch.client.decide.acknowledgements import Acknowledgements, LedgerEntry
-from anabranch.client.decide.ordering import before_first, bits_after
-from anabranch.client.decide.permits import Intake, Permits
-from anabranch.client.decide.reconnection import ReconnectEvent, ReconnectPhase
+from anabranch.client.decide.connecting.reconnection import ReconnectEvent, ReconnectPhase
+from anabranch.client.decide.consuming.acknowledgements import Acknowledgements, LedgerEntry
+from anabranch.client.decide.consuming.ordering import before_first, bits_after
+from anabranch.client.decide.consuming.permits import Intake, Permits
 from anabranch.client.net.closing import farewell
 from anabranch.client.net.place_search import last_message
 from anabranch.client.net.reconnector import Reconnector, SegmentOwner
-from anabranch.client.net.schemas import describe_schema
 from anabranch.client.net.subscribing import begin_consumer, end_consumer
+from anabranch.client.net.topics.schemas import describe_schema
 from anabranch.client.options import log
 from anabranch.client.received import Received
 from anabranch.errors import (
@@ -51,7 +51,7 @@ GIVE_BACK_S = 1.0
 
 
 class SegmentEvents(Protocol):
-    """What the consumers of segments report to the consumer of the topic."""
+    """The events that the consumers of segments report to the consumer of the topic."""
 
     def ready(self, source: SegmentConsumer) -> None:
         """The first entry has arrived in an empty buffer."""
@@ -78,6 +78,53 @@ class SegmentEvents(Protocol):
         """The segment's consumer has ended because of an error."""
 
 
+class FirstAnswer:
+    """The first answer of a segment's owner to a consumer that subscribes.
+
+    It is known when the first subscription succeeded, failed for good, or met another consumer.
+    """
+
+    def __init__(self) -> None:
+        self._attached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._attached.add_done_callback(mark_retrieved)
+        self._came = asyncio.Event()
+
+    @property
+    def decided(self) -> bool:
+        """Whether the first subscription succeeded, or the consumer ended before."""
+        return self._attached.done()
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the first subscription succeeded."""
+        return self._attached.done() and self._attached.exception() is None
+
+    def accept(self) -> None:
+        """Note that the first subscription succeeded."""
+        self._attached.set_result(None)
+        self._came.set()
+
+    def end(self, error: AnabranchError) -> None:
+        """Note the error that ended the consumer, unless the first subscription succeeded before."""
+        if not self._attached.done():
+            self._attached.set_exception(error)
+        self._came.set()
+
+    def wait_for_others(self) -> None:
+        """Note that another consumer holds the segment, for how long is unknown."""
+        self._came.set()
+
+    async def success(self) -> None:
+        """Return when the first subscription has succeeded; raises the error that ended the consumer."""
+        await asyncio.shield(self._attached)
+
+    async def any(self) -> None:
+        """As `success`, but return as well when another consumer holds the segment."""
+        await self._came.wait()
+        if self._attached.done():
+            self._attached.result()
+
+
 class SegmentConsumer:
     """Reads one segment for its `owner`, the consumer of the topic."""
 
@@ -97,7 +144,7 @@ class SegmentConsumer:
         self.entries: deque[Received] = deque()
         """Entries that were delivered and not handed out."""
         self.stale: list[Callable[[Received], bool]] = []
-        """Tell the entries that the broker keeps, although it may have sent them before."""
+        """Predicates for entries that the broker keeps now, although it may have sent them before."""
         self.outstanding: deque[Received] = deque()
         """For cumulative acknowledgement: entries handed out, in order, that are not fully acknowledged."""
         self.noted: list[Received] = []
@@ -211,6 +258,10 @@ class SegmentConsumer:
 
     def delivered(self, delivery: Delivery) -> None:
         """Buffer an entry without the messages that the application holds or has acknowledged."""
+        # Called for each entry. After a reconnect the broker delivers everything again that it has no
+        # acknowledgement for, which includes messages that the application is still working on and messages
+        # whose acknowledgement is on its way. Both are left out bit by bit here; without that, a connection
+        # lost in the middle of a batch would hand out its first messages twice.
         if len(self.entries) > self.permits.entries_max:
             raise RemoteProtocolError(f"the broker sent more of {self.topic} than it was asked for")
         entry = self._received(delivery)
@@ -356,7 +407,7 @@ class SegmentConsumer:
         return self._link.connection is not None and self._link.connection.is_ours
 
     def closed_by_broker(self) -> None:
-        """Called after a seek, or for another reader: the broker may deliver the held messages again."""
+        """The broker ended the subscription, after a seek or for another reader: it may deliver all again."""
         self.void()
         self._lose(ReconnectEvent.LOST)
 
@@ -454,7 +505,7 @@ class SegmentConsumer:
             self.first_answer.accept()
 
     async def last_message(self) -> MessageId:
-        """The last message in the segment now, or the place before the first; raises NotConnectedError."""
+        """Return the last message in the segment, or the place before the first; raises NotConnectedError."""
         await self.first_answer.success()
         connection, pool = self._link.connection, self._pool
         if connection is None:

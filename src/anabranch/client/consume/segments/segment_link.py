@@ -8,7 +8,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from anabranch.client.decide.acknowledgements import IDS_MAX, Acknowledgements, LedgerEntry
+from anabranch.client.decide.consuming.acknowledgements import IDS_MAX, Acknowledgements, LedgerEntry
 from anabranch.client.net.connection import BrokerConnection
 from anabranch.client.net.connection_pool import ConnectionPool
 from anabranch.client.net.reconnector import Reconnector

@@ -12,9 +12,9 @@ from typing import Protocol
 from anabranch.client.consume.context import ConsumerContext
 from anabranch.client.consume.segments.attachment import Attachment, SegmentAddress
 from anabranch.client.consume.segments.segment_consumer import SegmentConsumer, SegmentEvents
-from anabranch.client.decide.permits import Permits
-from anabranch.client.decide.refused_roles import is_refused_role
-from anabranch.client.decide.seeking import SeekMove
+from anabranch.client.decide.connecting.refused_roles import is_refused_role
+from anabranch.client.decide.consuming.permits import Permits
+from anabranch.client.decide.consuming.seeking import SeekMove
 from anabranch.client.net.closing import Deadline, farewell, took_too_long
 from anabranch.client.options import Seconds, log, positive
 from anabranch.errors import AnabranchError, OperationTimeoutError, TopicNotFoundError
@@ -71,7 +71,7 @@ class SegmentShare(Protocol):
     def gave_up(self, source: SegmentConsumer, error: AnabranchError) -> None: ...
 
 
-class Segments:
+class ConsumedSegments:
     """The consumers of the segments that one consumer of a topic reads."""
 
     share: SegmentShare

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from anabranch.client.decide.layout_checks import fault_of_layout
+from anabranch.client.decide.connecting.layout_checks import fault_of_layout
 from anabranch.model.layout import Segment
 from anabranch.spark.decide.pipelines.verify_report import VerifyFinding
 from anabranch.spark.decide.source.topology import Topology, uncovered

@@ -11,11 +11,11 @@ import pytest
 
 from anabranch import Checkpoint
 from anabranch.client.consume.consumers.arguments import checkpoint_options
-from anabranch.client.consume.consumers.consumer import Consumer
+from anabranch.client.consume.consumers.consumer import ReceivingConsumer
 from anabranch.client.consume.context import ConsumerContext
 from anabranch.client.consume.inbox.bad_entries import BadEntryRecord
 from anabranch.client.consume.inbox.inbox import Inbox
-from anabranch.client.decide.outgoing import Outgoing
+from anabranch.client.decide.producing.outgoing import Outgoing
 from anabranch.client.message import Message
 from anabranch.client.received import Received
 from anabranch.client.schema import BYTES
@@ -36,7 +36,7 @@ class EveryEntry:
     def pass_over(self, entry: Received) -> None: ...
 
 
-class DrivenConsumer(Consumer[bytes]):
+class DrivenConsumer(ReceivingConsumer[bytes]):
     """A consumer to which the test reports what segments report."""
 
     def __init__(self, context: ConsumerContext) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from anabranch import AsyncCheckpointConsumer, AsyncStreamConsumer, Checkpoint
 from anabranch.client.consume.segments.segments import QUEUE_SIZE
-from anabranch.client.decide.permits import GROWN_BYTES_MAX
+from anabranch.client.decide.consuming.permits import GROWN_BYTES_MAX
 from simulation.harness.client_insides import sources_of
 from tests.harness.cluster import TOPIC, Brokers
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from anabranch import AsyncClient, Batching, Checkpoint
-from anabranch.client.net.classic_layout import ClassicTopicError
+from anabranch.client.net.topics.classic_layout import ClassicTopicError
 from anabranch.errors import NotAllowedError
 from tests.harness.admin import Admin
 from tests.harness.cluster import Brokers

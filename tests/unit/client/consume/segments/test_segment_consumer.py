@@ -9,7 +9,7 @@ from typing import Any
 from anabranch.aio import TaskRegistry
 from anabranch.client.consume.segments.attachment import Attachment, SegmentAddress
 from anabranch.client.consume.segments.segment_consumer import SegmentConsumer
-from anabranch.client.decide.permits import Permits
+from anabranch.client.decide.consuming.permits import Permits
 from anabranch.client.schema import BYTES
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from tests.unit.client.fakes import FakePool, settle_down

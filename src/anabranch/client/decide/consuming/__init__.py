@@ -1,0 +1,1 @@
+"""Decisions of consumers: permits, acknowledgements, order, retries, positions and seeks."""
