@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from anabranch.admin.logs import Logs
 from anabranch.broker.broker import Broker
+from anabranch.broker.browsing.logs import Logs
 from anabranch.broker.serving.log.served_log import ServedLog
 from anabranch.control.cluster_admin import (
     PulsarClient,

@@ -18,7 +18,7 @@ from typing import Final
 import atheris
 
 with atheris.instrument_imports(include=["anabranch"]):
-    from anabranch.admin.server import ROUTES
+    from anabranch.admin.routes.table import ENDPOINTS
     from anabranch.errors import AnabranchError, CorruptDataError
     from anabranch.ledger.storage import SegmentStorage
     from anabranch.model.checkpoint import Checkpoint
@@ -124,11 +124,11 @@ class StoreRecovery:
 
 
 def _calls() -> tuple[tuple[str, str], ...]:
-    """Method and path of every route that reads a body, with names that exist or may be created."""
+    """Method and path of every endpoint that may read a body, with names that exist or may be created."""
     return tuple(
-        (method, re.sub(r"\{(\w+)[^}]*\}", lambda found: PARTS.get(found[1], "0"), route.path))
-        for route in ROUTES
-        for method in sorted({"DELETE", "POST", "PUT"} & (route.methods or set()))
+        (one.method, re.sub(r"\{(\w+)[^}]*\}", lambda found: PARTS.get(found[1], "0"), one.path))
+        for one in ENDPOINTS
+        if one.method in ("DELETE", "POST", "PUT")
     )
 
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from anabranch.admin.server import create_app
+from anabranch.admin.http.server import create_app
 from anabranch.broker.broker import Broker
 from anabranch.transport.certificates import PeerCertificate
 from tests.harness.cluster import Brokers

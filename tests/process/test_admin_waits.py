@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from anabranch import AdminClient, AsyncAdminClient
-from anabranch.admin.client.requests import get
+from anabranch.admin.client.requests import AdminRequest, any_json
 from anabranch.admin.models.schemas import PostedSchema
 from anabranch.errors import AlreadyClosedError, ConnectError, OperationTimeoutError
 from anabranch.model.names import TopicName
@@ -28,7 +28,7 @@ PATIENCE_S = 20.0
 ORDERS = TopicName.parse("topic://public/default/orders")
 
 CALLS: dict[str, Callable[[Any], Any]] = {
-    "send": lambda admin: admin.send(get("/", str)),
+    "send": lambda admin: admin.send(AdminRequest("GET", "/", any_json)),
     "call": lambda admin: admin.call("GET", "/"),
     "brokers": lambda admin: admin.brokers(),
     "create_topic": lambda admin: admin.create_topic(ORDERS),

@@ -74,5 +74,5 @@ def test_rights_from_the_first_tenant_to_the_last_message(broker: BrokerProcess,
     lines = [json.loads(line) for line in (broker.data / "audit.log").read_text().splitlines()]
     noted = {(line["role"], line["action"].split()[0], line["outcome"]): line.get("reason") for line in lines}
     assert noted["root", "DELETE", "allowed"] is None
-    assert noted["boss", "PUT", "refused"] == "'boss' is no superuser"
+    assert noted["boss", "PUT", "refused"] == "'boss' is not a superuser"
     assert "granted 'app' consume, produce" in [line.get("reason") for line in lines]

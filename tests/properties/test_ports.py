@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from anabranch import errors
-from anabranch.admin.logs import LOGS, Logs
 from anabranch.admin.models.body import Body
+from anabranch.broker.browsing.logs import LOGS, Logs
 from anabranch.broker.cluster.remote_calls import Port, Verb, encode_value, error_named
 from anabranch.broker.cluster.routing import LEADER, SEGMENTS
 from anabranch.controller.ports.leader import TopicLeader

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from anabranch.admin.client import AdminClient
-from anabranch.cli import pipeline_proofs
 from anabranch.cli.main import main
 from anabranch.cli.parsing import make_app
-from anabranch.cli.pipeline_run import PipelineJob
+from anabranch.cli.pipelines import proofs
+from anabranch.cli.pipelines.run import PipelineJob
 from anabranch.client.api import AsyncClient
 from anabranch.errors import InvalidConfigurationError
 from anabranch.model.hashing import bucket_hash, key_hash
@@ -62,7 +62,7 @@ def command(spark: Any, broker: BrokerProcess, *words: str) -> dict[str, Any]:
     _, bound, _ = make_app().parse_args(["pipeline", *words, "--url", broker.url])
     topic, how, at = (bound.arguments[name] for name in ("topic", "how", "at"))
     given = SimpleNamespace(topic=topic, at=at, **vars(how))
-    return dict(getattr(pipeline_proofs, words[0])(PipelineJob(given, spark, silent)))
+    return dict(getattr(proofs, words[0])(PipelineJob(given, spark, silent)))
 
 
 def test_a_crowded_segment_is_found_and_its_suggested_split_can_be_carried_out(

@@ -1,4 +1,4 @@
-"""`/openapi.json`: the description of the admin API, made from the forms of its calls and their models.
+"""`/openapi.json`: the description of the admin API, made from the endpoints of its calls and their models.
 
 It is made on the first request, so that a broker starts without it.
 """
@@ -10,7 +10,7 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from anabranch.admin.call_forms import PATH_PART, CallForm
+from anabranch.admin.endpoints import PATH_PART, AdminEndpoint
 from anabranch.admin.models.body import ErrorBody, plain
 from anabranch.admin.models.examples import EXAMPLES
 
@@ -27,16 +27,21 @@ _SCHEMES: Final[Json] = {
 _REFERENCE: Final = "#/components/schemas/{name}"
 
 
-def describe(forms: Iterable[CallForm], version: str) -> Json:
-    """The OpenAPI document of these calls."""
-    forms = list(forms)
+def describe(endpoints: Iterable[AdminEndpoint], version: str) -> Json:
+    """Return the OpenAPI document of these calls."""
+    endpoints = list(endpoints)
     kinds = _Kinds(
-        [kind for form in forms for kind in (form.body, _content(form.answer)) if kind is not None]
+        [
+            kind
+            for endpoint in endpoints
+            for kind in (endpoint.body, _content(endpoint.answer))
+            if kind is not None
+        ]
     )
     paths: dict[str, Json] = {}
-    for form in forms:
-        template = PATH_PART.sub(r"{\1}", form.path)
-        paths.setdefault(template, {})[form.method.lower()] = _operation(form, kinds)
+    for endpoint in endpoints:
+        template = PATH_PART.sub(r"{\1}", endpoint.path)
+        paths.setdefault(template, {})[endpoint.method.lower()] = _operation(endpoint, kinds)
     return {
         "openapi": VERSION,
         "info": {
@@ -70,59 +75,60 @@ class _Kinds:
 
 
 def _content(answer: Any) -> Any:
-    """The type of an answer with content; None if there never is one."""
+    """Return the type of an answer with content; None if there never is one."""
     kinds = [kind for kind in get_args(answer) or (answer,) if kind is not type(None)]
     if answer is type(None) or answer is bytes:
         return None
     return kinds[0] if type(None) in get_args(answer) and len(kinds) == 1 else answer
 
 
-def _operation(form: CallForm, kinds: _Kinds) -> Json:
+def _operation(endpoint: AdminEndpoint, kinds: _Kinds) -> Json:
     described: Json = {
-        "operationId": _name(form),
-        "summary": form.summary,
-        "tags": [form.path.removeprefix("/admin/v2/").strip("/").split("/")[0]],
-        "parameters": [*_path_parameters(form), *_query_parameters(form, kinds)],
-        "responses": _responses(form, kinds),
+        "operationId": _name(endpoint),
+        "summary": endpoint.summary,
+        "tags": [endpoint.path.removeprefix("/admin/v2/").strip("/").split("/")[0]],
+        "parameters": [*_path_parameters(endpoint), *_query_parameters(endpoint, kinds)],
+        "responses": _responses(endpoint, kinds),
     }
-    if form.body is not None:
-        described["requestBody"] = {"content": {"application/json": {"schema": kinds[form.body]}}}
+    if endpoint.body is not None:
+        described["requestBody"] = {"content": {"application/json": {"schema": kinds[endpoint.body]}}}
     return described
 
 
-def _name(form: CallForm) -> str:
-    """A name of the call that no other has: its method and its path."""
-    words = form.path.removeprefix("/admin/v2").replace(":path", "")
+def _name(endpoint: AdminEndpoint) -> str:
+    """Return a name of the call that no other has: its method and its path."""
+    words = endpoint.path.removeprefix("/admin/v2").replace(":path", "")
     return (
-        form.method.lower()
+        endpoint.method.lower()
         + "".join(
             part[:1].upper() + part[1:]
             for part in words.replace("{", "").replace("}", "").replace("-", "/").replace(".", "/").split("/")
         )
-        + ("_" if form.path.endswith("/") else "")
+        + ("_" if endpoint.path.endswith("/") else "")
     )
 
 
-def _path_parameters(form: CallForm) -> list[Json]:
+def _path_parameters(endpoint: AdminEndpoint) -> list[Json]:
     return [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in form.parts
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in endpoint.parts
     ]
 
 
-def _query_parameters(form: CallForm, kinds: _Kinds) -> list[Json]:
-    return [{"name": name, "in": "query", "schema": kinds[kind]} for name, kind in form.query.items()]
+def _query_parameters(endpoint: AdminEndpoint, kinds: _Kinds) -> list[Json]:
+    return [{"name": name, "in": "query", "schema": kinds[kind]} for name, kind in endpoint.query.items()]
 
 
-def _responses(form: CallForm, kinds: _Kinds) -> Json:
+def _responses(endpoint: AdminEndpoint, kinds: _Kinds) -> Json:
     answered: Json = {}
-    content = _content(form.answer)
-    if form.answer is bytes:
+    content = _content(endpoint.answer)
+    if endpoint.answer is bytes:
         binary = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
         answered["200"] = {"description": "the payload", "content": binary}
     elif content is not None:
         media = "text/plain" if content in TEXTS else "application/json"
         answered["200"] = {"description": "done", "content": {media: {"schema": kinds[content]}}}
-    if form.answer is type(None) or type(None) in get_args(form.answer):
+    if endpoint.answer is type(None) or type(None) in get_args(endpoint.answer):
         answered["204"] = {"description": "done" if content is None else "it is not set"}
     failed = {"application/json": {"schema": kinds[ErrorBody]}}
     return {**answered, "default": {"description": "refused or failed", "content": failed}}

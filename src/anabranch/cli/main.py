@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from anabranch.cli.serving import plain_options, run_broker
+from anabranch.cli.server.serving import plain_options, run_broker
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130

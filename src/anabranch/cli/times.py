@@ -12,10 +12,10 @@ SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800, "y": 36
 
 
 def seconds_of(text: str) -> int:
-    """The seconds of a time such as `30d`; raises InvalidConfigurationError."""
+    """Return the seconds of a time such as `30d`; raises InvalidConfigurationError."""
     found = re.fullmatch(r"(\d{1,9})([smhdwy])", text.strip())
     if found is None or int(found[1]) == 0:
-        raise InvalidConfigurationError(f"{text!r} is no time; write it as 30s, 15m, 12h, 30d, 4w or 1y")
+        raise InvalidConfigurationError(f"{text!r} is not a time; write it as 30s, 15m, 12h, 30d, 4w or 1y")
     return int(found[1]) * SECONDS[found[2]]
 
 

@@ -18,9 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from anabranch.admin.logs import serve_logs
 from anabranch.aio import TaskRegistry, new_event_loop
 from anabranch.broker.broker import Broker
+from anabranch.broker.browsing.logs import serve_logs
 from anabranch.broker.cluster.endpoint import Endpoint
 from anabranch.broker.environment import BrokerEnvironment
 from anabranch.clock import SystemClock

@@ -33,5 +33,5 @@ ANYONE = Caller()
 
 
 def is_role(text: str) -> bool:
-    """Whether a text may be a role: not empty, not too long, and without control characters."""
+    """Return whether a text may be a role: not empty, not too long, and without control characters."""
     return 0 < len(text) <= ROLE_CHARACTERS_MAX and text.isprintable() and text == text.strip()

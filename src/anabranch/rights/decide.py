@@ -14,7 +14,7 @@ from anabranch.rights.proxies import fault_of_proxy
 
 @dataclass(frozen=True, slots=True)
 class RightsRules:
-    """The settings that decide beside the grants."""
+    """The settings that decide together with the grants."""
 
     superusers: frozenset[str] = frozenset()
     proxies: frozenset[str] = frozenset()
@@ -54,11 +54,11 @@ def _of_role(role: str, need: Need, grants: Grants, rules: RightsRules) -> Right
     if role in rules.superusers:
         return RightsDecision(True, f"{role!r} is a superuser")
     if need.right is Right.SUPERUSER:
-        return RightsDecision(False, f"{role!r} is no superuser")
+        return RightsDecision(False, f"{role!r} is not a superuser")
     if role in grants.admins:
         return RightsDecision(True, f"{role!r} is an admin of tenant {need.tenant}")
     if need.right is Right.TENANT_ADMIN:
-        return RightsDecision(False, f"{role!r} is no admin of tenant {need.tenant}")
+        return RightsDecision(False, f"{role!r} is not an admin of tenant {need.tenant}")
     return _by_grants(role, need, grants.namespace, rules)
 
 
@@ -102,6 +102,6 @@ def _actions(role: str, given: Iterable[RoleActions], *, wildcards: bool) -> Ite
 
 
 def matches(pattern: str, role: str) -> bool:
-    """Whether a granted `prefix*` or `*suffix` means the role."""
+    """Return whether a granted `prefix*` or `*suffix` means the role."""
     begins = pattern.endswith("*") and role.startswith(pattern[:-1])
     return begins or (pattern.startswith("*") and role.endswith(pattern[1:]))

@@ -45,7 +45,7 @@ class NamespaceGrants:
     """Whether the name of a subscription must begin with the role that uses it."""
 
     def on_topic(self, name: TopicName) -> tuple[RoleActions, ...]:
-        """The grants that apply to a topic, partition or segment."""
+        """Return the grants that apply to a topic, partition or segment."""
         own = self.topics.get(name.local, _NONE)
         whole = name.partitioned_topic.local
         return (self.roles, own) if whole == name.local else (self.roles, own, self.topics.get(whole, _NONE))
@@ -98,18 +98,18 @@ def _texts(value: object) -> frozenset[str]:
 
 
 def _only(value: object) -> frozenset[str]:
-    """The roles of a reserved subscription; if they cannot be read, the empty role, which no caller has."""
+    """Return the roles of a reserved subscription; if malformed, the empty role, which no caller has."""
     return frozenset() if value in (None, []) else _texts(value) or frozenset([""])
 
 
 def grant_key(name: TopicName) -> str:
-    """The key of a topic's grants in `destination_auth`, the same in all schemes."""
+    """Return the key of a topic's grants in `destination_auth`, the same in all schemes."""
     scheme = "topic" if "/" in name.local else "persistent"
     return f"{scheme}://{name.namespace_name}/{name.local}"
 
 
 def with_role(policies: Mapping[str, Any], role: str, actions: Sequence[str] | None) -> dict[str, Any]:
-    """The policies after a role was granted these actions on the namespace, and no others; None: no grant."""
+    """Return policies that grant a role exactly these actions on the namespace; None removes its grant."""
     auth = _auth(policies)
     auth[NAMESPACE_AUTH] = _with(auth[NAMESPACE_AUTH], role, actions)
     return {**policies, AUTH_POLICIES: auth}
@@ -118,7 +118,7 @@ def with_role(policies: Mapping[str, Any], role: str, actions: Sequence[str] | N
 def with_topic_role(
     policies: Mapping[str, Any], name: TopicName, role: str, actions: Sequence[str] | None
 ) -> dict[str, Any]:
-    """The policies after a role was granted these actions on a topic, and no others; None: no grant."""
+    """Return policies that grant a role exactly these actions on a topic; None removes its grant."""
     auth = _auth(policies)
     topics = {
         key: _with(roles, role, None) if _is_same(key, name) else roles
@@ -132,7 +132,7 @@ def with_topic_role(
 
 
 def without_topic(policies: Mapping[str, Any], name: TopicName) -> dict[str, Any]:
-    """The policies after all grants on a topic and on its partitions ended."""
+    """Return policies without any grant on a topic and its partitions."""
     auth = _auth(policies)
     auth[TOPIC_AUTH] = {
         key: roles for key, roles in auth[TOPIC_AUTH].items() if not _is_same(key, name, with_partitions=True)
@@ -143,7 +143,7 @@ def without_topic(policies: Mapping[str, Any], name: TopicName) -> dict[str, Any
 def with_subscription_roles(
     policies: Mapping[str, Any], subscription: str, roles: Sequence[str] | None
 ) -> dict[str, Any]:
-    """The policies after a subscription was reserved for these roles; for none: any consuming role."""
+    """Return policies that reserve a subscription for these roles; without roles it is not reserved."""
     auth = _auth(policies)
     auth[SUBSCRIPTION_AUTH] = _with(auth[SUBSCRIPTION_AUTH], subscription, roles or None)
     return {**policies, AUTH_POLICIES: auth}

@@ -1,4 +1,8 @@
-"""A line of the table of rights, the lines that several commands and calls share, and the names in a path."""
+"""Lines of the table of rights that commands and admin calls share, and the names in a path.
+
+A line finds its resource with the same functions that the handler uses, so no spelling of a name means one
+topic to the check and another to the handler.
+"""
 
 from __future__ import annotations
 
@@ -35,22 +39,22 @@ PEER: Final = _always(Right.PEER)
 
 
 def namespace_in(part: Part) -> str:
-    """The namespace that a path names, as `tenant/namespace`; InvalidNameError if it cannot be one."""
+    """Return the namespace that a path names, as `tenant/namespace`; InvalidNameError if it cannot be one."""
     return "/".join(parse_namespace(f"{part('tenant')}/{part('namespace')}"))
 
 
 def topic_in(domain: Domain, part: Part) -> TopicName:
-    """The topic that a path names, in the scheme of the resource."""
+    """Return the topic that a path names, in the scheme of the resource."""
     return TopicName(domain, part("tenant"), part("namespace"), part("topic"))
 
 
 def name_in(part: Part) -> TopicName:
-    """The topic that a path names without a scheme; only names of scalable topics hold slashes."""
+    """Return the topic that a path names without a scheme; only names of scalable topics hold slashes."""
     return topic_in("topic" if "/" in part("topic") else "persistent", part)
 
 
 def lookup_in(part: Part) -> TopicName:
-    """The topic that a lookup over HTTP names, with its scheme."""
+    """Return the topic that a lookup over HTTP names, with its scheme."""
     domain = part("domain")
     if domain not in DOMAINS:
         raise NotFoundError(f"unknown scheme {domain!r}; use one of {', '.join(DOMAINS)}")
@@ -73,31 +77,33 @@ def _of_subscription(domain: Domain, part: Part) -> tuple[Need, ...]:
     return (on_topic(Right.CONSUME, topic_in(domain, part), part("subscription")),)
 
 
-def of_lookup(part: Part) -> tuple[Need, ...]:
+def _of_name(right: Right, part: Part) -> tuple[Need, ...]:
+    return (on_topic(right, name_in(part)),)
+
+
+def _of_lookup(part: Part) -> tuple[Need, ...]:
     return (on_topic(Right.LOOK_UP, lookup_in(part)),)
 
 
-def topic_line(right: Right, domain: Domain) -> TableLine:
+def _topic_line(right: Right, domain: Domain) -> TableLine:
     return TableLine(right, partial(_of_topic, right, domain))
 
 
+LOOKED_UP: Final = TableLine(Right.LOOK_UP, _of_lookup)
 TENANT: Final = TableLine(Right.TENANT_ADMIN, _of_tenant)
 ADMIN: Final = TableLine(Right.TENANT_ADMIN, partial(_of_namespace, Right.TENANT_ADMIN))
 NAMES: Final = TableLine(Right.USE_NAMESPACE, partial(_of_namespace, Right.USE_NAMESPACE))
-CLASSIC_ADMIN: Final = topic_line(Right.TENANT_ADMIN, "persistent")
-CLASSIC_LOOK: Final = topic_line(Right.LOOK_UP, "persistent")
-CLASSIC_READ: Final = topic_line(Right.CONSUME, "persistent")
+CLASSIC_ADMIN: Final = _topic_line(Right.TENANT_ADMIN, "persistent")
+CLASSIC_LOOK: Final = _topic_line(Right.LOOK_UP, "persistent")
+CLASSIC_READ: Final = _topic_line(Right.CONSUME, "persistent")
 CLASSIC_SUBSCRIPTION: Final = TableLine(Right.CONSUME, partial(_of_subscription, "persistent"))
-LIVE_ADMIN: Final = topic_line(Right.TENANT_ADMIN, "non-persistent")
-LIVE_LOOK: Final = topic_line(Right.LOOK_UP, "non-persistent")
-LIVE_READ: Final = topic_line(Right.CONSUME, "non-persistent")
+LIVE_ADMIN: Final = _topic_line(Right.TENANT_ADMIN, "non-persistent")
+LIVE_LOOK: Final = _topic_line(Right.LOOK_UP, "non-persistent")
+LIVE_READ: Final = _topic_line(Right.CONSUME, "non-persistent")
 LIVE_SUBSCRIPTION: Final = TableLine(Right.CONSUME, partial(_of_subscription, "non-persistent"))
-SCALABLE_ADMIN: Final = topic_line(Right.TENANT_ADMIN, "topic")
-SCALABLE_LOOK: Final = topic_line(Right.LOOK_UP, "topic")
+SCALABLE_ADMIN: Final = _topic_line(Right.TENANT_ADMIN, "topic")
+SCALABLE_LOOK: Final = _topic_line(Right.LOOK_UP, "topic")
+SCALABLE_PRODUCE: Final = _topic_line(Right.PRODUCE, "topic")
 SCALABLE_SUBSCRIPTION: Final = TableLine(Right.CONSUME, partial(_of_subscription, "topic"))
-
-
-def policy_lines(of: str, line: TableLine, *names: str) -> dict[tuple[str, str], TableLine]:
-    """The lines of policies that are read, set and removed; those that are named here have other routes."""
-    lines = {(verb, f"{of}/{name}"): line for name in names for verb in ("GET", "POST", "DELETE")}
-    return {**lines, **{(verb, f"{of}/{{policy}}"): line for verb in ("GET", "POST", "PUT", "DELETE")}}
+NAMED_ADMIN: Final = TableLine(Right.TENANT_ADMIN, partial(_of_name, Right.TENANT_ADMIN))
+NAMED_LOOK: Final = TableLine(Right.LOOK_UP, partial(_of_name, Right.LOOK_UP))

@@ -13,12 +13,12 @@ _SEPARATOR = "\n"
 
 
 def is_foreign(holder: str, asking: str) -> bool:
-    """Whether a name that `holder` has is closed to `asking`."""
+    """Return whether a name that `holder` has is closed to `asking`."""
     return bool(holder) and bool(asking) and holder != asking
 
 
 def bound_name(name: str, principal: str) -> str:
-    """The name under which a log stores the sequence ids of a role's producer.
+    """Return the name under which a log stores the sequence ids of a role's producer.
 
     Producers of two roles never share sequence ids, so the messages of one role cannot make those of the
     other look like repetitions.
@@ -27,17 +27,17 @@ def bound_name(name: str, principal: str) -> str:
 
 
 def stored_names(name: str, principal: str) -> tuple[str, ...]:
-    """The stored names whose sequence ids count for a producer: also those from before authentication."""
+    """Return the stored names whose sequence ids apply to a producer, also from before authentication."""
     return (bound_name(name, principal), name) if principal else (name,)
 
 
 def has_stored(name: str, principal: str, known: Iterable[Collection[str]]) -> bool:
-    """Whether producers of this role have stored sequence ids under the name; `known` has stored names."""
+    """Return whether this role has stored sequence ids under the name; `known` has the stored names."""
     bound = bound_name(name, principal)
     return any(bound in names for names in known)
 
 
 def roles_have_stored(name: str, known: Iterable[Collection[str]]) -> bool:
-    """Whether any role has stored sequence ids under the name."""
+    """Return whether any role has stored sequence ids under the name."""
     prefix = name + _SEPARATOR
     return any(stored.startswith(prefix) for names in known for stored in names)

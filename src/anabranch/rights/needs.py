@@ -61,5 +61,5 @@ class Need:
 
 
 def on_topic(right: Right, name: TopicName, subscription: str = "") -> Need:
-    """A need on a topic; a segment and a partition need the rights of their topic."""
+    """Return a need on a topic; a segment and a partition need the rights of their topic."""
     return Need(right, name.tenant, name.namespace, name, subscription)

@@ -8,11 +8,11 @@ from anabranch.rights.callers import Caller
 
 
 def fault_of_proxy(caller: Caller, proxies: Collection[str]) -> str:
-    """The reason why `role` cannot speak for `original`; empty if it can, or if it speaks for itself."""
+    """Return why the caller cannot speak for its original role; empty if it can, or has none."""
     if caller.role not in proxies:
         if caller.original in ("", caller.role):
             return ""
-        return f"{caller.role!r} is no proxy, so it cannot speak for another role"
+        return f"{caller.role!r} is not a proxy, so it cannot speak for another role"
     if not caller.original:
         return f"the proxy {caller.role!r} does not name the role of its client"
     if caller.original in proxies:

@@ -1,10 +1,7 @@
-"""The one table of rights: what each command of a client and each admin call needs, and on which resource.
+"""The table of rights of the binary protocol: what each command of a client needs, and on which resource.
 
-A command or call without a line here cannot be served. A line finds its resource with the same functions that
-the handler uses, so no spelling of a name means one topic to the check and another to the handler.
-
-The answers to `_LISTS`, `_NAMES`, `/why`, `/stats` and `/metrics` hold names of other topics, consumers or
-producers. Their handlers leave out what the caller may not see.
+A command without a line here cannot be served. Admin calls declare their right at their endpoint
+(`admin/endpoints.py`), from the same lines.
 """
 
 from __future__ import annotations
@@ -16,12 +13,8 @@ from google.protobuf.message import Message
 
 from anabranch.model.names import TopicName, parse_namespace
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.rights.cluster_calls import CLUSTER_CALLS
 from anabranch.rights.lines import AUTHENTICATED, OPEN, OWN, PEER, SUPERUSER, TableLine
-from anabranch.rights.live_calls import LIVE_CALLS
 from anabranch.rights.needs import Need, Right, on_topic
-from anabranch.rights.schema_calls import SCHEMA_CALLS
-from anabranch.rights.topic_calls import TOPIC_CALLS
 
 
 def _command_topic(right: Right, command: Any) -> tuple[Need, ...]:
@@ -97,11 +90,3 @@ COMMANDS: Final[dict[type[Message], TableLine]] = {
     pb.CommandPeerCall: PEER,
 }
 """Every command that a client may send."""
-
-CALLS: Final[dict[tuple[str, str], TableLine]] = {
-    **CLUSTER_CALLS,
-    **TOPIC_CALLS,
-    **LIVE_CALLS,
-    **SCHEMA_CALLS,
-}
-"""Every admin call: its method and the template of its path."""

@@ -139,7 +139,7 @@ async def _serve_http(
 ) -> None:
     # The HTTP stack takes longer to import than all other modules together. Its sockets listen already, so
     # early requests wait in the backlog, and a thread imports it while the event loop serves.
-    server_module = await asyncio.to_thread(importlib.import_module, "anabranch.admin.server")
+    server_module = await asyncio.to_thread(importlib.import_module, "anabranch.admin.http.server")
     server = server_module.AdminServer(broker, listeners.of("http"))
     if tls is not None:
         handshake = TlsHandshake(tls.server, broker.config.http_request_timeout_s)

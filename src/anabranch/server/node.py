@@ -15,9 +15,9 @@ from functools import partial
 from pathlib import Path
 
 from anabranch import descriptors, locks
-from anabranch.admin.logs import serve_logs
 from anabranch.aio import new_event_loop
 from anabranch.broker.broker import Broker
+from anabranch.broker.browsing.logs import serve_logs
 from anabranch.broker.environment import BrokerEnvironment
 from anabranch.clock import SystemClock
 from anabranch.config.broker import BrokerConfig

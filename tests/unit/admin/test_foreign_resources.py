@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 import pytest
 from google.protobuf.message import Message
 
+from anabranch.admin.routes.table import CALLS
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import encode
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.rights.needs import Right
-from anabranch.rights.table import CALLS, COMMANDS
+from anabranch.rights.table import COMMANDS
 from tests.harness.admin import Admin
 from tests.harness.cluster import Brokers
 from tests.harness.rights import RIGHTS, connect_as, grant, headers_of

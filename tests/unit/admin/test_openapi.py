@@ -10,12 +10,12 @@ import pytest
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from anabranch.admin import server
-from anabranch.admin.call_forms import CallForm
+from anabranch.admin.endpoints import AdminEndpoint
 from anabranch.admin.models.body import Body, plain
 from anabranch.admin.models.examples import EXAMPLES
-from anabranch.admin.policy_forms import POLICY_PART, described, type_of
-from anabranch.admin.scalable import shown_record
+from anabranch.admin.routes import table
+from anabranch.admin.routes.namespaces.policy_forms import POLICY_PART, described, type_of
+from anabranch.admin.routes.scalable.topics import shown_record
 from anabranch.metadata.records import (
     GarbageRecord,
     IntentRecord,
@@ -27,12 +27,12 @@ from anabranch.metadata.records import (
 from anabranch.model.names import TopicName
 from tests.harness.admin import ORDERS, Admin
 
-FORMS = list(described(one.form for one in server.ROUTES))
+DESCRIBED = list(described(table.ENDPOINTS))
 
 
 @pytest.fixture(scope="module")
 def description() -> dict[str, Any]:
-    return dict(msgspec.json.decode(server.description()))
+    return dict(msgspec.json.decode(table.description()))
 
 
 def schema_of(description: dict[str, Any], schema: dict[str, Any]) -> Draft202012Validator:
@@ -52,7 +52,7 @@ def test_the_description_is_valid_openapi(description: dict[str, Any]) -> None:
 
 def test_every_route_is_described_with_its_parameters(description: dict[str, Any]) -> None:
     found = {(method.upper(), path) for path, calls in description["paths"].items() for method in calls}
-    assert found == {(form.method, form.path.replace(":path", "")) for form in FORMS}
+    assert found == {(endpoint.method, endpoint.path.replace(":path", "")) for endpoint in DESCRIBED}
     for path, calls in description["paths"].items():
         for call in calls.values():
             names = {one["name"] for one in call["parameters"] if one["in"] == "path"}
@@ -60,8 +60,8 @@ def test_every_route_is_described_with_its_parameters(description: dict[str, Any
 
 
 def test_the_paths_of_single_policies_are_served_by_the_route_of_all_policies() -> None:
-    served = {(method, path) for method, path in server.served_calls()}
-    found = {(form.method, form.path) for form in FORMS}
+    served = set(table.CALLS)
+    found = {(endpoint.method, endpoint.path) for endpoint in DESCRIBED}
     assert served - found == {call for call in served if call[1].endswith(POLICY_PART)}
     assert {(verb, f"{path.rpartition('/')[0]}/{POLICY_PART}") for verb, path in found - served} <= served
 
@@ -96,14 +96,16 @@ def test_the_type_of_a_policy_takes_its_values_and_no_others(policy: str, good: 
         msgspec.convert(bad, type_of(policy))
 
 
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: f"{form.method} {form.path}")
-def test_answers_have_types(form: CallForm) -> None:
-    assert form.answer is not Any, "annotate what the handler returns"
-    assert form.body is not Any, "name the type of the body"
+@pytest.mark.parametrize("endpoint", DESCRIBED, ids=lambda endpoint: f"{endpoint.method} {endpoint.path}")
+def test_answers_have_types(endpoint: AdminEndpoint) -> None:
+    assert endpoint.answer is not Any, "annotate what the handler returns"
+    assert endpoint.body is not Any, "name the type of the body"
 
 
 def test_every_body_that_is_used_alone_has_an_example() -> None:
-    used = {kind for form in FORMS for top in (form.body, form.answer) for kind in bodies_in(top)}
+    used = {
+        kind for endpoint in DESCRIBED for top in (endpoint.body, endpoint.answer) for kind in bodies_in(top)
+    }
     assert used - EXAMPLES.keys() == set()
 
 

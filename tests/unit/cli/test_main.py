@@ -14,8 +14,8 @@ from cyclopts import App
 
 from anabranch.cli.main import main
 from anabranch.cli.parsing import flowing, make_app, run_words
-from anabranch.cli.serving import ServeOptions, plain_options
-from anabranch.cli.topic_text import state_lines, waiting_lines
+from anabranch.cli.server.serving import ServeOptions, plain_options
+from anabranch.cli.topics.topic_text import state_lines, waiting_lines
 
 HEAVY = ("google.protobuf", "msgspec", "pyspark", "sqlite3", "starlette", "uvicorn", "uvloop")
 PARSER = ("cyclopts", "rich", "argparse")
@@ -71,7 +71,7 @@ def test_plain_options_of_serve_mean_the_same_without_and_with_the_parser(
         parsed.append(found)
         return 0
 
-    monkeypatch.setattr("anabranch.cli.serve.run_broker", keep)
+    monkeypatch.setattr("anabranch.cli.server.serve.run_broker", keep)
     assert run_words(["serve", "--config", "file", *words.split()]) == 0
     assert [(one.config, sorted(one.sets)) for one in parsed] == [("file", sorted(sets))]
 

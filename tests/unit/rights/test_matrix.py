@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from google.protobuf.message import Message
 
-from anabranch.admin import server
-from anabranch.admin.calls import Call, route
+from anabranch.admin.http import server
+from anabranch.admin.http.calls import Call
+from anabranch.admin.routes.table import ENDPOINTS
 from anabranch.broker.wire.command_handler import has_answer
 from anabranch.broker.wire.connection import ServerConnection
 from anabranch.broker.wire.entrance import check_listed
@@ -139,7 +141,8 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> Reached:
     noted = Reached()
     for kind, handler in HANDLERS.items():
         monkeypatch.setitem(HANDLERS, kind, handler._replace(act=noted.act))
-    monkeypatch.setattr(server, "ROUTES", [route(*one, noted.call) for one in server.served_calls()])
+    noting = [replace(one, handler=noted.call) for one in ENDPOINTS]
+    monkeypatch.setattr(server, "ENDPOINTS", noting)
     return noted
 
 
@@ -184,7 +187,7 @@ def without_names(text: str) -> str:
 async def test_the_model_knows_every_command_and_call() -> None:
     kinds = {getattr(pb, f"Command{name.partition(FIRST_SUBSCRIPTION)[0]}") for name in COMMANDS}
     assert kinds == set(HANDLERS)
-    assert set(CALLS) == set(server.served_calls())
+    assert set(CALLS) == {(one.method, one.path) for one in ENDPOINTS}
     used = {op.strip() for words in (*COMMANDS.values(), *CALLS.values()) for op in words.split("+")}
     assert used == set(MODEL["operations"])
 
@@ -270,17 +273,3 @@ async def test_a_command_without_its_line_is_refused(
             root.send(command_for(kind.__name__.removeprefix("Command"), SPOTS[0]))
             await settle()
             assert reached.count == 0, kind
-
-
-async def test_a_call_without_its_line_stops_the_start_and_is_refused(
-    shops: Brokers, reached: Reached, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    admin = Admin(shops)
-    for method, template in sorted(table.CALLS):
-        with monkeypatch.context() as patch:
-            patch.delitem(table.CALLS, (method, template))
-            path = path_for(template, SPOTS[0])
-            answer = await admin.ask(method, path, headers=headers_of("root"))
-            assert (answer.status, reached.count) == (403, 0), (method, template)
-            with pytest.raises(AssertionError, match=re.escape(f"{method} {template}")):
-                server.create_app(shops[0])

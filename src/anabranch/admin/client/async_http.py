@@ -82,7 +82,7 @@ class AsyncHttpConnection:
         return event
 
     def reusable(self) -> bool:
-        """Whether the next request may use this connection."""
+        """Return whether the next request may use this connection."""
         if self._protocol.our_state is not h11.DONE or self._protocol.their_state is not h11.DONE:
             return False
         self._protocol.start_next_cycle()

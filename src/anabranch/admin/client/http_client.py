@@ -229,7 +229,7 @@ class HttpClient:
             raise AlreadyClosedError("the admin client is closed") from cause
 
     def _explained(self, error: Exception, method: str, target: str) -> Exception:
-        """The error that the caller of a failed request gets."""
+        """Return the error that the caller of a failed request gets."""
         if isinstance(error, TimeoutError):
             return OperationTimeoutError(
                 f"{self.url} did not answer {method} {target} within {self._call_timeout_s:g} s"
@@ -248,7 +248,7 @@ class HttpClient:
         )
 
     def _context(self, scheme: str) -> ssl.SSLContext | None:
-        """The TLS of the next connection; a redirect may ask for it although the first URL did not."""
+        """Return the TLS of the next connection; a redirect may ask for it although the first URL did not."""
         if scheme == "https" and self._tls is None:
             self._tls = tls_of("https://", "https", {}, self._authentication)
         return self._tls() if self._tls is not None else None

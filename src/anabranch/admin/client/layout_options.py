@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypedDict
 
 from anabranch.arguments import check_flag, listed, refuse_unknown, whole
+from anabranch.errors import InvalidConfigurationError
 
 
 class SplitOptions(TypedDict, total=False):
@@ -30,12 +31,20 @@ class RebucketOptions(TypedDict, total=False):
 
 
 def segment_id(segment: int) -> str:
-    """The id of a segment in a path."""
+    """Return the id of a segment in a path."""
     return str(whole("segment", segment))
 
 
+def segment_ids(segments: Iterable[int]) -> list[str]:
+    """Return the ids of segments in the path of a merge; InvalidConfigurationError without any."""
+    ids = [str(segment) for segment in listed("segments", segments, int, "a list of segment ids")]
+    if not ids:
+        raise InvalidConfigurationError("name the segments to merge")
+    return ids
+
+
 def split_query(how: SplitOptions) -> dict[str, object]:
-    """The parameters of a split; TypeError for an option that a split does not have."""
+    """Return the parameters of a split; TypeError for an option that a split does not have."""
     refuse_unknown(how, SplitOptions)
     return {
         "points": _hashes("points", how.get("points", ())),

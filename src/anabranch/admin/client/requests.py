@@ -8,7 +8,8 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 from urllib.parse import quote, urlencode, urlsplit
@@ -16,7 +17,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import msgspec
 
 from anabranch.admin.models.topics import StoredMessage
-from anabranch.arguments import listed, number_of, of_kind, refused
+from anabranch.arguments import number_of, of_kind, refused
 from anabranch.errors import (
     AnabranchError,
     AuthenticationError,
@@ -36,11 +37,14 @@ from anabranch.errors import (
 from anabranch.model.names import Domain, TopicName, parse_namespace
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
 
 TopicLike = str | TopicName
 """A topic by its whole name, `topic://tenant/namespace/name`, or by a short one in `public/default`."""
+
+LIVE: Final = "non-persistent"
 
 TIMEOUT_S_MAX: Final = 1e8
 """Longer timeouts mean no limit, and sockets refuse them."""
@@ -71,6 +75,14 @@ class HttpAnswer(NamedTuple):
     body: bytes
 
 
+class Resource(NamedTuple):
+    """A namespace, a topic or the like, as paths name it."""
+
+    kind: str
+    """The part of the path after `/admin/v2/`."""
+    names: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class AdminRequest(Generic[T]):
     """A call, and the function that reads its answer."""
@@ -97,33 +109,83 @@ class AdminRequest(Generic[T]):
             ) from error
 
 
-def get(path: str, kind: type[T], query: Query = ()) -> AdminRequest[T]:
+@dataclass(frozen=True, slots=True)
+class AdminCall(Generic[T]):
+    """A call of the admin API as clients make it; `calls.py` has one for each name of an endpoint."""
+
+    method: str
+    read: Callable[[HttpAnswer], T]
+    paths: tuple[str, ...]
+    """The templates of its path: one, or one for each kind of resource."""
+    query: tuple[str, ...] = ()
+    """The names of its parameters."""
+
+    def __call__(
+        self, on: Resource | None = None, *names: str, query: Query = (), body: object = None
+    ) -> AdminRequest[T]:
+        """Return a request about a resource; `names` are the parts of the path that follow its own.
+
+        Parameters without a value are left out.
+        """
+        parameters = _parameters(query)
+        assert {name for name, _ in parameters} <= set(self.query), f"{self.paths[0]} has no such parameter"
+        return AdminRequest(self.method, self._path(on, names), self.read, parameters, body)
+
+    def reading(self, read: Callable[[HttpAnswer], U]) -> AdminCall[U]:
+        """Return this call with another way to read its answer."""
+        return AdminCall(self.method, read, self.paths, self.query)
+
+    def _path(self, on: Resource | None, names: Sequence[str]) -> str:
+        kind = "" if on is None else on.kind
+        # Live topics have the paths of classic topics, as far as the broker serves them.
+        start = "/" if on is None else f"/admin/v2/{'persistent' if kind == LIVE else kind}/"
+        (template,) = [path for path in self.paths if path.startswith(start)]
+        resource = template.split("/")[3]
+        left = [_escaped(kind or resource, name) for name in (*(on.names if on else ()), *names)]
+
+        def fill(part: re.Match[str]) -> str:
+            taken = left[:] if part[0].endswith(":path}") else left[:1]
+            del left[: len(taken)]
+            return "/".join(taken)
+
+        path = re.sub(r"\{[^}]+\}", fill, template)
+        assert not left, f"{template} has fewer parts than {path} names"
+        return path.replace("/persistent/", f"/{LIVE}/", 1) if kind == LIVE else path
+
+
+def _escaped(resource: str, name: str) -> str:
+    of_kind(f"a name in a call about {resource}", name, str, "text")
+    if not name:
+        raise InvalidConfigurationError(f"a name in a call about {resource} is empty")
+    return quote(name, safe="")
+
+
+def nothing(answer: HttpAnswer) -> None:
+    """Read an answer without content."""
+
+
+def value(kind: type[T]) -> Callable[[HttpAnswer], T]:
     """Read a JSON value of this type."""
-    return AdminRequest("GET", path, _json(kind), _parameters(query))
+
+    def read(answer: HttpAnswer) -> T:
+        if kind is str and not _is_json(answer):
+            return cast(T, answer.body.decode())
+        try:
+            return msgspec.json.decode(answer.body, type=kind)
+        except msgspec.MsgspecError as error:
+            raise RemoteProtocolError(f"the answer has another form than {kind}: {error}") from error
+
+    return read
 
 
-def find(path: str, kind: type[T], query: Query = ()) -> AdminRequest[T | None]:
-    """Read a value that may not be set."""
-    read = _json(kind)
-    return AdminRequest("GET", path, lambda answer: read(answer) if answer.body else None, _parameters(query))
+def optional(kind: type[T]) -> Callable[[HttpAnswer], T | None]:
+    """Read a JSON value that may not be set."""
+    read = value(kind)
+    return lambda answer: read(answer) if answer.body else None
 
 
-def change(method: str, path: str, *, query: Query = (), body: object = None) -> AdminRequest[None]:
-    """Change something; the answer has no content."""
-    return AdminRequest(method, path, lambda answer: None, _parameters(query), body)
-
-
-def ask(method: str, path: str, kind: type[T], *, query: Query = (), body: object = None) -> AdminRequest[T]:
-    """Change something; the answer is a JSON value of this type."""
-    return AdminRequest(method, path, _json(kind), _parameters(query), body)
-
-
-def read_message(path: str, query: Query = ()) -> AdminRequest[StoredMessage]:
+def message(answer: HttpAnswer) -> StoredMessage:
     """Read one stored message with its metadata."""
-    return AdminRequest("GET", path, _message, _parameters(query))
-
-
-def _message(answer: HttpAnswer) -> StoredMessage:
     shown = {
         name.removeprefix("x-pulsar-"): value
         for name, value in answer.headers.items()
@@ -153,20 +215,8 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _json(kind: type[T]) -> Callable[[HttpAnswer], T]:
-    def read(answer: HttpAnswer) -> T:
-        if kind is str and not _is_json(answer):
-            return cast(T, answer.body.decode())
-        try:
-            return msgspec.json.decode(answer.body, type=kind)
-        except msgspec.MsgspecError as error:
-            raise RemoteProtocolError(f"the answer has another form than {kind}: {error}") from error
-
-    return read
-
-
 def any_json(answer: HttpAnswer) -> Any:
-    """The decoded JSON, the text, or None for an empty answer."""
+    """Return the decoded JSON, the text, or None for an empty answer."""
     if not answer.body:
         return None
     return json.loads(answer.body) if _is_json(answer) else answer.body.decode()
@@ -177,7 +227,7 @@ def _is_json(answer: HttpAnswer) -> bool:
 
 
 def checked(request: AdminRequest[Any], answer: HttpAnswer) -> HttpAnswer:
-    """The answer, if it is not the error that its status stands for."""
+    """Return the answer, if it is not the error that its status stands for."""
     if answer.status < 300:
         return answer
     try:
@@ -191,7 +241,7 @@ def checked(request: AdminRequest[Any], answer: HttpAnswer) -> HttpAnswer:
 
 
 def lacking(call: str) -> UnsupportedFeatureError:
-    """The error of a call that only brokers of Anabranch have."""
+    """Return the error of a call that only brokers of Anabranch have."""
     return UnsupportedFeatureError(
         f"this broker has no call {call}: only brokers of Anabranch have it, "
         "and docs/pulsar-5.md lists what other brokers lack"
@@ -199,7 +249,7 @@ def lacking(call: str) -> UnsupportedFeatureError:
 
 
 def timeout_of(name: str, value: float) -> float:
-    """A timeout in seconds; raises InvalidConfigurationError."""
+    """Return a timeout in seconds; raises InvalidConfigurationError."""
     number = number_of(value)
     if not 0 <= number < math.inf:
         raise refused(name, "a positive number of seconds", value)
@@ -207,7 +257,7 @@ def timeout_of(name: str, value: float) -> float:
 
 
 def admin_url(url: str) -> str:
-    """The part of a URL that names a broker; raises InvalidConfigurationError if it names none."""
+    """Return the part of a URL that names a broker; raises InvalidConfigurationError if it names none."""
     try:
         parts = urlsplit(url if isinstance(url, str) else "")
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -219,7 +269,7 @@ def admin_url(url: str) -> str:
 
 
 def redirected(url: str, answer: HttpAnswer) -> tuple[str, str]:
-    """The address and the target that a redirect names; ConnectError if they are less safe."""
+    """Return the address and the target that a redirect names; ConnectError if they are less safe."""
     location = urlsplit(answer.headers.get("location", ""))
     if url.startswith("https:") and location.scheme != "https":
         raise ConnectError(f"{url} redirects to an address without TLS; the client does not follow")
@@ -227,69 +277,49 @@ def redirected(url: str, answer: HttpAnswer) -> tuple[str, str]:
     return f"{location.scheme}://{location.netloc}", target
 
 
-def path_of(resource: str, *parts: str) -> str:
-    """A path below `/admin/v2`; the parts are escaped, and none may be empty."""
-    for part in parts:
-        of_kind(f"a name in a call about {resource}", part, str, "text")
-    if not all(parts):
-        raise InvalidConfigurationError(f"a name in a call about {resource} is empty")
-    return "/".join((f"/admin/v2/{resource}", *(quote(part, safe="") for part in parts)))
+def namespace_of(namespace: str) -> Resource:
+    """Return the resource of a namespace, `tenant/namespace`."""
+    return Resource("namespaces", parse_namespace(namespace))
 
 
-def namespace_path(namespace: str, *parts: str) -> str:
-    """The path of a namespace, `tenant/namespace`."""
-    return path_of("namespaces", *parse_namespace(namespace), *parts)
+def topics_in(kind: str, namespace: str) -> Resource:
+    """Return the resource of all topics of one kind in a namespace."""
+    return Resource(kind, parse_namespace(namespace))
 
 
-def scalable_path(topic: TopicLike, *parts: str) -> str:
-    """The path of a scalable topic; a bare name means one. Raises InvalidNameError for other topics."""
+def scalable_topic(topic: TopicLike) -> Resource:
+    """Return the resource of a scalable topic; a bare name means one. InvalidNameError for other topics."""
     name = topic_name(topic, "topic")
     if name.domain != "topic":
         raise InvalidNameError(f"{name}: this call is for topic:// topics")
-    return path_of("scalable", name.tenant, name.namespace, name.local, *parts)
+    return Resource("scalable", (name.tenant, name.namespace, name.local))
 
 
-def merge_path(topic: TopicLike, segments: Iterable[int]) -> str:
-    """The path of a merge; raises InvalidConfigurationError without segments."""
-    ids = [str(segment) for segment in listed("segments", segments, int, "a list of segment ids")]
-    if not ids:
-        raise InvalidConfigurationError("name the segments to merge")
-    return scalable_path(topic, "merge", *ids)
-
-
-def classic_path(topic: TopicLike, *parts: str) -> str:
-    """The path of a classic topic; a bare name is persistent. Raises InvalidNameError for other topics."""
+def classic_topic(topic: TopicLike) -> Resource:
+    """Return the resource of a classic topic; a bare name is persistent. InvalidNameError for others."""
     name = topic_name(topic, "persistent")
-    if name.domain not in ("persistent", "non-persistent"):
+    if name.domain not in ("persistent", LIVE):
         raise InvalidNameError(f"{name}: this call is for persistent:// and non-persistent:// topics")
-    return path_of(name.domain, name.tenant, name.namespace, name.local, *parts)
+    return Resource(name.domain, (name.tenant, name.namespace, name.local))
 
 
-def topic_path(topic: TopicLike, *parts: str) -> str:
-    """The path of a topic of any kind, by its scheme; a name without one is a scalable topic."""
+def any_topic(topic: TopicLike) -> Resource:
+    """Return the resource of a topic of any kind, by its scheme; a name without one is a scalable topic."""
     name = topic_name(topic, "topic")
-    return (scalable_path if name.domain == "topic" else classic_path)(name, *parts)
+    return (scalable_topic if name.domain == "topic" else classic_topic)(name)
+
+
+def topic_or_namespace(on: TopicLike) -> Resource:
+    """Return the resource of a namespace, `tenant/namespace`, or of a topic with its scheme."""
+    return namespace_of(on) if isinstance(on, str) and "://" not in on else any_topic(on)
+
+
+def schemas_of(topic: TopicLike) -> Resource:
+    """Return the resource of the schemas of a topic, which are the same under each of its schemes."""
+    name = topic_name(topic, "topic")
+    return Resource("schemas", (name.tenant, name.namespace, name.local))
 
 
 def topic_name(topic: TopicLike, scheme: Domain) -> TopicName:
-    """A topic by its name; `scheme` is that of a name without one."""
+    """Return the name of a topic; `scheme` is that of a name without one."""
     return topic if isinstance(topic, TopicName) else TopicName.parse(topic, default_domain=scheme)
-
-
-def subscription_path(topic: TopicLike, subscription: str, *parts: str) -> str:
-    """The path of a subscription of a topic of any kind."""
-    noun = "subscriptions" if topic_name(topic, "topic").domain == "topic" else "subscription"
-    return topic_path(topic, noun, subscription, *parts)
-
-
-def schema_path(topic: TopicLike, *parts: str) -> str:
-    """The path of the schemas of a topic, which are the same under each of its schemes."""
-    name = topic_name(topic, "topic")
-    return path_of("schemas", name.tenant, name.namespace, name.local, *parts)
-
-
-def permissions_path(on: TopicLike, *parts: str) -> str:
-    """The path of the grants on a namespace, `tenant/namespace`, or on a topic with its scheme."""
-    if isinstance(on, str) and "://" not in on:
-        return namespace_path(on, "permissions", *parts)
-    return topic_path(on, "permissions", *parts)

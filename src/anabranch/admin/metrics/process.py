@@ -41,7 +41,7 @@ class BrokerCollector(Collector):
         yield InfoMetricFamily("anabranch_build", "Version of the broker and of Python.", value=versions)
         connections = len(self._broker.connections)
         yield GaugeMetricFamily("anabranch_connections", "Open client connections.", value=connections)
-        about = "1 while the store takes no entries for want of room on its disk."
+        about = "1 while the store takes no entries because its disk is full."
         full = GaugeMetricFamily("anabranch_store_full", about, labels=["store"])
         about = "Damaged places that the last start of the store found, and reported in the log."
         damage = GaugeMetricFamily("anabranch_store_damage", about, labels=["store"])
@@ -82,7 +82,7 @@ def _histogram(name: str, about: str, measured: TimeHistogram) -> Metric:
 
 
 def make_registry(broker: Broker) -> CollectorRegistry:
-    """The collectors of this process: the broker, the operating system's figures, garbage collection."""
+    """Return the collectors of this process: broker, operating system and garbage collection."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(BrokerCollector(broker))
     ProcessCollector(registry=registry)
@@ -91,7 +91,7 @@ def make_registry(broker: Broker) -> CollectorRegistry:
 
 
 def process_parts(registry: CollectorRegistry, worker: str, encode: Encode) -> Iterator[TextPart]:
-    """The text of all families of the registry, with the label `worker` on each line."""
+    """Yield the text of all families of the registry, with the label `worker` on each line."""
     for family in registry.collect():
         family.samples = [_labelled(sample, worker) for sample in family.samples]
         yield split_header(encode(Families([family])))

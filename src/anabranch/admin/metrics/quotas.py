@@ -14,7 +14,7 @@ _RATES = (
 
 
 def quota_tables(broker: Broker) -> tuple[Table, ...]:
-    """The tables of one scrape; a rate has a row while a topic or tenant with this limit is served."""
+    """Return the tables of one scrape; a rate has a row while a topic or tenant with this limit is served."""
     refusals, rates = Table(*_REFUSALS), Table(*_RATES)
     for (policy, tenant), count in sorted(broker.quotas.book.refusals.items()):
         refusals.add(f"{label('policy', policy)},{label('tenant', tenant)}", count)

@@ -36,7 +36,7 @@ class WorkerMetrics(Protocol):
     """The figures of one worker, as the others ask for them."""
 
     async def next_part(self, scrape: str, accept: str, first: bool) -> TextPart | None:
-        """The next part of a scrape, which the caller names; None after the last part."""
+        """Return the next part of a scrape, which the caller names; None after the last part."""
 
 
 class LocalMetrics:
@@ -86,7 +86,7 @@ class Scraper:
         self._numbers = count()
 
     async def scrape(self, accept: str) -> AsyncIterator[bytes]:
-        """The exposition in pieces, in the format that the Accept header of a request asks for."""
+        """Yield the exposition in pieces, in the format that the Accept header of a request asks for."""
         encode, content_type = exposition.choose_encoder(accept)
         others = await self._ask_others(accept)
         async for piece in joined(self._local.parts(accept), chain(*filter(None, others.values()))):
@@ -97,7 +97,7 @@ class Scraper:
             yield b"# EOF\n"
 
     async def _ask_others(self, accept: str) -> Mapping[int, Sequence[TextPart] | None]:
-        """The parts of each other worker; None for a worker that did not answer."""
+        """Return the parts of each other worker; None for a worker that did not answer."""
         living = self._broker.directory.brokers
         ids = sorted({*living, *range(self._broker.config.workers)} - {self._broker.id})
         found = await asyncio.gather(*(self._ask(living.get(id_), accept) for id_ in ids))
@@ -120,7 +120,7 @@ class Scraper:
 
 
 async def joined(own: AsyncIterator[TextPart], others: Iterable[TextPart]) -> AsyncIterator[bytes]:
-    """The text of all parts, with each family in one piece below one header."""
+    """Yield the text of all parts, with each family in one piece below one header."""
     waiting: dict[bytes, list[bytes]] = {}
     for header, lines in others:
         waiting.setdefault(header, []).append(lines)

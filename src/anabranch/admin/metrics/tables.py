@@ -61,7 +61,7 @@ class Table:
                 row[at] = figure + (row[at] or 0)
 
     def parts(self, worker: str, encode: Encode) -> Iterator[TextPart]:
-        """The text of the table, each metric in one piece, with the label `worker` on each line."""
+        """Yield the text of the table, each metric in one piece, with the label `worker` on each line."""
         for at, column in enumerate(self.columns):
             header = header_of(column, encode)
             prefix = f'{column.name}{{worker="{worker}",'
@@ -83,13 +83,13 @@ def header_of(column: Column, encode: Encode) -> bytes:
 
 
 def split_header(text: bytes) -> TextPart:
-    """The encoded text of one family, without the mark at the end of an exposition."""
+    """Return the encoded text of one family, without the mark at the end of an exposition."""
     lines = text.removesuffix(b"# EOF\n").splitlines(keepends=True)
     samples = next((at for at, line in enumerate(lines) if not line.startswith(b"#")), len(lines))
     return TextPart(b"".join(lines[:samples]), b"".join(lines[samples:]))
 
 
 def label(name: str, value: object) -> str:
-    """One label as text."""
+    """Return one label as text."""
     text = str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'{name}="{text}"'

@@ -233,12 +233,12 @@ class TopicTables:
         return label("topic", name.topic if name.is_segment else name)
 
     def _within(self, outer: str, **inner: object) -> str:
-        """The labels of a part of a topic; those of its namespace without figures of topics."""
+        """Return the labels of a part of a topic; those of its namespace without figures of topics."""
         return f"{outer},{','.join(label(*one) for one in inner.items())}" if self._by_topic else outer
 
 
 async def collect_topics(broker: Broker) -> TopicTables:
-    """The figures of all topics now; other tasks run between two slices of them."""
+    """Return the figures of all topics now; other tasks run between two slices of them."""
     tables = TopicTables(by_topic=broker.config.topic_metrics)
     async for text in in_slices(broker.stores.names(), LOGS_AT_ONCE):
         name, stored = TopicName.parse(text), broker.stores.get(text)

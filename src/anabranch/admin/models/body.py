@@ -1,4 +1,4 @@
-"""The base of all bodies, and bodies as plain JSON."""
+"""The body of an error, and bodies as plain JSON."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
+from anabranch.model.reports.body import Body
 
-class Body(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A JSON object of the admin API: `msg_rate_in` in Python is `msgRateIn` in JSON."""
+__all__ = ["Body", "ErrorBody", "plain"]
 
 
 def plain(body: object) -> Any:

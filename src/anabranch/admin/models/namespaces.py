@@ -27,7 +27,7 @@ class Bundles(Body, frozen=True, kw_only=True):
 
 
 class RetentionPolicies(Body, frozen=True, kw_only=True, omit_defaults=True):
-    """How long acknowledged messages stay, and how much of them; -1 is no limit."""
+    """How long acknowledged messages stay, and how much of them; -1 means no limit."""
 
     # Clients in Go read a whole number only if it is written as one.
     retention_time_in_minutes: int | float | None = None
@@ -49,7 +49,7 @@ class AutoSubscriptionCreation(Body, frozen=True, kw_only=True):
 
 
 class BacklogQuotaBody(Body, frozen=True, kw_only=True, omit_defaults=True):
-    """The most bytes or seconds that subscriptions may leave unacknowledged; -1 is no limit."""
+    """The most bytes or seconds that subscriptions may leave unacknowledged; -1 means no limit."""
 
     limit: int | None = None
     """An older name of `limitSize`."""

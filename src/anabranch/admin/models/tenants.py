@@ -8,21 +8,21 @@ from anabranch.admin.models.body import Body
 
 
 class TenantInfo(Body, frozen=True, kw_only=True):
-    """The roles that administrate a tenant, and the clusters that it may use."""
+    """The roles that administer a tenant, and the clusters that it may use."""
 
     admin_roles: list[str] | None = []
     allowed_clusters: list[str] | None = None
 
 
 class PublishRate(Body, frozen=True, kw_only=True):
-    """The most messages and bytes that are accepted in a second; -1 is no limit."""
+    """The most messages and bytes that are accepted in a second; -1 means no limit."""
 
     publish_throttling_rate_in_msg: int = -1
     publish_throttling_rate_in_byte: int = -1
 
 
 class DispatchRate(Body, frozen=True, kw_only=True):
-    """The most messages and bytes that are delivered in a period; -1 is no limit."""
+    """The most messages and bytes that are delivered in a period; -1 means no limit."""
 
     dispatch_throttling_rate_in_msg: int = -1
     dispatch_throttling_rate_in_byte: int = -1
@@ -31,7 +31,7 @@ class DispatchRate(Body, frozen=True, kw_only=True):
 
 
 class TenantLimits(Body, frozen=True, kw_only=True, omit_defaults=True):
-    """The quotas of a tenant over all its namespaces; an absent one is no limit."""
+    """The quotas of a tenant over all its namespaces; an absent quota means no limit."""
 
     max_connections: int | None = None
     max_namespaces: int | None = None

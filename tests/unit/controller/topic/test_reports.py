@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.cli.topic_text import state_lines
+from anabranch.cli.topics.topic_text import state_lines
 from anabranch.controller.ports.segments import SegmentLoad
 from anabranch.errors import (
     NotConnectedError,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from anabranch.admin.client import calls
 from anabranch.admin.client.async_http import AsyncHttpClient
-from anabranch.admin.client.requests import TopicLike, ask, change, get, subscription_path
-from anabranch.admin.models.lanes import LaneInfo, LaneMessage, SkippedEntries
+from anabranch.admin.client.requests import TopicLike, any_topic
+from anabranch.admin.models.lanes import LaneInfo, LaneMessage
 
 
 class AsyncLaneMethods(AsyncHttpClient):
@@ -13,20 +14,18 @@ class AsyncLaneMethods(AsyncHttpClient):
     async def lanes(
         self, topic: TopicLike, subscription: str, *, timeout: float | None = None
     ) -> list[LaneInfo]:
-        """The lanes of a subscription of a scalable or classic topic, the largest first.
+        """Return the lanes of a subscription of a scalable or classic topic, the largest first.
 
         >>> await admin.lanes("orders", "billing")
         []
         """
-        path = subscription_path(topic, subscription, "lanes")
-        return await self.send(get(path, list[LaneInfo]), timeout)
+        return await self.send(calls.LANES(any_topic(topic), subscription), timeout)
 
     async def lane(
         self, topic: TopicLike, subscription: str, lane: str, *, timeout: float | None = None
     ) -> LaneInfo:
-        """One lane by its name."""
-        path = subscription_path(topic, subscription, "lanes", lane)
-        return await self.send(get(path, LaneInfo), timeout)
+        """Return one lane by its name."""
+        return await self.send(calls.LANE(any_topic(topic), subscription, lane), timeout)
 
     async def peek_lane(
         self,
@@ -37,16 +36,15 @@ class AsyncLaneMethods(AsyncHttpClient):
         *,
         timeout: float | None = None,
     ) -> list[LaneMessage]:
-        """The first messages that wait in a lane; they stay there."""
-        path = subscription_path(topic, subscription, "lanes", lane, "messages")
-        return await self.send(get(path, list[LaneMessage], {"count": count}), timeout)
+        """Return the first messages that wait in a lane; they stay there."""
+        request = calls.PEEK_LANE(any_topic(topic), subscription, lane, query={"count": count})
+        return await self.send(request, timeout)
 
     async def release_lane(
         self, topic: TopicLike, subscription: str, lane: str, *, timeout: float | None = None
     ) -> None:
         """Let a parked or paused lane go on."""
-        path = subscription_path(topic, subscription, "lanes", lane, "release")
-        await self.send(change("POST", path), timeout)
+        await self.send(calls.RELEASE_LANE(any_topic(topic), subscription, lane), timeout)
 
     async def skip_lane(
         self,
@@ -58,6 +56,6 @@ class AsyncLaneMethods(AsyncHttpClient):
         timeout: float | None = None,
     ) -> int:
         """Acknowledge the first `count` entries of a lane, or all of them; returns how many."""
-        path = subscription_path(topic, subscription, "lanes", lane, "skip")
-        answer = await self.send(ask("POST", path, SkippedEntries, query={"count": count}), timeout)
+        request = calls.SKIP_LANE(any_topic(topic), subscription, lane, query={"count": count})
+        answer = await self.send(request, timeout)
         return answer.skipped_entries

@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from anabranch.admin.client import calls
 from anabranch.admin.client.async_http import AsyncHttpClient
-from anabranch.admin.client.requests import (
-    TopicLike,
-    change,
-    find,
-    get,
-    namespace_path,
-    path_of,
-    topic_path,
-)
+from anabranch.admin.client.requests import TopicLike, namespace_of, topic_or_namespace
 from anabranch.admin.models.namespaces import NamespacePolicies
 from anabranch.admin.models.tenants import TenantInfo
 from anabranch.arguments import mapped, texts
@@ -24,20 +17,20 @@ class AsyncNamespaceMethods(AsyncHttpClient):
     """Methods about tenants, namespaces and policies."""
 
     async def tenants(self, *, timeout: float | None = None) -> list[str]:
-        """The names of all tenants.
+        """Return the names of all tenants.
 
         >>> await admin.create_tenant("shop", admins=["alice"])
         >>> await admin.tenants()
         ['public', 'shop']
         """
-        return await self.send(get("/admin/v2/tenants", list[str]), timeout)
+        return await self.send(calls.TENANTS(), timeout)
 
     async def tenant(self, tenant: str, *, timeout: float | None = None) -> TenantInfo:
-        """The admins of a tenant, and the clusters that it may use."""
-        return await self.send(get(path_of("tenants", tenant), TenantInfo), timeout)
+        """Return the admins of a tenant, and the clusters that it may use."""
+        return await self.send(calls.TENANT(None, tenant), timeout)
 
     async def tenant_admins(self, tenant: str, *, timeout: float | None = None) -> list[str]:
-        """The roles that administrate a tenant."""
+        """Return the roles that administer a tenant."""
         return (await self.tenant(tenant, timeout=timeout)).admin_roles or []
 
     async def create_tenant(
@@ -45,9 +38,9 @@ class AsyncNamespaceMethods(AsyncHttpClient):
     ) -> None:
         """Create a tenant with these admins, in all clusters; ConflictError if it exists."""
         roles = texts("admins", admins)
-        clusters = await self.send(get("/admin/v2/clusters", list[str]), timeout)
+        clusters = await self.send(calls.CLUSTERS(), timeout)
         body = TenantInfo(admin_roles=roles, allowed_clusters=clusters)
-        await self.send(change("PUT", path_of("tenants", tenant), body=body), timeout)
+        await self.send(calls.CREATE_TENANT(None, tenant, body=body), timeout)
 
     async def set_tenant_admins(
         self, tenant: str, admins: Iterable[str], *, timeout: float | None = None
@@ -56,19 +49,19 @@ class AsyncNamespaceMethods(AsyncHttpClient):
         roles = texts("admins", admins)
         clusters = (await self.tenant(tenant, timeout=timeout)).allowed_clusters
         body = TenantInfo(admin_roles=roles, allowed_clusters=clusters)
-        await self.send(change("POST", path_of("tenants", tenant), body=body), timeout)
+        await self.send(calls.SET_TENANT(None, tenant, body=body), timeout)
 
     async def delete_tenant(self, tenant: str, *, timeout: float | None = None) -> None:
         """Delete a tenant; ConflictError while it has namespaces."""
-        await self.send(change("DELETE", path_of("tenants", tenant)), timeout)
+        await self.send(calls.DELETE_TENANT(None, tenant), timeout)
 
     async def namespaces(self, tenant: str, *, timeout: float | None = None) -> list[str]:
-        """The namespaces of a tenant, as `tenant/namespace`.
+        """Return the namespaces of a tenant, as `tenant/namespace`.
 
         >>> await admin.namespaces("public")
         ['public/default']
         """
-        return await self.send(get(path_of("namespaces", tenant), list[str]), timeout)
+        return await self.send(calls.NAMESPACES(None, tenant), timeout)
 
     async def create_namespace(
         self, namespace: str, policies: NamespacePolicies | None = None, *, timeout: float | None = None
@@ -77,25 +70,25 @@ class AsyncNamespaceMethods(AsyncHttpClient):
 
         >>> await admin.create_namespace("public/trial")
         """
-        await self.send(change("PUT", namespace_path(namespace), body=policies), timeout)
+        await self.send(calls.CREATE_NAMESPACE(namespace_of(namespace), body=policies), timeout)
 
     async def namespace_policies(self, namespace: str, *, timeout: float | None = None) -> NamespacePolicies:
-        """All policies of a namespace.
+        """Return all policies of a namespace.
 
         >>> (await admin.namespace_policies("public/default")).replication_clusters
         ['standalone']
         """
-        return await self.send(get(namespace_path(namespace), NamespacePolicies), timeout)
+        return await self.send(calls.NAMESPACE_POLICIES(namespace_of(namespace)), timeout)
 
     async def delete_namespace(
         self, namespace: str, *, force: bool = False, timeout: float | None = None
     ) -> None:
         """Delete a namespace; ConflictError while it has topics, unless forced."""
-        await self.send(change("DELETE", namespace_path(namespace), query={"force": force}), timeout)
+        await self.send(calls.DELETE_NAMESPACE(namespace_of(namespace), query={"force": force}), timeout)
 
     async def namespace_properties(self, namespace: str, *, timeout: float | None = None) -> dict[str, str]:
-        """The properties of a namespace."""
-        return await self.send(get(namespace_path(namespace, "properties"), dict[str, str]), timeout)
+        """Return the properties of a namespace."""
+        return await self.send(calls.NAMESPACE_PROPERTIES(namespace_of(namespace)), timeout)
 
     async def set_namespace_properties(
         self, namespace: str, properties: Mapping[str, str], *, timeout: float | None = None
@@ -106,28 +99,22 @@ class AsyncNamespaceMethods(AsyncHttpClient):
         >>> await admin.namespace_properties("public/default")
         {'team': 'sales'}
         """
-        path = namespace_path(namespace, "properties")
-        await self.send(change("PUT", path, body=mapped("properties", properties)), timeout)
+        on, body = namespace_of(namespace), mapped("properties", properties)
+        await self.send(calls.SET_NAMESPACE_PROPERTIES(on, body=body), timeout)
 
     async def policy(self, of: TopicLike, name: str, *, timeout: float | None = None) -> Any:
-        """One policy of a `tenant/namespace`, or of a topic with its scheme; None if it is not set.
+        """Return one policy of a `tenant/namespace`, or of a topic with its scheme; None if it is not set.
 
         >>> await admin.set_policy("public/default", "maxTopicsPerNamespace", 100)
         >>> await admin.policy("public/default", "maxTopicsPerNamespace")
         100
         """
-        return await self.send(find(_policy_path(of, name), Any), timeout)
+        return await self.send(calls.POLICY(topic_or_namespace(of), name), timeout)
 
     async def set_policy(self, of: TopicLike, name: str, value: Any, *, timeout: float | None = None) -> None:
         """Set one policy, by its name in the path and in Pulsar's form."""
-        await self.send(change("POST", _policy_path(of, name), body=value), timeout)
+        await self.send(calls.SET_POLICY(topic_or_namespace(of), name, body=value), timeout)
 
     async def remove_policy(self, of: TopicLike, name: str, *, timeout: float | None = None) -> None:
         """Remove one policy, so that the one above it holds."""
-        await self.send(change("DELETE", _policy_path(of, name)), timeout)
-
-
-def _policy_path(of: TopicLike, name: str) -> str:
-    if isinstance(of, str) and "://" not in of:
-        return namespace_path(of, name)
-    return topic_path(of, name)
+        await self.send(calls.REMOVE_POLICY(topic_or_namespace(of), name), timeout)

@@ -5,24 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Unpack
 
+from anabranch.admin.client import calls
 from anabranch.admin.client.async_http import AsyncHttpClient
 from anabranch.admin.client.layout_options import (
     RebucketOptions,
     SplitOptions,
     rebucket_query,
     segment_id,
+    segment_ids,
     split_query,
 )
-from anabranch.admin.client.requests import (
-    TopicLike,
-    change,
-    find,
-    get,
-    merge_path,
-    path_of,
-    scalable_path,
-    topic_name,
-)
+from anabranch.admin.client.requests import TopicLike, scalable_topic, topic_name, topics_in
 from anabranch.admin.models.scalable import (
     AutoScaleOverride,
     Explanation,
@@ -31,7 +24,6 @@ from anabranch.admin.models.scalable import (
 )
 from anabranch.admin.models.topics import TopicStats
 from anabranch.arguments import mapped
-from anabranch.model.names import parse_namespace
 
 
 class AsyncScalableMethods(AsyncHttpClient):
@@ -53,51 +45,46 @@ class AsyncScalableMethods(AsyncHttpClient):
         """
         query = {"numInitialSegments": segments}
         body = mapped("properties", properties) or None
-        await self.send(change("PUT", scalable_path(topic), query=query, body=body), timeout)
+        await self.send(calls.CREATE_TOPIC(scalable_topic(topic), query=query, body=body), timeout)
 
     async def delete_topic(
         self, topic: TopicLike, *, force: bool = False, timeout: float | None = None
     ) -> None:
         """Delete a scalable topic; InvalidConfigurationError while it has consumers, unless forced."""
-        await self.send(change("DELETE", scalable_path(topic), query={"force": force}), timeout)
+        await self.send(calls.DELETE_TOPIC(scalable_topic(topic), query={"force": force}), timeout)
 
     async def migrate(self, topic: TopicLike, *, force: bool = False, timeout: float | None = None) -> None:
         """Continue the classic topic of this name as a scalable topic."""
-        await self.send(
-            change(
-                "POST", scalable_path(topic_name(topic, "topic").topic, "migrate"), query={"force": force}
-            ),
-            timeout,
-        )
+        on = scalable_topic(topic_name(topic, "topic").topic)
+        await self.send(calls.MIGRATE(on, query={"force": force}), timeout)
 
     async def list_topics(
         self, namespace: str, properties: Mapping[str, str] | None = None, *, timeout: float | None = None
     ) -> list[str]:
-        """The scalable topics of a namespace that have all these properties."""
+        """Return the scalable topics of a namespace that have all these properties."""
         filters = [("property", f"{key}={value}") for key, value in mapped("properties", properties).items()]
-        path = path_of("scalable", *parse_namespace(namespace))
-        return await self.send(get(path, list[str], filters), timeout)
+        request = calls.LIST_TOPICS(topics_in("scalable", namespace), query=filters)
+        return await self.send(request, timeout)
 
     async def topic_metadata(self, topic: TopicLike, *, timeout: float | None = None) -> ScalableMetadata:
-        """The stored record: epoch, segments, properties and policy.
+        """Return the stored record: epoch, segments, properties and policy.
 
         >>> metadata = await admin.topic_metadata("orders")
         >>> {id_: segment.state for id_, segment in metadata.segments.items()}
         {0: 'ACTIVE', 1: 'ACTIVE'}
         """
-        return await self.send(get(scalable_path(topic), ScalableMetadata), timeout)
+        return await self.send(calls.TOPIC_METADATA(scalable_topic(topic)), timeout)
 
     async def set_properties(
         self, topic: TopicLike, properties: Mapping[str, str], *, timeout: float | None = None
     ) -> None:
         """Change these properties of a topic; the others stay."""
-        await self.send(
-            change("PUT", scalable_path(topic, "properties"), body=mapped("properties", properties)), timeout
-        )
+        body = mapped("properties", properties)
+        await self.send(calls.SET_PROPERTIES(scalable_topic(topic), body=body), timeout)
 
     async def delete_property(self, topic: TopicLike, key: str, *, timeout: float | None = None) -> None:
         """Remove one property of a topic."""
-        await self.send(change("DELETE", scalable_path(topic, "properties"), query={"key": key}), timeout)
+        await self.send(calls.DELETE_PROPERTY(scalable_topic(topic), query={"key": key}), timeout)
 
     async def topic_stats(self, topic: TopicLike, *, timeout: float | None = None) -> ScalableStats:
         """Rates, sizes and backlogs of a topic, of its segments and of its subscriptions.
@@ -105,14 +92,14 @@ class AsyncScalableMethods(AsyncHttpClient):
         >>> (await admin.topic_stats("orders")).active_segments
         2
         """
-        return await self.send(get(scalable_path(topic, "stats"), ScalableStats), timeout)
+        return await self.send(calls.TOPIC_STATS(scalable_topic(topic)), timeout)
 
     async def segment_stats(
         self, topic: TopicLike, segment: int, *, timeout: float | None = None
     ) -> TopicStats:
-        """The stats of one segment, with its producers and consumers."""
-        path = scalable_path(topic, "segments", segment_id(segment), "stats")
-        return await self.send(get(path, TopicStats), timeout)
+        """Return the stats of one segment, with its producers and consumers."""
+        request = calls.SEGMENT_STATS(scalable_topic(topic), segment_id(segment))
+        return await self.send(request, timeout)
 
     async def why(self, topic: TopicLike, *, timeout: float | None = None) -> Explanation:
         """Changes under way, the state of each subscription, and the last decisions of auto-scaling.
@@ -120,7 +107,7 @@ class AsyncScalableMethods(AsyncHttpClient):
         >>> (await admin.why("orders")).troubles
         {}
         """
-        return await self.send(get(scalable_path(topic, "why"), Explanation), timeout)
+        return await self.send(calls.WHY(scalable_topic(topic)), timeout)
 
     async def split(self, topic: TopicLike, segment: int, **how: Unpack[SplitOptions]) -> None:
         """Split a segment in the middle, at the given start hashes, or into parts of equal width or load.
@@ -131,29 +118,29 @@ class AsyncScalableMethods(AsyncHttpClient):
         2
         """
         query = split_query(how)
-        path = scalable_path(topic, "split", segment_id(segment))
-        await self.send(change("POST", path, query=query), how.get("timeout"))
+        request = calls.SPLIT(scalable_topic(topic), segment_id(segment), query=query)
+        await self.send(request, how.get("timeout"))
 
     async def merge(self, topic: TopicLike, segments: Iterable[int], *, timeout: float | None = None) -> None:
         """Merge neighbouring segments into one."""
-        await self.send(change("POST", merge_path(topic, segments)), timeout)
+        ids = segment_ids(segments)
+        await self.send(calls.MERGE(scalable_topic(topic), *ids), timeout)
 
     async def rebucket(self, topic: TopicLike, segment: int, **how: Unpack[RebucketOptions]) -> None:
         """Replace a segment by one with buckets of equal width or load, or with these boundaries."""
         query = rebucket_query(how)
-        path = scalable_path(topic, "rebucket", segment_id(segment))
-        await self.send(change("POST", path, query=query), how.get("timeout"))
+        request = calls.REBUCKET(scalable_topic(topic), segment_id(segment), query=query)
+        await self.send(request, how.get("timeout"))
 
     async def auto_scale_policy(
         self, topic: TopicLike, *, timeout: float | None = None
     ) -> AutoScaleOverride | None:
-        """The fields of the auto-scaling policy that the topic sets itself; None if it sets none."""
-        return await self.send(find(scalable_path(topic, "autoScalePolicy"), AutoScaleOverride), timeout)
+        """Return the fields of the auto-scaling policy that the topic sets itself; None if it sets none."""
+        return await self.send(calls.AUTO_SCALE_POLICY(scalable_topic(topic)), timeout)
 
     async def set_auto_scale_policy(
         self, topic: TopicLike, policy: AutoScaleOverride | None, *, timeout: float | None = None
     ) -> None:
         """Set the fields of the auto-scaling policy of a topic; None lets it follow its namespace."""
-        method = "DELETE" if policy is None else "POST"
-        path = scalable_path(topic, "autoScalePolicy")
-        await self.send(change(method, path, body=policy), timeout)
+        call = calls.REMOVE_AUTO_SCALE_POLICY if policy is None else calls.SET_AUTO_SCALE_POLICY
+        await self.send(call(scalable_topic(topic), body=policy), timeout)

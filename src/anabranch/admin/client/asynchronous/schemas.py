@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from anabranch.admin.client import calls
 from anabranch.admin.client.async_http import AsyncHttpClient
-from anabranch.admin.client.requests import TopicLike, ask, get, schema_path
+from anabranch.admin.client.requests import TopicLike, schemas_of
 from anabranch.admin.models.schemas import (
-    AllSchemas,
     PostedSchema,
     SchemaCompatibility,
     SchemaInfo,
@@ -20,7 +20,7 @@ class AsyncSchemaMethods(AsyncHttpClient):
     async def schema(
         self, topic: TopicLike, version: int | None = None, *, timeout: float | None = None
     ) -> SchemaInfo:
-        """One version of the schema of a topic, the newest by default; NotFoundError if there is none.
+        """Return one version of the schema of a topic, the newest by default; NotFoundError if there is none.
 
         >>> from anabranch.admin.models.schemas import PostedSchema
         >>> await admin.add_schema("orders", PostedSchema(type="STRING"))
@@ -28,49 +28,44 @@ class AsyncSchemaMethods(AsyncHttpClient):
         >>> (await admin.schema("orders")).type
         'STRING'
         """
-        parts = () if version is None else (str(version),)
-        return await self.send(get(schema_path(topic, "schema", *parts), SchemaInfo), timeout)
+        on = schemas_of(topic)
+        request = calls.SCHEMA(on) if version is None else calls.SCHEMA_VERSION(on, str(version))
+        return await self.send(request, timeout)
 
     async def schemas(self, topic: TopicLike, *, timeout: float | None = None) -> list[SchemaInfo]:
-        """All versions of the schema of a topic, the oldest first."""
-        found = await self.send(get(schema_path(topic, "schemas"), AllSchemas), timeout)
+        """Return all versions of the schema of a topic, the oldest first."""
+        found = await self.send(calls.SCHEMAS(schemas_of(topic)), timeout)
         return found.get_schema_responses
 
     async def add_schema(
         self, topic: TopicLike, schema: PostedSchema, *, timeout: float | None = None
     ) -> SchemaVersion:
         """Add a version unless the topic has it; ConflictError if it is not compatible."""
-        return await self.send(
-            ask("POST", schema_path(topic, "schema"), SchemaVersion, body=_posted(schema)), timeout
-        )
+        return await self.send(calls.ADD_SCHEMA(schemas_of(topic), body=_posted(schema)), timeout)
 
     async def find_schema(
         self, topic: TopicLike, schema: PostedSchema, *, timeout: float | None = None
     ) -> SchemaVersion:
-        """The version that a schema has; -1 if the topic does not have it."""
-        return await self.send(
-            ask("POST", schema_path(topic, "version"), SchemaVersion, body=_posted(schema)), timeout
-        )
+        """Return the version that a schema has; -1 if the topic does not have it."""
+        return await self.send(calls.FIND_SCHEMA(schemas_of(topic), body=_posted(schema)), timeout)
 
     async def check_schema(
         self, topic: TopicLike, schema: PostedSchema, *, timeout: float | None = None
     ) -> SchemaCompatibility:
-        """Whether a schema may become the next version, and if not, why."""
+        """Return whether a schema may become the next version, and if not, why."""
         return await self.send(
-            ask("POST", schema_path(topic, "compatibility"), SchemaCompatibility, body=_posted(schema)),
+            calls.CHECK_SCHEMA(schemas_of(topic), body=_posted(schema)),
             timeout,
         )
 
     async def delete_schema(
         self, topic: TopicLike, *, force: bool = False, timeout: float | None = None
     ) -> SchemaVersion:
-        """Let a topic begin anew without a schema; the answer is -1 if it has none.
+        """Delete the schema of a topic; the answer is -1 if it has none.
 
         Stored messages still find the versions that wrote them; `force` deletes these definitions too.
         """
-        return await self.send(
-            ask("DELETE", schema_path(topic, "schema"), SchemaVersion, query={"force": force}), timeout
-        )
+        return await self.send(calls.DELETE_SCHEMA(schemas_of(topic), query={"force": force}), timeout)
 
 
 def _posted(schema: PostedSchema) -> PostedSchema:

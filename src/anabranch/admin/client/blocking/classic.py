@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from anabranch.admin.client import calls
 from anabranch.admin.client.http_client import HttpClient
-from anabranch.admin.client.requests import TopicLike, ask, change, classic_path, get, path_of, read_message
+from anabranch.admin.client.requests import TopicLike, classic_topic, topics_in
 from anabranch.admin.models.topics import (
     InternalStats,
     MessageIdBody,
@@ -18,21 +19,19 @@ from anabranch.admin.models.topics import (
 )
 from anabranch.arguments import mapped
 from anabranch.errors import ConflictError, NotFoundError
-from anabranch.model.names import parse_namespace
 
 
 class ClassicMethods(HttpClient):
     """Methods about classic topics, with or without partitions."""
 
     def classic_topics(self, namespace: str, *, timeout: float | None = None) -> list[str]:
-        """The classic topics of a namespace; partitions are listed one by one.
+        """Return the classic topics of a namespace; partitions are listed one by one.
 
         >>> admin.create_classic_topic("persistent://public/default/events")
         >>> admin.classic_topics("public/default")
         ['persistent://public/default/events']
         """
-        path = path_of("persistent", *parse_namespace(namespace))
-        return self.send(get(path, list[str]), timeout)
+        return self.send(calls.CLASSIC_TOPICS(topics_in("persistent", namespace)), timeout)
 
     def create_classic_topic(
         self,
@@ -43,34 +42,35 @@ class ClassicMethods(HttpClient):
         timeout: float | None = None,
     ) -> None:
         """Create a classic topic, with partitions if their number is not 0; ConflictError if it exists."""
+        on = classic_topic(topic)
         if partitions:
-            request = change("PUT", classic_path(topic, "partitions"), body=partitions)
+            request = calls.CREATE_PARTITIONED_TOPIC(on, body=partitions)
         else:
-            request = change("PUT", classic_path(topic), body=mapped("properties", properties) or None)
+            request = calls.CREATE_CLASSIC_TOPIC(on, body=mapped("properties", properties) or None)
         self.send(request, timeout)
 
     def delete_classic_topic(
         self, topic: TopicLike, *, force: bool = False, timeout: float | None = None
     ) -> None:
         """Delete a classic topic with all partitions; InvalidConfigurationError while it is in use."""
+        on = classic_topic(topic)
         try:
-            self.send(change("DELETE", classic_path(topic), query={"force": force}), timeout)
+            self.send(calls.DELETE_CLASSIC_TOPIC(on, query={"force": force}), timeout)
         except ConflictError:
             # A topic with partitions is deleted at a path of its own.
-            path = classic_path(topic, "partitions")
-            self.send(change("DELETE", path, query={"force": force}), timeout)
+            self.send(calls.DELETE_PARTITIONED_TOPIC(on, query={"force": force}), timeout)
 
     def partitions(self, topic: TopicLike, *, timeout: float | None = None) -> PartitionedMetadata:
-        """The number of partitions, 0 without any, and the properties of a classic topic.
+        """Return the number of partitions, 0 without any, and the properties of a classic topic.
 
         >>> (admin.partitions("events")).partitions
         0
         """
-        return self.send(get(classic_path(topic, "partitions"), PartitionedMetadata), timeout)
+        return self.send(calls.PARTITIONS(classic_topic(topic)), timeout)
 
     def grow_partitions(self, topic: TopicLike, partitions: int, *, timeout: float | None = None) -> None:
         """Raise the number of partitions; keys may go to other partitions afterwards."""
-        self.send(change("POST", classic_path(topic, "partitions"), body=partitions), timeout)
+        self.send(calls.GROW_PARTITIONS(classic_topic(topic), body=partitions), timeout)
 
     def classic_stats(
         self,
@@ -81,7 +81,7 @@ class ClassicMethods(HttpClient):
         earliest_in_backlog: bool = False,
         timeout: float | None = None,
     ) -> TopicStats:
-        """The stats of a classic topic; sums for one with partitions.
+        """Return the stats of a classic topic; sums for one with partitions.
 
         >>> (admin.classic_stats("events")).msg_in_counter
         0
@@ -91,53 +91,52 @@ class ClassicMethods(HttpClient):
             "excludeConsumers": not consumers,
             "getEarliestTimeInBacklog": earliest_in_backlog,
         }
-        return self.send(get(classic_path(topic, "stats"), TopicStats, query), timeout)
+        return self.send(calls.CLASSIC_STATS(classic_topic(topic), query=query), timeout)
 
     def partitioned_stats(self, topic: TopicLike, *, timeout: float | None = None) -> PartitionedTopicStats:
-        """The stats of a topic with partitions, and of each of them."""
-        path = classic_path(topic, "partitioned-stats")
-        return self.send(get(path, PartitionedTopicStats), timeout)
+        """Return the stats of a topic with partitions, and of each of them."""
+        return self.send(calls.PARTITIONED_STATS(classic_topic(topic)), timeout)
 
     def internal_stats(self, topic: TopicLike, *, timeout: float | None = None) -> InternalStats:
-        """The ledgers and cursors of a classic topic, or of one partition."""
-        return self.send(get(classic_path(topic, "internalStats"), InternalStats), timeout)
+        """Return the ledgers and cursors of a classic topic, or of one partition."""
+        return self.send(calls.INTERNAL_STATS(classic_topic(topic)), timeout)
 
     def terminate(self, topic: TopicLike, *, timeout: float | None = None) -> MessageIdBody:
         """Let a classic topic accept no more messages; returns the id of its last one."""
-        return self.send(ask("POST", classic_path(topic, "terminate"), MessageIdBody), timeout)
+        return self.send(calls.TERMINATE(classic_topic(topic)), timeout)
 
     def last_message_id(self, topic: TopicLike, *, timeout: float | None = None) -> MessageIdBody:
-        """The id of the last message; entry -1 if there is none."""
-        return self.send(get(classic_path(topic, "lastMessageId"), MessageIdBody), timeout)
+        """Return the id of the last message; entry -1 if there is none."""
+        return self.send(calls.LAST_MESSAGE_ID(classic_topic(topic)), timeout)
 
     def backlog_size(
         self, topic: TopicLike, ledger_id: int = -1, entry_id: int = -1, *, timeout: float | None = None
     ) -> int:
-        """The stored bytes behind a message; all bytes without one.
+        """Return the stored bytes behind a message; all bytes without one.
 
         >>> admin.backlog_size("events")
         0
         """
         last = MessageIdBody(ledger_id=ledger_id, entry_id=entry_id)
-        return self.send(ask("PUT", classic_path(topic, "backlogSize"), int, body=last), timeout)
+        return self.send(calls.BACKLOG_SIZE(classic_topic(topic), body=last), timeout)
 
     def message_id_at(
         self, topic: TopicLike, timestamp_ms: int, *, timeout: float | None = None
     ) -> MessageIdBody:
-        """The id of the first message published at or after a time, else that of the last message."""
-        return self.send(get(classic_path(topic, "messageid", str(timestamp_ms)), MessageIdBody), timeout)
+        """Return the id of the first message published at or after a time, else that of the last message."""
+        return self.send(calls.MESSAGE_ID_AT(classic_topic(topic), str(timestamp_ms)), timeout)
 
     def message(
         self, topic: TopicLike, ledger_id: int, entry_id: int, *, timeout: float | None = None
     ) -> StoredMessage:
-        """The stored message with an id; NotFoundError if there is none."""
-        path = classic_path(topic, "ledger", str(ledger_id), "entry", str(entry_id))
-        return self.send(read_message(path), timeout)
+        """Return the stored message with an id; NotFoundError if there is none."""
+        request = calls.MESSAGE(classic_topic(topic), str(ledger_id), str(entry_id))
+        return self.send(request, timeout)
 
     def peek(
         self, topic: TopicLike, subscription: str, count: int = 1, *, timeout: float | None = None
     ) -> list[StoredMessage]:
-        """The first messages of the backlog of a subscription, which stay there.
+        """Return the first messages of the backlog of a subscription, which stay there.
 
         >>> admin.create_subscription("persistent://public/default/events", "audit")
         >>> admin.peek("events", "audit")
@@ -145,9 +144,9 @@ class ClassicMethods(HttpClient):
         """
         found: list[StoredMessage] = []
         for number in range(1, count + 1):
-            path = classic_path(topic, "subscription", subscription, "position", str(number))
+            request = calls.PEEK(classic_topic(topic), subscription, str(number))
             try:
-                found.append(self.send(read_message(path), timeout))
+                found.append(self.send(request, timeout))
             except NotFoundError:
                 if number == 1 and subscription not in self.subscriptions(topic, timeout=timeout):
                     raise
@@ -155,8 +154,8 @@ class ClassicMethods(HttpClient):
         return found
 
     def classic_properties(self, topic: TopicLike, *, timeout: float | None = None) -> dict[str, str]:
-        """The properties of a classic topic."""
-        return self.send(get(classic_path(topic, "properties"), dict[str, str]), timeout)
+        """Return the properties of a classic topic."""
+        return self.send(calls.CLASSIC_PROPERTIES(classic_topic(topic)), timeout)
 
     def set_classic_properties(
         self, topic: TopicLike, properties: Mapping[str, str], *, timeout: float | None = None
@@ -167,10 +166,9 @@ class ClassicMethods(HttpClient):
         >>> admin.classic_properties("events")
         {'team': 'sales'}
         """
-        self.send(
-            change("PUT", classic_path(topic, "properties"), body=mapped("properties", properties)), timeout
-        )
+        body = mapped("properties", properties)
+        self.send(calls.SET_CLASSIC_PROPERTIES(classic_topic(topic), body=body), timeout)
 
     def subscriptions(self, topic: TopicLike, *, timeout: float | None = None) -> list[str]:
-        """The names of the subscriptions of a classic topic."""
-        return self.send(get(classic_path(topic, "subscriptions"), list[str]), timeout)
+        """Return the names of the subscriptions of a classic topic."""
+        return self.send(calls.SUBSCRIPTIONS(classic_topic(topic)), timeout)

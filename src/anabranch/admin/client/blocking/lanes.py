@@ -4,29 +4,28 @@
 
 from __future__ import annotations
 
+from anabranch.admin.client import calls
 from anabranch.admin.client.http_client import HttpClient
-from anabranch.admin.client.requests import TopicLike, ask, change, get, subscription_path
-from anabranch.admin.models.lanes import LaneInfo, LaneMessage, SkippedEntries
+from anabranch.admin.client.requests import TopicLike, any_topic
+from anabranch.admin.models.lanes import LaneInfo, LaneMessage
 
 
 class LaneMethods(HttpClient):
     """Methods about the lanes of a subscription: the messages of keys that wait."""
 
     def lanes(self, topic: TopicLike, subscription: str, *, timeout: float | None = None) -> list[LaneInfo]:
-        """The lanes of a subscription of a scalable or classic topic, the largest first.
+        """Return the lanes of a subscription of a scalable or classic topic, the largest first.
 
         >>> admin.lanes("orders", "billing")
         []
         """
-        path = subscription_path(topic, subscription, "lanes")
-        return self.send(get(path, list[LaneInfo]), timeout)
+        return self.send(calls.LANES(any_topic(topic), subscription), timeout)
 
     def lane(
         self, topic: TopicLike, subscription: str, lane: str, *, timeout: float | None = None
     ) -> LaneInfo:
-        """One lane by its name."""
-        path = subscription_path(topic, subscription, "lanes", lane)
-        return self.send(get(path, LaneInfo), timeout)
+        """Return one lane by its name."""
+        return self.send(calls.LANE(any_topic(topic), subscription, lane), timeout)
 
     def peek_lane(
         self,
@@ -37,16 +36,15 @@ class LaneMethods(HttpClient):
         *,
         timeout: float | None = None,
     ) -> list[LaneMessage]:
-        """The first messages that wait in a lane; they stay there."""
-        path = subscription_path(topic, subscription, "lanes", lane, "messages")
-        return self.send(get(path, list[LaneMessage], {"count": count}), timeout)
+        """Return the first messages that wait in a lane; they stay there."""
+        request = calls.PEEK_LANE(any_topic(topic), subscription, lane, query={"count": count})
+        return self.send(request, timeout)
 
     def release_lane(
         self, topic: TopicLike, subscription: str, lane: str, *, timeout: float | None = None
     ) -> None:
         """Let a parked or paused lane go on."""
-        path = subscription_path(topic, subscription, "lanes", lane, "release")
-        self.send(change("POST", path), timeout)
+        self.send(calls.RELEASE_LANE(any_topic(topic), subscription, lane), timeout)
 
     def skip_lane(
         self,
@@ -58,6 +56,6 @@ class LaneMethods(HttpClient):
         timeout: float | None = None,
     ) -> int:
         """Acknowledge the first `count` entries of a lane, or all of them; returns how many."""
-        path = subscription_path(topic, subscription, "lanes", lane, "skip")
-        answer = self.send(ask("POST", path, SkippedEntries, query={"count": count}), timeout)
+        request = calls.SKIP_LANE(any_topic(topic), subscription, lane, query={"count": count})
+        answer = self.send(request, timeout)
         return answer.skipped_entries

@@ -7,24 +7,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Unpack
 
+from anabranch.admin.client import calls
 from anabranch.admin.client.http_client import HttpClient
 from anabranch.admin.client.layout_options import (
     RebucketOptions,
     SplitOptions,
     rebucket_query,
     segment_id,
+    segment_ids,
     split_query,
 )
-from anabranch.admin.client.requests import (
-    TopicLike,
-    change,
-    find,
-    get,
-    merge_path,
-    path_of,
-    scalable_path,
-    topic_name,
-)
+from anabranch.admin.client.requests import TopicLike, scalable_topic, topic_name, topics_in
 from anabranch.admin.models.scalable import (
     AutoScaleOverride,
     Explanation,
@@ -33,7 +26,6 @@ from anabranch.admin.models.scalable import (
 )
 from anabranch.admin.models.topics import TopicStats
 from anabranch.arguments import mapped
-from anabranch.model.names import parse_namespace
 
 
 class ScalableMethods(HttpClient):
@@ -55,49 +47,44 @@ class ScalableMethods(HttpClient):
         """
         query = {"numInitialSegments": segments}
         body = mapped("properties", properties) or None
-        self.send(change("PUT", scalable_path(topic), query=query, body=body), timeout)
+        self.send(calls.CREATE_TOPIC(scalable_topic(topic), query=query, body=body), timeout)
 
     def delete_topic(self, topic: TopicLike, *, force: bool = False, timeout: float | None = None) -> None:
         """Delete a scalable topic; InvalidConfigurationError while it has consumers, unless forced."""
-        self.send(change("DELETE", scalable_path(topic), query={"force": force}), timeout)
+        self.send(calls.DELETE_TOPIC(scalable_topic(topic), query={"force": force}), timeout)
 
     def migrate(self, topic: TopicLike, *, force: bool = False, timeout: float | None = None) -> None:
         """Continue the classic topic of this name as a scalable topic."""
-        self.send(
-            change(
-                "POST", scalable_path(topic_name(topic, "topic").topic, "migrate"), query={"force": force}
-            ),
-            timeout,
-        )
+        on = scalable_topic(topic_name(topic, "topic").topic)
+        self.send(calls.MIGRATE(on, query={"force": force}), timeout)
 
     def list_topics(
         self, namespace: str, properties: Mapping[str, str] | None = None, *, timeout: float | None = None
     ) -> list[str]:
-        """The scalable topics of a namespace that have all these properties."""
+        """Return the scalable topics of a namespace that have all these properties."""
         filters = [("property", f"{key}={value}") for key, value in mapped("properties", properties).items()]
-        path = path_of("scalable", *parse_namespace(namespace))
-        return self.send(get(path, list[str], filters), timeout)
+        request = calls.LIST_TOPICS(topics_in("scalable", namespace), query=filters)
+        return self.send(request, timeout)
 
     def topic_metadata(self, topic: TopicLike, *, timeout: float | None = None) -> ScalableMetadata:
-        """The stored record: epoch, segments, properties and policy.
+        """Return the stored record: epoch, segments, properties and policy.
 
         >>> metadata = admin.topic_metadata("orders")
         >>> {id_: segment.state for id_, segment in metadata.segments.items()}
         {0: 'ACTIVE', 1: 'ACTIVE'}
         """
-        return self.send(get(scalable_path(topic), ScalableMetadata), timeout)
+        return self.send(calls.TOPIC_METADATA(scalable_topic(topic)), timeout)
 
     def set_properties(
         self, topic: TopicLike, properties: Mapping[str, str], *, timeout: float | None = None
     ) -> None:
         """Change these properties of a topic; the others stay."""
-        self.send(
-            change("PUT", scalable_path(topic, "properties"), body=mapped("properties", properties)), timeout
-        )
+        body = mapped("properties", properties)
+        self.send(calls.SET_PROPERTIES(scalable_topic(topic), body=body), timeout)
 
     def delete_property(self, topic: TopicLike, key: str, *, timeout: float | None = None) -> None:
         """Remove one property of a topic."""
-        self.send(change("DELETE", scalable_path(topic, "properties"), query={"key": key}), timeout)
+        self.send(calls.DELETE_PROPERTY(scalable_topic(topic), query={"key": key}), timeout)
 
     def topic_stats(self, topic: TopicLike, *, timeout: float | None = None) -> ScalableStats:
         """Rates, sizes and backlogs of a topic, of its segments and of its subscriptions.
@@ -105,12 +92,12 @@ class ScalableMethods(HttpClient):
         >>> (admin.topic_stats("orders")).active_segments
         2
         """
-        return self.send(get(scalable_path(topic, "stats"), ScalableStats), timeout)
+        return self.send(calls.TOPIC_STATS(scalable_topic(topic)), timeout)
 
     def segment_stats(self, topic: TopicLike, segment: int, *, timeout: float | None = None) -> TopicStats:
-        """The stats of one segment, with its producers and consumers."""
-        path = scalable_path(topic, "segments", segment_id(segment), "stats")
-        return self.send(get(path, TopicStats), timeout)
+        """Return the stats of one segment, with its producers and consumers."""
+        request = calls.SEGMENT_STATS(scalable_topic(topic), segment_id(segment))
+        return self.send(request, timeout)
 
     def why(self, topic: TopicLike, *, timeout: float | None = None) -> Explanation:
         """Changes under way, the state of each subscription, and the last decisions of auto-scaling.
@@ -118,7 +105,7 @@ class ScalableMethods(HttpClient):
         >>> (admin.why("orders")).troubles
         {}
         """
-        return self.send(get(scalable_path(topic, "why"), Explanation), timeout)
+        return self.send(calls.WHY(scalable_topic(topic)), timeout)
 
     def split(self, topic: TopicLike, segment: int, **how: Unpack[SplitOptions]) -> None:
         """Split a segment in the middle, at the given start hashes, or into parts of equal width or load.
@@ -129,29 +116,29 @@ class ScalableMethods(HttpClient):
         2
         """
         query = split_query(how)
-        path = scalable_path(topic, "split", segment_id(segment))
-        self.send(change("POST", path, query=query), how.get("timeout"))
+        request = calls.SPLIT(scalable_topic(topic), segment_id(segment), query=query)
+        self.send(request, how.get("timeout"))
 
     def merge(self, topic: TopicLike, segments: Iterable[int], *, timeout: float | None = None) -> None:
         """Merge neighbouring segments into one."""
-        self.send(change("POST", merge_path(topic, segments)), timeout)
+        ids = segment_ids(segments)
+        self.send(calls.MERGE(scalable_topic(topic), *ids), timeout)
 
     def rebucket(self, topic: TopicLike, segment: int, **how: Unpack[RebucketOptions]) -> None:
         """Replace a segment by one with buckets of equal width or load, or with these boundaries."""
         query = rebucket_query(how)
-        path = scalable_path(topic, "rebucket", segment_id(segment))
-        self.send(change("POST", path, query=query), how.get("timeout"))
+        request = calls.REBUCKET(scalable_topic(topic), segment_id(segment), query=query)
+        self.send(request, how.get("timeout"))
 
     def auto_scale_policy(
         self, topic: TopicLike, *, timeout: float | None = None
     ) -> AutoScaleOverride | None:
-        """The fields of the auto-scaling policy that the topic sets itself; None if it sets none."""
-        return self.send(find(scalable_path(topic, "autoScalePolicy"), AutoScaleOverride), timeout)
+        """Return the fields of the auto-scaling policy that the topic sets itself; None if it sets none."""
+        return self.send(calls.AUTO_SCALE_POLICY(scalable_topic(topic)), timeout)
 
     def set_auto_scale_policy(
         self, topic: TopicLike, policy: AutoScaleOverride | None, *, timeout: float | None = None
     ) -> None:
         """Set the fields of the auto-scaling policy of a topic; None lets it follow its namespace."""
-        method = "DELETE" if policy is None else "POST"
-        path = scalable_path(topic, "autoScalePolicy")
-        self.send(change(method, path, body=policy), timeout)
+        call = calls.REMOVE_AUTO_SCALE_POLICY if policy is None else calls.SET_AUTO_SCALE_POLICY
+        self.send(call(scalable_topic(topic), body=policy), timeout)

@@ -4,18 +4,10 @@
 
 from __future__ import annotations
 
+from anabranch.admin.client import calls
 from anabranch.admin.client.http_client import HttpClient
-from anabranch.admin.client.requests import (
-    TopicLike,
-    change,
-    classic_path,
-    get,
-    scalable_path,
-    subscription_path,
-    topic_name,
-)
-from anabranch.admin.models.scalable import ScalableStats
-from anabranch.admin.models.topics import CursorPosition, SubscriptionFigures, TopicStats
+from anabranch.admin.client.requests import TopicLike, any_topic, classic_topic, scalable_topic, topic_name
+from anabranch.admin.models.topics import CursorPosition, SubscriptionFigures
 
 
 class SubscriptionMethods(HttpClient):
@@ -24,18 +16,18 @@ class SubscriptionMethods(HttpClient):
     def subscription_figures(
         self, topic: TopicLike, *, timeout: float | None = None
     ) -> dict[str, SubscriptionFigures]:
-        """The type, consumers and backlog of each subscription of a topic of any kind.
+        """Return the type, consumers and backlog of each subscription of a topic of any kind.
 
         >>> admin.subscription_figures("orders")
         {}
         """
         if topic_name(topic, "topic").domain == "topic":
-            scalable = self.send(get(scalable_path(topic, "stats"), ScalableStats), timeout)
+            scalable = self.send(calls.TOPIC_STATS(scalable_topic(topic)), timeout)
             return {
                 name: SubscriptionFigures(type=one.type, consumers=one.consumer_count, backlog=one.backlog)
                 for name, one in scalable.subscriptions.items()
             }
-        classic = self.send(get(classic_path(topic, "stats"), TopicStats), timeout)
+        classic = self.send(calls.CLASSIC_STATS(classic_topic(topic)), timeout)
         return {
             name: SubscriptionFigures(
                 type=one.type or None, consumers=len(one.consumers), backlog=one.msg_backlog
@@ -57,33 +49,32 @@ class SubscriptionMethods(HttpClient):
         >>> admin.create_subscription("orders", "billing", "QUEUE")
         """
         scalable = topic_name(topic, "topic").domain == "topic"
-        path = subscription_path(topic, subscription)
-        form = change("PUT", path, query={"type": kind}) if scalable else change("PUT", path, body=start)
-        self.send(form, timeout)
+        on = any_topic(topic)
+        if scalable:
+            self.send(calls.CREATE_SUBSCRIPTION(on, subscription, query={"type": kind}), timeout)
+        else:
+            self.send(calls.CREATE_CLASSIC_SUBSCRIPTION(on, subscription, body=start), timeout)
 
     def delete_subscription(
         self, topic: TopicLike, subscription: str, *, force: bool = False, timeout: float | None = None
     ) -> None:
         """Delete a subscription; InvalidConfigurationError while it has consumers, unless forced."""
-        path = subscription_path(topic, subscription)
-        self.send(change("DELETE", path, query={"force": force}), timeout)
+        request = calls.DELETE_SUBSCRIPTION(any_topic(topic), subscription, query={"force": force})
+        self.send(request, timeout)
 
     def seek(
         self, topic: TopicLike, subscription: str, timestamp_ms: int, *, timeout: float | None = None
     ) -> None:
         """Continue a subscription with the messages published from this time on."""
+        on = any_topic(topic)
         if topic_name(topic, "topic").domain == "topic":
-            path = subscription_path(topic, subscription, "seek")
-            self.send(change("POST", path, query={"timestamp": timestamp_ms}), timeout)
+            self.send(calls.SEEK(on, subscription, query={"timestamp": timestamp_ms}), timeout)
         else:
-            path = subscription_path(topic, subscription, "resetcursor", str(timestamp_ms))
-            self.send(change("POST", path), timeout)
+            self.send(calls.RESET_CURSOR(on, subscription, str(timestamp_ms)), timeout)
 
     def skip_all(self, topic: TopicLike, subscription: str, *, timeout: float | None = None) -> None:
         """Acknowledge the whole backlog of a subscription.
 
         >>> admin.skip_all("orders", "billing")
         """
-        scalable = topic_name(topic, "topic").domain == "topic"
-        path = subscription_path(topic, subscription, "skip-all" if scalable else "skip_all")
-        self.send(change("POST", path), timeout)
+        self.send(calls.SKIP_ALL(any_topic(topic), subscription), timeout)

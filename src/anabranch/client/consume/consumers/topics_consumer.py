@@ -167,7 +167,7 @@ class TopicsParts(Generic[T]):
         self._selection.close()
         self.waiting.wake_all()
         try:
-            await close_all([child.parts.close_by for child in self.children.values()], deadline)
+            await close_all([child.parts for child in self.children.values()], deadline)
         finally:
             await self._tasks.stop()
 

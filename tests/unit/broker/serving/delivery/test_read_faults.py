@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from anabranch import Checkpoint
-from anabranch.admin import stats
+from anabranch.broker.browsing import stats
 from anabranch.broker.serving.log.served_log import ServedLog
 from anabranch.client.bulk.segment_reader import RawEntry
 from anabranch.errors import AnabranchError, DataLossError

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from anabranch.admin.logs import Logs
+from anabranch.broker.browsing.logs import Logs
 from anabranch.broker.catalog.trimming import ROUND_S
 from anabranch.broker.serving.log.served_log import ServedLog
 from anabranch.ledger.memory import MemoryStorage

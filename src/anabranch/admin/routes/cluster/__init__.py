@@ -1,0 +1,1 @@
+"""Endpoints about brokers, the cluster and its settings."""

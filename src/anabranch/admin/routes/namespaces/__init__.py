@@ -1,0 +1,1 @@
+"""Endpoints about tenants and namespaces: rights, policies, quotas and schemas."""

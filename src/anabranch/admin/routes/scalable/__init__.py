@@ -1,0 +1,1 @@
+"""Endpoints about scalable topics and their segments."""

@@ -1,0 +1,1 @@
+"""Endpoints about classic and live topics, their messages and their subscriptions."""

@@ -1,0 +1,1 @@
+"""Commands about brokers, tenants, namespaces, rights and quotas."""

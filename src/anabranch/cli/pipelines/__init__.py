@@ -1,0 +1,1 @@
+"""Commands that run jobs of Spark over topics."""

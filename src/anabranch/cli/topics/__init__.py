@@ -1,0 +1,1 @@
+"""Commands about topics, their messages, subscriptions, lanes and schemas."""

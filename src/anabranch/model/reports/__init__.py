@@ -1,0 +1,1 @@
+"""Reports of brokers about logs, in the form of Pulsar's JSON."""
