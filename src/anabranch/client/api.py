@@ -128,7 +128,7 @@ class AsyncClient(ConsumerOpening):
         """The producers and consumers of this client now, with their states and numbers."""
         producers = (one.figures() for one in list(self._producers) if isinstance(one, Publisher))
         kinds = (SubscriptionParts, CheckpointParts)
-        consumers = (one.figures for one in list(self._consumers) if isinstance(one, kinds))
+        consumers = (one.figures for one in list(self.consumers) if isinstance(one, kinds))
         return ClientFigures(
             len(self._pool.connections), self._memory.used, tuple(producers), tuple(consumers)
         )

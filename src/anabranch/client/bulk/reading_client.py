@@ -33,7 +33,7 @@ class BulkReading(TopicQuestions):
         Entries whose messages all have bucket hashes outside of the given ones may lack their payload.
         """
         reader = SegmentReader(self._connections(), segment_topic, start, stop, log_id)
-        reader.bucket_hashes = bucket_hashes
+        reader.subscription.bucket_hashes = bucket_hashes
         self._readers[reader] = None
         return reader
 

@@ -33,7 +33,7 @@ class ClientLife:
         """The event loop of the first call."""
         # Weak, so that a long-lived client does not keep every producer and consumer it ever made.
         self._producers: WeakKeyDictionary[Closable, None] = WeakKeyDictionary()
-        self._consumers: WeakKeyDictionary[Closable, None] = WeakKeyDictionary()
+        self.consumers: WeakKeyDictionary[Closable, None] = WeakKeyDictionary()
         self._readers: WeakKeyDictionary[BulkReader, None] = WeakKeyDictionary()
         self._closing = Closing()
 
@@ -82,9 +82,9 @@ class ClientLife:
         self.closed = True
         try:
             await close_all(self._producers, deadline)
-            await close_all(self._consumers, deadline)
+            await close_all(self.consumers, deadline)
         except (Exception, asyncio.CancelledError):
-            await close_all((*self._producers, *self._consumers), Deadline(0.0))
+            await close_all((*self._producers, *self.consumers), Deadline(0.0))
             await self._leave(deadline)
             raise
         await self._leave(deadline)

@@ -143,7 +143,7 @@ class ConsumerOpening(TopicQuestions):
     async def _opened(self, consumer: C) -> C:
         """Open a consumer, which this client closes."""
         # The parts stay alive while segments are read, also if the application has dropped the consumer.
-        self._consumers[consumer.parts] = None
+        self.consumers[consumer.parts] = None
         await consumer.parts.open()
         return consumer
 
@@ -153,16 +153,17 @@ class ConsumerOpening(TopicQuestions):
         given["interceptors"] = self._interceptors + own
         return given
 
-    async def _end_runs(self, deadline: Deadline) -> None:
-        """End the runs of all consumers; their handlers may still use producers."""
-        running = [each.runs for each in self._consumers if isinstance(each, SubscriptionParts)]
-        await asyncio.gather(*(runs.end(deadline) for runs in running))
-
     async def _close(self, deadline: Deadline) -> None:
         try:
-            await self._end_runs(deadline)
+            await end_runs(self.consumers, deadline)
         finally:
             await super()._close(deadline)
 
     async def _open_letters(self, target: LetterTarget, schema: Schema[bytes]) -> AsyncProducer[bytes]:
         raise NotImplementedError
+
+
+async def end_runs(consumers: Iterable[object], deadline: Deadline) -> None:
+    """End every `run` of these consumers before anything closes, because their handlers may use producers."""
+    running = [each.runs for each in consumers if isinstance(each, SubscriptionParts)]
+    await asyncio.gather(*(runs.end(deadline) for runs in running))
