@@ -3,8 +3,8 @@
 A schema that has a definition is registered with its topic, and the broker checks that it is compatible with
 the schemas registered before. This module must not know messages, consumers or the network.
 
-Every producer and consumer imports this module, and most need only bytes. So whatever loads msgspec, fastavro
-or protobuf is imported when a schema that needs it is made.
+Every producer and consumer imports this module, and many need only bytes. So modules that load msgspec,
+fastavro or protobuf are imported when a schema that needs them is made.
 """
 
 from __future__ import annotations
