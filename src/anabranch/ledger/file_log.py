@@ -251,8 +251,7 @@ class FileLog:
         await behind.delete_dropped()
 
     def _trim_bound(self, ordinal: int) -> int:
-        """Return the end of the last whole ledger below `ordinal`, never that of the ledger being appended
-        to."""
+        """Return the end of the last whole ledger below `ordinal`, excluding the one that takes appends."""
         bound = self.extent.first_ordinal
         for ledger in self.extent.below(ordinal):
             if ledger is not self._writing:

@@ -1,7 +1,8 @@
 """Writes ledger files behind the journal, and reads them.
 
 The files are synced only before a journal file is deleted: producers got their receipts after the journal's
-sync, and the journal still holds all bytes that a crash loses here. This module knows ledgers and files, not logs.
+sync, and the journal still holds all bytes that a crash loses here. This module knows ledgers and files, but
+not logs.
 """
 
 from __future__ import annotations
