@@ -182,8 +182,7 @@ class Journal:
         # queue is swapped before the write: everything that arrives during the sync belongs to the next
         # commit, so the slower the disk, the larger the batch. There is never more than one commit in flight,
         # because recovery may drop a torn tail only if nothing durable can follow it. Of the 0.51 ms of a
-        # single send, 0.16 ms were this sync (docs/benchmarks.md), so nothing else waits between `close` and
-        # `_apply`.
+        # single send, 0.16 ms were this sync (docs/benchmarks.md).
         current, self._queue = self._queue, CommitQueue()
         self._committing = current
         self._clear_timer()
