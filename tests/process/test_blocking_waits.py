@@ -56,7 +56,7 @@ def client_threads() -> set[threading.Thread]:
 
 
 class Objects:
-    """A client and one object of each kind that it hands out, each consumer with a message at hand."""
+    """A client and one object of each kind that it creates; each consumer has a buffered message."""
 
     def __init__(self, url: str) -> None:
         self.client = anabranch.Client(url, operation_timeout=OPERATION_S, connect_timeout=1.0)

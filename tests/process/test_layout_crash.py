@@ -155,7 +155,7 @@ class WorkerCrashes(Crashes):
 def wait_until(holds: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + 10
     while not holds():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        assert time.monotonic() < deadline, f"timed out waiting for {what}"
         time.sleep(0.005)
 
 

@@ -51,7 +51,7 @@ class Spills:
             await HotConsumer.open(port, 2, half(True), 1000),
         )
         for consumer in found:
-            # A message that was acknowledged and came again is no fault; a message left out is one.
+            # An acknowledged message may be delivered again, but no message may be missing.
             consumer.seen = self._seen
         return found
 
