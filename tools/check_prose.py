@@ -30,7 +30,7 @@ PRONOUNS = re.compile(
 )
 OPENINGS = re.compile(r"(?:^|[.:;!?] )(What|Who|Whose|Where|That)\b(?! (is|are) )")
 
-# "is no file" in place of "is not a file". "There is no file", "there must be no file" and "is no longer" pass.
+# "is no file" in place of "is not a file". "There is no", "there must be no" and "is no longer" pass.
 IS_NO = re.compile(
     r"\b(?P<there>there (?:\w+ )?)?(?P<phrase>(?:is|are|was|were|be) no)\b"
     r"(?! (?:longer|more|less|fewer|better|worse|larger|smaller|older|newer|later|earlier|faster|slower)\b)",

@@ -1,6 +1,6 @@
 """Entries of lying producers: their metadata or payload claims what their bytes do not hold.
 
-`VISIBLE` lies contradict something that a broker sees, so it must refuse them. `HIDDEN` lies lie inside the
+`VISIBLE` lies contradict something that a broker sees, so it must refuse them. `HIDDEN` lies are inside the
 payload: a broker stores them, and every reader must pass over exactly that entry.
 """
 

@@ -63,7 +63,7 @@ def own(tmp_path: Path) -> Iterator[ZookeeperServer]:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """Return when it holds; a busy machine takes more than a minute for the start of a JVM."""
+    """Wait until the condition holds. On a busy machine, a JVM takes more than a minute to start."""
     until_s = time.monotonic() + READY_S
     while not holds():
         assert time.monotonic() < until_s, "did not come true in time"

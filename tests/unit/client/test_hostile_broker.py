@@ -265,7 +265,7 @@ def make_client(loop: SimLoop) -> BulkClient:
 
 
 async def attempt(call: Callable[[], Awaitable[Any]], limit_s: float = TIMEOUT_S) -> Any:
-    """Return the result of a call or its AnabranchError. Other errors fail the test, and so does a late end."""
+    """Return the result of a call or its AnabranchError. Any other error or a late end fails the test."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     try:
