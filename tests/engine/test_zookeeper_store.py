@@ -206,7 +206,7 @@ async def test_a_paused_server_ends_the_session_and_a_new_one_starts(own: Zookee
 
 
 async def pause_beyond_the_session(server: ZookeeperServer, store: ZookeeperStore) -> None:
-    """Pause the server until it has to end the session when it goes on; it stays paused."""
+    """Pause the server for longer than the session, so that it ends the session once it resumes."""
     server.pause()
     stat = Path(f"/proc/{server.pid}/stat")
     await until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")

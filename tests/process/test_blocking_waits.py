@@ -121,7 +121,7 @@ class Objects:
 
 
 def call_all(calls: dict[str, Callable[[], Any]]) -> list[str]:
-    """Make the calls side by side; return the names of those that did not end with an error in words."""
+    """Make the calls concurrently; return the names of those that did not fail with a clear error."""
 
     def call(one: Callable[[], Any]) -> None:
         try:

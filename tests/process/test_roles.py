@@ -58,7 +58,7 @@ async def error_of(open_: Callable[[], Awaitable[object]]) -> AnabranchError | N
 
 
 async def repeat(act: Callable[[], Awaitable[object]]) -> None:
-    """Repeat until it fails."""
+    """Repeat a call until it fails."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             await act()

@@ -44,7 +44,7 @@ class Spills:
         self._numbers = self.publisher.numbers
 
     async def consumers(self) -> tuple[HotConsumer, HotConsumer]:
-        """A consumer without permits, and one that goes on."""
+        """A consumer without permits, and one that keeps receiving."""
         port = self.broker.port
         found = (
             await HotConsumer.open(port, 1, half(False), 0),
