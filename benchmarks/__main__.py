@@ -41,14 +41,14 @@ EXTRA: dict[str, Benchmark] = {
     "spark-workers": spark_workers.run,
     "engine": cluster.run,
 }
-"""Other forms of benchmarks, and the one of a whole Pulsar cluster; `all` leaves them out."""
+"""Variants of other benchmarks, and the benchmark of a whole Pulsar cluster. `all` leaves them out."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", choices=[*BENCHMARKS, *EXTRA, "all"], help="which benchmark to run")
-    parser.add_argument("--fast", action="store_true", help="a tenth of the work; figures move more")
+    parser.add_argument("--fast", action="store_true", help="do a tenth of the work; the figures vary more")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON instead of a table")
-    parser.add_argument("--output", type=Path, default=Path("build/bench.json"), help="where the figures go")
+    parser.add_argument("--output", type=Path, default=Path("build/bench.json"), help="file for the figures")
 
 
 def run(arguments: argparse.Namespace) -> int:

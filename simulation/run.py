@@ -31,12 +31,12 @@ SEEDS_FOR_SOMETIMES = 500
 """From this many seeds on, every event in SOMETIMES must have occurred."""
 
 RUNS_PER_POOL = 1000
-"""Worker processes are replaced after so many runs; `max_tasks_per_child` was seen to hang."""
+"""Worker processes are replaced after this many runs; `max_tasks_per_child` was seen to hang."""
 
 STORAGE = "storage"
 CONTROL = "control"
 CONTROL_EVERY = 4
-"""Of so many seeds one also runs control processes over a simulated Pulsar."""
+"""One in this many seeds also runs control processes over a simulated Pulsar."""
 LINE_MAX = 2000
 
 
@@ -131,10 +131,10 @@ def _report(result: Result) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m simulation.run", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=1000, help="how many (1000)")
-    parser.add_argument("--first", type=int, default=0, help="the first of them (0)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (one per core)")
-    parser.add_argument("--seed", type=int, help="run this one only")
+    parser.add_argument("--seeds", type=int, default=1000, help="number of seeds (1000)")
+    parser.add_argument("--first", type=int, default=0, help="first seed (0)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: cores)")
+    parser.add_argument("--seed", type=int, help="run only this seed")
     steps = [*FAILPOINTS, STORAGE, CONTROL]
     parser.add_argument("--step", choices=steps, help="with --seed: where the broker dies")
     parser.add_argument("--trace", type=Path, help="with --seed: write every event to this file")

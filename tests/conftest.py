@@ -20,6 +20,6 @@ settings.load_profile("ci")
 
 @pytest.fixture
 def caplog(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    """The lines of this test alone: what earlier tests left open speaks before this test, not in it."""
+    """Only the log lines of this test: objects left by earlier tests are collected, and log, before it."""
     gc.collect()
     return caplog

@@ -105,7 +105,7 @@ def snippets(document: str) -> Iterator[Snippet]:
 
 
 def module_of(snippet: Snippet) -> str:
-    """The block as a module that mypy can check; a name that the block makes itself is no argument."""
+    """Return the block as a module for mypy. Names that the block defines itself are not arguments."""
     taken = re.findall(r"^(?:(?:async )?def |class |(?=\w+ = ))(\w+)", snippet.text, re.MULTILINE)
     taken += re.findall(r"\bas (\w+):$", snippet.text, re.MULTILINE)
     arguments = ", ".join(f"{name}: {type_}" for name, type_ in NAMES.items() if name not in taken)

@@ -1,4 +1,4 @@
-"""The cost of CONNECT in the broker, with and without a token: CPU time per connection, its end included."""
+"""The cost of CONNECT in the broker, with and without a token: CPU time of a connection and its close."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ RATE_BYTES = 2 * 2**20
 
 @dataclass(slots=True)
 class Flood:
-    """The seconds that each request took beside a flood, and the stored messages of the flood."""
+    """The seconds that each request took during a flood, and how many messages of the flood were stored."""
 
     acks_s: list[float] = field(default_factory=list)
     look_ups_s: list[float] = field(default_factory=list)
@@ -64,7 +64,7 @@ async def measure(url: str, count: int) -> Flood:
         found.messages -= before
         flood.cancel()
         await asyncio.wait([flood])
-        # The messages that the flood has left in memory may take long, and are not measured.
+        # Sending the messages that the flood left in memory may take long; that time is not measured.
         await client.shutdown()
     return found
 

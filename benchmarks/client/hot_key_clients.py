@@ -50,7 +50,7 @@ class _Stream:
             return traffic
 
     async def _settle(self, producer: Any) -> None:
-        """Probe the keys until all consumers have some of them, twice alike."""
+        """Probe the keys until every consumer has some of them and two probes in a row agree."""
         until_s = time.perf_counter() + SETTLE_S
         before: dict[str, int] = {}
         while set(before.values()) != set(range(CONSUMERS)) or self.owners.of != before:

@@ -1,7 +1,7 @@
 """Many led topics in one control process over a Pulsar in memory: their memory, their start, their records.
 
-One child process makes the topics and stores records and simulated Pulsar in a file. Another child loads the
-file first and leads all topics then, so that its growth is that of the control process alone.
+One child process makes the topics and stores records and simulated Pulsar in a file. Another child first
+loads the file and then leads all topics, so that its memory grows by that of the control process alone.
 """
 
 from __future__ import annotations

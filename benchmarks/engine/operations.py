@@ -90,7 +90,7 @@ async def _active(admin: AsyncAdminClient, topic: str) -> list[int]:
 
 
 def polls(pulsar_http_url: str, seconds: float) -> list[Row]:
-    """Drain polls per second that the cluster answers: two calls each, as many at a time as a process has."""
+    """Measure how many drain polls per second the cluster answers. A poll takes two admin calls."""
     polled = asyncio.run(_poll(pulsar_http_url, seconds))
     return [Row(f"drain polls, {AT_ONCE} at a time, two admin calls each", "poll/s", polled / seconds)]
 
@@ -166,7 +166,7 @@ async def _create_one(admin: AsyncAdminClient, name: str) -> None:
 
 
 async def _led(http_url: str, names: Iterable[str]) -> list[float]:
-    """When the process at this address first answered as the leader of each topic, by the clock."""
+    """Return the times at which the process at this address first answered as the leader of each topic."""
     async with AsyncAdminClient(http_url) as admin, asyncio.timeout(TAKEOVER_S_MAX):
         waiting = iter(names)
         found: list[float] = []

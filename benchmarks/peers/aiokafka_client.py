@@ -38,7 +38,7 @@ class AioKafka(Contender):
         asyncio.run(self._prepare(topic))
 
     def fill(self, topic: str, count: int) -> None:
-        """As `confluent-kafka` does, if it is installed: its own producer takes minutes."""
+        """Fill the topic, with `confluent-kafka` if it is installed: aiokafka's producer takes minutes."""
         filling = ConfluentKafka if importlib.util.find_spec(ConfluentKafka.module) else AioKafka
         filling(self.address).publish_bulk(topic, count)
 

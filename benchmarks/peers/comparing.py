@@ -148,7 +148,7 @@ class Comparison:
                 except JobError as error:
                     if contender.is_ours:
                         raise
-                    print(f"{what}: {error}; the figures stand without it", file=sys.stderr, flush=True)
+                    print(f"{what}: {error}; continuing without it", file=sys.stderr, flush=True)
                     continue
                 found.setdefault(contender.name, []).extend(figures)
         return found
@@ -186,12 +186,12 @@ def run(scratch: Path, fast: bool) -> list[Row]:
 def _installed(client: type[Contender]) -> bool:
     if importlib.util.find_spec(client.module) is not None:
         return True
-    print(f"{client.name} is not installed (`make peers`); the figures stand without it", file=sys.stderr)
+    print(f"{client.name} is not installed (`make peers`); continuing without it", file=sys.stderr)
     return False
 
 
 def _named(contender: Contender, topic: str) -> str:
-    """A topic of this contender and run: a Kafka that goes on keeps the messages of earlier runs."""
+    """Return a topic name for this run, because a Kafka that keeps running has messages of earlier runs."""
     return f"bench-{_RUN}-{contender.name.split(',')[-1].strip()}-{topic}"
 
 

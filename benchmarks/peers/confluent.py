@@ -146,7 +146,7 @@ class ConfluentKafka(Contender):
                 "group.id": f"{topic}-{group}",
                 "auto.offset.reset": "earliest",
                 "fetch.wait.max.ms": 500,
-                # A consumer whose queue was full once would fetch nothing for the second that is the default.
+                # By default, a consumer whose queue was full once fetches nothing for a second.
                 "fetch.queue.backoff.ms": 10,
                 **more,
             }

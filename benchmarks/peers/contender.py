@@ -15,13 +15,13 @@ VALUES: Final = [random.Random(n).randbytes(100) for n in range(1000)]
 """Random values: constant ones would flatter compression and every cache."""
 
 BATCH: Final = 1000
-"""Messages of one call where a client takes or gives several at once."""
+"""Messages per call where a client sends or receives several at once."""
 
 WAIT_S: Final = 30.0
 """The longest wait for a message; a client that waits longer has failed."""
 
 PAUSE_S: Final = 0.002
-"""Between two sends, one at a time."""
+"""The pause between two sends when one message is sent at a time."""
 
 TICK_S: Final = 0.001
 STAMP: Final = struct.Struct(">d")
@@ -84,7 +84,7 @@ class Contender:
 
 
 class Stopwatch:
-    """The rate of messages from the first on, so that opening a subscription does not count."""
+    """Measures the rate from the first message on, so that opening a subscription does not count."""
 
     def __init__(self) -> None:
         self._began = 0.0

@@ -135,7 +135,7 @@ def _connector() -> list[Path]:
 
 
 def _report_absence(why: str) -> None:
-    print(f"{PEER} {why}; the figures stand without it", file=sys.stderr)
+    print(f"{PEER} {why}; continuing without it", file=sys.stderr)
 
 
 def _settings(port: int, controller_port: int, logs: Path, more: Mapping[str, object]) -> str:

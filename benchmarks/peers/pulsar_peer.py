@@ -12,7 +12,7 @@ from simulation.harness.pulsar.jars import PulsarJars, UnresolvedError
 from simulation.harness.pulsar.standalone import FAST_JVM, PulsarStandalone
 
 VERSION: Final = "5.0.0-M1"
-"""The version that we are measured beside."""
+"""The version of Pulsar that Anabranch is compared with."""
 PEER: Final = f"Pulsar {VERSION}"
 
 
@@ -35,7 +35,7 @@ class PulsarPeer:
         try:
             return cls(PulsarJars.resolve(version))
         except UnresolvedError as error:
-            print(f"{error}; the figures stand without it", file=sys.stderr)
+            print(f"{error}; continuing without it", file=sys.stderr)
             return None
 
     @contextlib.contextmanager

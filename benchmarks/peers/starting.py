@@ -76,7 +76,7 @@ def start() -> int:
         process, address = peer.launch(DATA / "kafka", FSYNC)
         running = RunningPeer(address, process.pid)
         RUNNING.write_bytes(msgspec.json.encode(running))
-    print(f"{PEER} at {running.address}, process {running.pid}; `make peers STOP=1` ends it")
+    print(f"{PEER} at {running.address}, process {running.pid}; `make peers STOP=1` stops it")
     return 0
 
 
@@ -84,7 +84,7 @@ def stop() -> int:
     running = find_running()
     if running is not None:
         os.kill(running.pid, signal.SIGTERM)
-        print(f"{PEER} at {running.address} ends")
+        print(f"stopped {PEER} at {running.address}")
     RUNNING.unlink(missing_ok=True)
     return 0
 

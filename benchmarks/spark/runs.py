@@ -30,7 +30,7 @@ class Connector:
     source: Mapping[str, str]
     sink: Mapping[str, str] = field(default_factory=dict)
     asks_for_columns: bool = True
-    """Whether the source takes the schema that the query wants; it has a fixed one otherwise."""
+    """Whether a query chooses the columns of the source; otherwise the schema of the source is fixed."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class SparkRuns:
         return times
 
     def trigger_ms(self, connector: Connector, rows: int, triggers: int = TRIGGERS) -> float:
-        """Return the median time of a trigger with so many rows."""
+        """Return the median time of a trigger with this many rows."""
         query = self._start(connector, rows, available_now=False)
         times: dict[int, int] = {}
         until_s = time.monotonic() + QUERY_S

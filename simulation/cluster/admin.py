@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ANY = TopicName("persistent", "public", "default", "any")
-"""Does not exist, so that any broker answers."""
+"""A topic that does not exist, so that any broker answers."""
 
 
 class SimAdmin(SimCalls):

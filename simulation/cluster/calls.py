@@ -28,25 +28,25 @@ T = TypeVar("T")
 CALL_S = 5.0
 TRAVEL_S = (0.001, 0.01)
 WORK_S = 0.5
-"""More than a call takes at Pulsar."""
+"""Longer than any call takes at Pulsar."""
 
 
 @dataclass(slots=True)
 class AdminTrouble:
     """Probabilities that an admin call does not reach Pulsar, or takes effect late without an answer.
 
-    A topic that is created late, when it was made by a second call and deleted again, is a stray.
+    A late creation can leave a stray, if a second call created the topic meanwhile and it was deleted again.
     """
 
     refuse: float = 0.0
     late: float = 0.0
     late_creation: float = 0.0
     late_deletion: float = 0.0
-    """Of a subscription, whose name may be used again."""
+    """For the deletion of a subscription, whose name may be in use again when the call takes effect."""
     fatal: float = 0.0
-    """How probable it is that the caller of a late call dies meanwhile."""
+    """The probability that the caller of a late call dies before the call takes effect."""
     late_s: float = 20.0
-    """The longest delay; callers give up before. Calls about subscriptions are never later than `LATE_S`."""
+    """The longest delay; callers give up earlier. Calls about subscriptions are never later than `LATE_S`."""
 
 
 class SimCalls:
@@ -104,7 +104,7 @@ class SimCalls:
             except Exception as error:
                 if not answer.done():
                     answer.set_exception(error)
-                    # A caller that gave up does not read it.
+                    # A caller that gave up does not read the error.
                     mark_retrieved(answer)
             else:
                 if not answer.done():

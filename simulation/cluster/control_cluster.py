@@ -83,7 +83,7 @@ class ControlCluster(Cluster):
             host.name = f"{PULSAR}-{host.number}"
         self.admin_trouble = AdminTrouble()
         self.trouble_until_s = 0.0
-        """When the late admin calls have arrived, and paused processes have learnt what they have lost."""
+        """The time by which late admin calls have arrived, and paused processes know what they have lost."""
         self.pauses_at: dict[str, float] = {}
         """By step: how long the next leader that reaches it is paused there, in seconds."""
         self.sought: Callable[[str], None] = lambda subscription: None
@@ -160,7 +160,7 @@ class ControlCluster(Cluster):
             HostFailpoints(self, process),
             self._pulsar_secrets,
         )
-        # A topic keeps nothing and recognises nothing before its policies say so.
+        # Without policies of its own, a topic neither retains acknowledged messages nor detects duplicates.
         config = replace(
             self.config,
             host=host.name,

@@ -1,7 +1,8 @@
 """A Pulsar cluster in memory, as its admin API shows it: the reference for the port, for tests.
 
-It keeps the traps of the real one: a create after a delete makes a new, open topic, a terminated topic takes
-new subscriptions, and a topic without clients is deleted although it has a backlog. An entry is its time.
+It has the traps of a real cluster: a create after a delete makes a new, open topic, a terminated topic takes
+new subscriptions, and a topic without clients is deleted although it has a backlog. An entry is
+stored as its time alone.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class SimPulsar:
         self.deleted: list[TopicName] = []
         self.before = before
         self.interrupted_creations = 0
-        """How many of the next subscriptions at earliest are made at the end, and not moved from there."""
+        """How many of the next subscriptions from the earliest message are left at the end of the topic."""
 
     async def create(self, topic: TopicName, properties: Mapping[str, str]) -> None:
         await self.before()

@@ -27,7 +27,7 @@ class SimSession(SimStore):
         super().lapse()
 
     def watch(self, prefix: str, changed: Callable[[str], None]) -> Callable[[], None]:
-        """As of any store; a process whose session is over is not told."""
+        """Watch as any store does, but do not notify a process whose session is over."""
 
         def told(path: str) -> None:
             if not self.is_over:
@@ -39,5 +39,5 @@ class SimSession(SimStore):
         self._loop.call_later(self._rng.uniform(*RECONNECT_S), self.lost)
 
     def session_left_s(self) -> float:
-        """As of ZooKeeper's adapter: seconds for which the session exists for certain."""
+        """Return for how many seconds the session certainly still exists, as ZooKeeper's adapter does."""
         return 0.0 if self.is_over else self._lease_s - (self._loop.time() - self._heard_at)

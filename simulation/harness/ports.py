@@ -10,22 +10,22 @@ from typing import Final
 
 FIRST: Final = 20_000
 END: Final = 32_768
-"""Linux gives the ports from here on to outgoing connections, which would keep a server from its port."""
+"""Linux uses the ports from here on for outgoing connections, which could occupy the port of a server."""
 
 
 def free_port() -> int:
-    """A port that no server has; no two calls of a process return the same."""
+    """Return a port that no server uses. No two calls in one process return the same port."""
     for port in _PORTS:
         try:
             socket.create_server(("127.0.0.1", port)).close()
         except OSError:
             continue
         return port
-    raise AssertionError("the numbers never end")
+    raise AssertionError("the iterator of port numbers is endless")
 
 
 def _numbers() -> Iterator[int]:
-    """Each process begins elsewhere, so that several runs of tests do not choose the same ports."""
+    """Start at another port in each process, so that concurrent test runs do not choose the same ports."""
     return (FIRST + number % (END - FIRST) for number in count(os.getpid() * 97))
 
 

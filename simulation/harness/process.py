@@ -15,7 +15,7 @@ from anabranch.config.fields import OFF
 from simulation.harness.ports import free_port
 
 START_TIMEOUT_S = 90.0
-"""A machine that also starts Spark takes half a minute for the start of a broker with workers."""
+"""On a machine that also starts Spark, a broker with workers takes half a minute to start."""
 
 
 class BrokerProcess:

@@ -15,7 +15,7 @@ from types import TracebackType
 from simulation.harness.ports import free_port
 
 START_TIMEOUT_S = 300.0
-"""A busy machine takes more than a minute for the start of a JVM."""
+"""On a busy machine, a JVM takes more than a minute to start."""
 STOP_TIMEOUT_S = 10.0
 REGISTERED = "Successfully registered with master"
 """In the log of a worker, once the master knows it."""
@@ -75,7 +75,7 @@ class SparkCluster:
         return self
 
     def start_worker(self, number: int) -> None:
-        """Start one worker and wait until the master knows it; a killed one gives its number to another."""
+        """Start one worker and wait until the master knows it; the number of a killed one is free again."""
         name = f"worker-{number}"
         log = self._log(name)
         before = log.read_text().count(REGISTERED) if log.exists() else 0

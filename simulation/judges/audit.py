@@ -141,7 +141,7 @@ class Audit:
             return [f"segment {segment.id} is {segment.state}, its log is not"]
         known = {*self._readers.subscriptions, *self._asked.late, *self._asked.attempted}
         orphans = [name for name in log.cursors if name not in known]
-        wrong = [f"segment {segment.id} has a cursor {name} of no subscription" for name in orphans]
+        wrong = [f"segment {segment.id} has a cursor {name} without a subscription" for name in orphans]
         return wrong + self.absent(segment, log.cursors)
 
     def _leaders(self) -> list[str]:

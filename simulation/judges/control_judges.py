@@ -18,7 +18,7 @@ from simulation.runs.readers import TOPIC, Readers
 from simulation.runs.requests import OTHER, Requests
 
 POLICIES = frozenset(["retention", "deduplicationEnabled"])
-"""Each topic of a segment has its own."""
+"""The policies that every topic of a segment must have."""
 
 
 STRANGER = TOPIC.segment_name(HashRange(0, 0xFF), 0)
@@ -38,7 +38,7 @@ class ControlWitness(Witness):
             super().registered(member, assignment)
 
     def check_ancestors(self, consumer: AttachSeen, position: Position) -> None:
-        # Pulsar keeps no roster: a reader that has not heard of a seek yet goes on beside a rewound parent.
+        # Pulsar keeps no roster: a reader that does not know of a seek yet reads on while a parent rewinds.
         if consumer.subscription not in self._history.rewound:
             super().check_ancestors(consumer, position)
 

@@ -15,7 +15,7 @@ from simulation.judges.checkers import ClientHistory
 from simulation.runs.reader_kinds import STREAM
 
 SEEK_WITHIN_S = 2.0
-"""A reader seeks back only so soon after the judges began to expect it."""
+"""A reader seeks back only within this time after the judges began to expect a seek."""
 
 
 async def think(

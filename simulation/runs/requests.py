@@ -62,7 +62,7 @@ ANSWER_S = 3.0
 ATTEMPTS_MAX = 60
 
 REWIND_S = 20.0
-"""When no seek is under way any more, its consequences are over after this time."""
+"""The consequences of a seek are over when none has been under way for this time."""
 
 
 class Requests:

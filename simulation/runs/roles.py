@@ -73,7 +73,7 @@ def guard_of(loop: SimLoop, shape: Shape) -> SimGuard | None:
     """The issuer of tokens; None if brokers ask for none."""
     if not shape.guarded:
         return None
-    # A token of a second would be refused behind a slow link, or by a clock that is wrong by an hour.
+    # A token that lives for a second would be refused behind a slow link, or by a clock an hour off.
     delays = shape.clock_jumps or shape.link_faults or shape.pauses or shape.consumer_pauses
     return SimGuard(SimClock(loop), math.inf if delays else shape.token_life_s)
 

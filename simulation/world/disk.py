@@ -85,7 +85,7 @@ class SimDisk:
         names = [name for name, _ in writes]
 
         async def append() -> None:
-            # The whole call has room or none of it, and calls that run side by side are small.
+            # A call succeeds or fails as a whole. Concurrent calls are small, so they are not counted here.
             self._platter.check_room(sum(len(buffer) for _, buffers in writes for buffer in buffers))
             for name, buffers in writes:
                 await self._work()

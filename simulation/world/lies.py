@@ -1,6 +1,6 @@
 """Entries of lying producers: their metadata or payload claims what their bytes do not hold.
 
-`VISIBLE` lies contradict something that a broker sees, so it must refuse them. `HIDDEN` lies lie inside the
+`VISIBLE` lies contradict something that a broker sees, so it must refuse them. `HIDDEN` lies are inside the
 payload: a broker stores them, and every reader must pass over exactly that entry.
 """
 
@@ -151,7 +151,7 @@ VISIBLE = (*COUNTS, *SIZES, *NUMBERS, *HASHES)
 HIDDEN = (
     _lie("fewer messages than claimed", _THREE, num_messages_in_batch=4),
     _lie("more messages than claimed", _THREE, num_messages_in_batch=2),
-    _lie("bytes that are no messages", b"\xff" * 60, num_messages_in_batch=3),
+    _lie("bytes that are not messages", b"\xff" * 60, num_messages_in_batch=3),
     _lie("a message larger than its batch", _THREE[:-4], num_messages_in_batch=3),
     _lie("a message of negative size", b"\0\0\0\x0b\x18" + b"\xff" * 9 + b"\x01", num_messages_in_batch=1),
     _lie("bytes that are not LZ4", b"\xff" * 60, num_messages_in_batch=3, **_packed(Compression.LZ4, 60)),

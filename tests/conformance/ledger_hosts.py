@@ -68,7 +68,7 @@ class SimHost:
 
 
 class Run:
-    """An open storage, and a way to close it and open it anew."""
+    """An open storage, and a way to close it and open it again."""
 
     def __init__(self, host: StorageHost) -> None:
         self._host = host

@@ -34,7 +34,7 @@ def new_place() -> Place:
 
 
 class SegmentsHost(Protocol):
-    """One adapter."""
+    """An adapter of the port, with the means to prepare its segments."""
 
     segments: Segments
 

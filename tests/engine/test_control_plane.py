@@ -46,7 +46,7 @@ class Controls:
         return next(server for server in self.servers if server not in paused)
 
     async def leader_of(self, topic: str, asked: ControlServer | None = None) -> ControlServer | None:
-        """The process that leads a topic of the default namespace, as one of them says."""
+        """The process that leads a topic of the default namespace, according to a live process."""
         async with AsyncAdminClient(self.admin_url() if asked is None else asked.http_url) as admin:
             home = (await admin.topic_metadata(topic)).store
             owner = next((one for one in await admin.brokers() if home in one.stores), None)
@@ -84,7 +84,7 @@ def paused(server: ServerProcess, pause_s: float) -> Fault:
 def killed_by_terminate(
     cluster: PulsarCluster, proxy: AdminProxy, delay_s: float, killed: list[str]
 ) -> Fault:
-    """A fault: the broker that gets the next call to terminate a topic is killed so long after that."""
+    """A fault: the broker that gets the next call to terminate a topic is killed this long afterwards."""
 
     def kill(address: str) -> None:
         killed.append(address)

@@ -54,7 +54,7 @@ class CopyOnPulsar:
                 admin.create_topic(topic, 2)
 
     def publish(self) -> None:
-        """Publish numbers that count up; each belongs to the key of its remainder."""
+        """Publish rising numbers; the key of each is its remainder."""
         numbers = range(self._next, self._next + 500)
         self._next = numbers.stop
         with anabranch.Client(self._control.url) as client:

@@ -63,7 +63,7 @@ def own(tmp_path: Path) -> Iterator[ZookeeperServer]:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """Return when it holds; a busy machine takes more than a minute for the start of a JVM."""
+    """Wait until the condition holds. On a busy machine, a JVM takes more than a minute to start."""
     until_s = time.monotonic() + READY_S
     while not holds():
         assert time.monotonic() < until_s, "did not come true in time"
@@ -206,7 +206,7 @@ async def test_a_paused_server_ends_the_session_and_a_new_one_starts(own: Zookee
 
 
 async def pause_beyond_the_session(server: ZookeeperServer, store: ZookeeperStore) -> None:
-    """Pause the server until it has to end the session when it goes on; it stays paused."""
+    """Pause the server for longer than the session, so that it ends the session once it resumes."""
     server.pause()
     stat = Path(f"/proc/{server.pid}/stat")
     await until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")

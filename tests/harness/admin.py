@@ -35,7 +35,7 @@ class AdminAnswer(NamedTuple):
 
 
 class Admin:
-    """Calls the HTTP application of each broker of a brokers in turn."""
+    """Calls the HTTP applications of the brokers in turn."""
 
     def __init__(self, brokers: Brokers) -> None:
         self.loop = brokers.loop
@@ -51,7 +51,7 @@ class Admin:
 
     @property
     def broker(self) -> Broker:
-        """The broker of a brokers that has one."""
+        """The only broker of a cluster of one."""
         return self.brokers[0]
 
     def __call__(self, method: str, path: str, body: object = None, **options: Any) -> AdminAnswer:

@@ -185,9 +185,9 @@ class Brokers:
         return await WireClient.dial(host_of(number), PORT, version, **credentials)
 
     def client(self, *numbers: int, **options: Any) -> BulkClient:
-        """Return a client of ours that knows the addresses of these brokers, of all by default.
+        """Return an Anabranch client that knows the addresses of these brokers, or of all brokers by default.
 
-        It has the calls of bulk writers too.
+        The client has the calls of bulk writers too.
         """
         self._clients += 1
         hosts = ",".join(f"{host_of(n)}:{PORT}" for n in numbers or range(self.config.workers))

@@ -46,7 +46,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PulsarStandalo
 def control_of(
     pulsar: PulsarStandalone, zookeeper_url: str, scratch: Path, more: Sequence[str] = ()
 ) -> Iterator[ControlServer]:
-    """A control process with the token of the operator; `more` are further words of its command."""
+    """A control process with the token of the operator; `more` are further arguments."""
     file = scratch / "token"
     file.touch(mode=0o600)
     file.write_text(TOKEN)

@@ -37,7 +37,7 @@ class SuiteReading:
         self.count = 0
 
     async def until(self, count: int) -> None:
-        """Read until so many messages came, or none came for the time that the slowest engine may take."""
+        """Read until this many messages came, or none came for the time that the slowest engine may take."""
         while self.count < count:
             messages = await self.consumer.receive_many(count - self.count, timeout=PATIENCE_S)
             if not messages:

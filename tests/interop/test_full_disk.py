@@ -39,7 +39,7 @@ def test_consumer_reads_on_and_producer_resumes(tmp_path: Path) -> None:
         for number in range(20):
             producer.send(b"%d " % number + PAYLOAD)
         disk.fill()
-        while "takes no entries" not in broker.log_text:
+        while "accepts no entries" not in broker.log_text:
             time.sleep(0.1)
         results: list[Any] = []
         answered = threading.Semaphore(0)

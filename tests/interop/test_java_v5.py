@@ -74,7 +74,7 @@ class Role:
             while not true():
                 ended = self._process.poll() is not None and not self._reader.is_alive()
                 if ended or time.monotonic() > deadline:
-                    verdict = "ended without" if ended else "waited in vain for"
+                    verdict = "ended without" if ended else "did not see in time:"
                     log = self.log.read_text()[-6000:]
                     pytest.fail(f"{self.name} {verdict} {what}; last event: {self.events[-3:]}, log:\n{log}")
                 self._changed.wait(0.2)

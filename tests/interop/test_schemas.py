@@ -1,4 +1,4 @@
-"""Schemas of the official `pulsar-client` and of ours on the same topics, both ways."""
+"""Schemas of the official `pulsar-client` and of Anabranch's client on the same topics, both ways."""
 
 from __future__ import annotations
 

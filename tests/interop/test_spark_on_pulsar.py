@@ -224,7 +224,7 @@ def test_an_archive_of_a_topic_is_complete_and_can_be_replayed(
         assert (done.rows, done.total_rows) == (300, at + 300)
         if scalable and at == 0:
             topics.call("POST", "scalable/public/default/archived/split/0")
-    # Positions are places, so that their distance is no number of rows.
+    # Positions are places in the log of Pulsar, so the distance between two of them is not a number of rows.
     commits = [json.loads(record.read_text()) for record in Path(lake).glob("_anabranch/commits/*.json")]
     assert sum(commit.get("rows", 0) for commit in commits) == 600
     assert len([commit for commit in commits if commit.get("rows")]) >= 4

@@ -21,7 +21,7 @@ NAMESPACE = "public/default"
 
 
 def keys_over_the_ring(slots: int) -> list[str]:
-    """A key in each of so many equal parts of the hash ring."""
+    """Return a key in each of this many equal parts of the hash ring."""
     found: dict[int, str] = {}
     for number in itertools.count():
         found.setdefault(key_hash(f"key-{number}") * slots >> 32, f"key-{number}")

@@ -47,7 +47,7 @@ REFUSALS = (ConflictError, InvalidConfigurationError, NotFoundError)
 
 
 class Operator:
-    """Makes topics and changes them through one worker, each change once; another 5xx than none ends it."""
+    """Makes and changes topics through one worker, each change once, and fails at an unexpected answer."""
 
     def __init__(self, number: int, url: str, service_url: str, stopping: threading.Event) -> None:
         self.rounds = 0
@@ -85,7 +85,7 @@ class Operator:
         self._change(lambda: admin.delete_topic(topic), lambda: str(topic) not in self._topics())
 
     def _change(self, ask: Callable[[], None], made: Callable[[], bool]) -> None:
-        """Ask until it is answered, or seen; when this returns it is made, and it was not made before."""
+        """Repeat a change until it is answered or visible. It must not be visible before the first call."""
         assert not made()
         try:
             ask()

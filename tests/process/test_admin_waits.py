@@ -170,7 +170,7 @@ async def awaited(call: Awaitable[Any]) -> Any:
 
 
 def call_all(url: str) -> None:
-    """Make all calls side by side, each with its own client; each ends in time with an error in words."""
+    """Make all calls concurrently, each with its own client. Each must fail in time with a clear error."""
     took: dict[tuple[str, type], float] = {}
 
     def run(name: str, kind: type[AdminClient] | type[AsyncAdminClient]) -> None:

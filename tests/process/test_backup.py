@@ -108,7 +108,7 @@ async def test_backup_commands_tell_what_they_did(
     assert "in use by process" in capsys.readouterr().err
     assert await asyncio.to_thread(main, ["backup", backup, "--data", data]) == 0
     assert (broker.data / "stores" / "0" / "reserve").exists()
-    assert not (tmp_path / "backup" / "stores" / "0" / "reserve").exists(), "room for a full disk is no data"
+    assert not (tmp_path / "backup" / "stores" / "0" / "reserve").exists(), "the reserve is not data"
     assert await asyncio.to_thread(main, ["backup", backup, "--data", data]) == 1
     assert "is not empty" in capsys.readouterr().err
     assert await asyncio.to_thread(main, ["restore", backup, "--data", copy]) == 0

@@ -56,7 +56,7 @@ def client_threads() -> set[threading.Thread]:
 
 
 class Objects:
-    """A client and one object of each kind that it hands out, each consumer with a message at hand."""
+    """A client and one object of each kind that it creates; each consumer has a buffered message."""
 
     def __init__(self, url: str) -> None:
         self.client = anabranch.Client(url, operation_timeout=OPERATION_S, connect_timeout=1.0)
@@ -121,7 +121,7 @@ class Objects:
 
 
 def call_all(calls: dict[str, Callable[[], Any]]) -> list[str]:
-    """Make the calls side by side; return the names of those that did not end with an error in words."""
+    """Make the calls concurrently; return the names of those that did not fail with a clear error."""
 
     def call(one: Callable[[], Any]) -> None:
         try:

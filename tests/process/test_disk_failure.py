@@ -97,7 +97,7 @@ def test_a_full_disk_stops_publishing_and_nothing_else(
         disk.fill()
         assert consume(client, "orders", "s", len(confirmed)) == sorted(confirmed)
         troubles = plain(admin.why(TOPIC))["troubles"]
-        assert any("takes no entries" in text for text in troubles.values()), troubles
+        assert any("accepts no entries" in text for text in troubles.values()), troubles
         assert "anabranch_store_full" in metrics(broker)
         admin.create_topic(TopicName.parse("topic://public/default/made-on-a-full-disk"))
         if workers > 1:

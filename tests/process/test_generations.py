@@ -54,7 +54,7 @@ async def publish(client: AsyncClient, generation: int) -> None:
 
 
 async def read(consumer: AsyncStreamConsumer[bytes], seen: Seen, pause_s: float) -> None:
-    """At a pace of its own, so that the parents of the merged segment are drained one after the other."""
+    """Read at a different pace, so that the parents of the merged segment are drained one after the other."""
     while True:
         messages = await consumer.receive_many(50, timeout=0.2)
         for message in messages:

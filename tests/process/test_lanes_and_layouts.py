@@ -58,7 +58,7 @@ async def test_lanes_survive_layout_changes_and_a_kill(make_broker: MakeBroker) 
         await producer.flush()
 
     async def until(wanted: int) -> None:
-        """Wait until at least so many keys have all messages."""
+        """Wait until at least this many keys have all messages."""
         while sum(received[key] == list(range(sent)) for key in KEYS) < wanted:
             assert all(seen == list(range(len(seen))) for seen in received.values()), received
             await asyncio.sleep(0.05)

@@ -143,7 +143,7 @@ class WorkerCrashes(Crashes):
         self.ready_at = time.monotonic()
 
     def _ask(self, kind: str, name: TopicName) -> AnabranchError | None:
-        """Ask for the operation; returns the error of the call, as of one whose worker is killed."""
+        """Request the operation; return the error of the call, for instance because its worker was killed."""
         try:
             with AdminClient(self.broker.http_url) as admin:
                 OPERATIONS[kind](admin, name)
@@ -155,7 +155,7 @@ class WorkerCrashes(Crashes):
 def wait_until(holds: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + 10
     while not holds():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        assert time.monotonic() < deadline, f"timed out waiting for {what}"
         time.sleep(0.005)
 
 
@@ -191,7 +191,7 @@ async def take(consumer: Consumer, count: int, *, acknowledge: bool) -> list[Mes
 
 
 async def fill(client: AsyncClient, topic: Prepared) -> None:
-    """Publish, and acknowledge some of it: a stream the first it got, a queue every second one."""
+    """Publish, and acknowledge some messages: a stream its first ones, a queue every second one."""
     await publish(client, topic.name, range(BEFORE))
     for sub in ("stream", "queue"):
         async with reading(client, topic.name, sub) as consumer:

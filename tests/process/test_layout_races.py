@@ -59,7 +59,7 @@ def layout_now(admin: AdminClient) -> Layout:
 
 
 def choose(rng: random.Random, layout: Layout) -> tuple[str, Act]:
-    """A change that the layout allows now; a faster client may have made it impossible when it arrives."""
+    """Choose a change that the layout allows now. A faster client may make it impossible meanwhile."""
     active = [segment.id for segment in layout.active]
     at = rng.randrange(len(active))
     kinds = ["merge", "rebucket", "subscribe", "unsubscribe"]

@@ -56,7 +56,7 @@ def reached(root: Path) -> dict[str, Any]:
 
 
 def kill_when(broker: BrokerProcess, root: Path, good: Callable[[dict[str, Any]], bool]) -> None:
-    """Run an endless replay until it has come so far, then kill it."""
+    """Run an endless replay until it has made this much progress, then kill it."""
     child = start(broker, root, "follow")
     try:
         deadline = time.monotonic() + WAIT_S
@@ -69,7 +69,7 @@ def kill_when(broker: BrokerProcess, root: Path, good: Callable[[dict[str, Any]]
 
 
 def trim_the_archived_part(admin: AdminClient) -> None:
-    """Let go of the first segment, which the archive holds, and wait until it is gone."""
+    """Release the first segment, which the archive holds, and wait until it is deleted."""
     admin.delete_subscription(ORDERS, "all")
     deadline = time.monotonic() + WAIT_S
     while "0" in plain(admin.topic_metadata(ORDERS))["segments"]:

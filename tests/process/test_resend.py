@@ -29,7 +29,7 @@ STEPS = [
 
 
 async def send(url: str, numbers: range, *, keyless: int = 3) -> None:
-    """Send numbers under one name, as often as it is called; every third has no key."""
+    """Send numbers from one producer name. Every third number has no key."""
     async with AsyncClient(url) as client:
         producer = await client.create_producer(str(TOPIC), name="sender")
         for n in numbers:
@@ -51,7 +51,7 @@ async def stored(url: str, count: int) -> Counter[int]:
 
 
 def active(admin: AdminClient) -> list[int]:
-    """Ids of the active segments, neighbours beside each other."""
+    """Ids of the active segments in the order of their ranges."""
     segments = plain(admin.topic_metadata(TOPIC))["segments"].values()
     found = [segment for segment in segments if segment["state"] == "ACTIVE"]
     return [segment["segmentId"] for segment in sorted(found, key=lambda s: s["hashRange"]["start"])]

@@ -22,7 +22,7 @@ PATIENCE_S = 20.0
 
 
 async def pass_on(url: str, megabytes: int, *, acknowledge: bool = True) -> None:
-    """Publish so much, evenly over the keys, and read it."""
+    """Publish this much, evenly over the keys, and read it."""
     async with AsyncClient(url) as client:
         producer = await client.create_producer(str(TOPIC))
         count = megabytes * 16

@@ -42,7 +42,7 @@ def client_of(broker: BrokerProcess, role: str) -> AsyncClient:
 
 
 async def error_of(open_: Callable[[], Awaitable[object]]) -> AnabranchError | None:
-    """The error for which a call fails for good; it may fail for want of an owner before that."""
+    """Return the final error of a call, which may fail before that because the segment has no owner yet."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
@@ -58,7 +58,7 @@ async def error_of(open_: Callable[[], Awaitable[object]]) -> AnabranchError | N
 
 
 async def repeat(act: Callable[[], Awaitable[object]]) -> None:
-    """Repeat until it fails."""
+    """Repeat a call until it fails."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             await act()

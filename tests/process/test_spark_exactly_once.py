@@ -74,7 +74,7 @@ def run_and_kill(pipeline: Pipeline, *, on_cluster: bool) -> None:
 
 
 def recreate(pipeline: Pipeline) -> None:
-    """Create the source again: a query that must lose nothing says so, one that may continues."""
+    """Create the source again: a query that must not lose data fails, and one that may continues."""
     pipeline.run_to_the_end()
     # The subscription of a query follows a micro-batch when Spark plans the next one.
     pipeline.publish()

@@ -44,14 +44,14 @@ class Spills:
         self._numbers = self.publisher.numbers
 
     async def consumers(self) -> tuple[HotConsumer, HotConsumer]:
-        """A consumer without permits, and one that goes on."""
+        """A consumer without permits, and one that keeps receiving."""
         port = self.broker.port
         found = (
             await HotConsumer.open(port, 1, half(False), 0),
             await HotConsumer.open(port, 2, half(True), 1000),
         )
         for consumer in found:
-            # A message that was acknowledged and came again is no fault; a message left out is one.
+            # An acknowledged message may be delivered again, but no message may be missing.
             consumer.seen = self._seen
         return found
 

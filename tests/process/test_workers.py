@@ -71,7 +71,7 @@ class WorkerTraffic:
         return sum(map(len, self.received.values()))
 
     async def flow(self, messages: int = 400) -> None:
-        """Return when so many more have been received."""
+        """Wait until this many more messages have been received."""
         goal = self.count + messages
         await until(lambda: self.count >= goal)
 

@@ -15,7 +15,7 @@ TIMES = st.sampled_from([0, 5, 2**40, 2**42 - 1, 2**42, 2**62])
 
 @st.composite
 def messages(draw: st.DrawFn, usual: bool) -> bytes:
-    """One message of a batch; others than usual ones have headers of other shapes, and wrong sizes."""
+    """One message of a batch. Unusual messages have headers of other shapes, or wrong sizes."""
     lies = st.just(0) if usual else LIES
     odd = st.just(False) if usual else st.sampled_from([False] * 4 + [True])
     value = bytes(draw(st.sampled_from([0, 1, 5, 127, 128, 300])))

@@ -23,7 +23,7 @@ names = st.lists(st.sampled_from("abcdef"), max_size=6, unique=True)
 
 @st.composite
 def drains(draw: st.DrawFn, layout: Layout) -> tuple[frozenset[int], dict[int, Ranges]]:
-    """Any segments drained, others in part: by their own buckets, or by any slots."""
+    """Draw drained segments, and others drained in part: by their own buckets, or by any slots."""
     whole: set[int] = set()
     parts: dict[int, Ranges] = {}
     for segment in layout.sealed:

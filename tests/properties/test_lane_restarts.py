@@ -122,7 +122,7 @@ class LaneMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.out)
     @rule(data=st.data())
     def nack(self, data: st.DataObject) -> None:
-        """As the reading does: the later entries of the slot come back together with the named one."""
+        """Reject an entry as the subscription does: the later entries of its slot come back with it."""
         named = data.draw(st.sampled_from(list(self.out)))
         slot = self.log.slots[named]
         self.take_back([one for one in self.out if one >= named and self.log.slots[one] == slot])

@@ -97,7 +97,7 @@ operations = st.one_of(
 
 
 async def apply(storage: SegmentStorage, operation: tuple[Any, ...]) -> None:
-    """Do one thing, durably."""
+    """Apply one action, and wait until it is durable."""
     what, name, *rest = operation
     if what == "delete":
         await storage.delete(name)

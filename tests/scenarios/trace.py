@@ -76,7 +76,7 @@ class Trace(WireListener):
     # The metadata tree.
 
     def changed(self, path: str, before: bytes | None, after: bytes | None) -> None:
-        """Hear of one stored value; None is a removed one."""
+        """Note a change of a stored value; None means that it was removed."""
         if after is None:
             if path.startswith(f"{records.BROKERS}/"):
                 self.note(f"the lease of broker {_last(path)} ends")

@@ -28,7 +28,7 @@ async def publish_around_a_bad_entry(url: str) -> None:
         for n in range(20):
             await producer.send(b"%d" % n, key=f"key-{n % 3}")
             if n == 9:
-                # Its payload is no batch of four messages, which only a reader can see.
+                # Its payload is not a batch of four messages, which only a reader can notice.
                 await (await producer.enqueue_entries([(HIDDEN[0].entry(), 4)]))
 
 

@@ -54,7 +54,7 @@ def test_a_second_write_with_one_sink_is_refused_and_a_repeated_batch_is_not(
         write(frame, broker, "left", "same")
         raise BatchStoppedError
 
-    # The batch is repeated by another run of the query, in which its rows are no second write.
+    # Another run of the query repeats the batch; its rows do not count as a second write there.
     with pytest.raises(StreamingQueryException, match="BatchStoppedError"):
         run(spark, tmp_path, stopped)
 

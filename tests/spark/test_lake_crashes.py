@@ -75,7 +75,7 @@ def cut(rows: int) -> dict[str, Any]:
 
 
 def write_all(spark: Any, root: Path, attempt: int, left: int) -> int:
-    """Append three commits, then replace all files by one a bucket; return the changes that were left."""
+    """Append three commits, then replace all files by one per bucket; return the changes that are left."""
     files = DyingFiles(spark, root, left)
     log = LakeLog(spark, str(root), files)
     log.recover()

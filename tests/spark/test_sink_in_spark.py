@@ -55,7 +55,7 @@ def copy_stream(spark: Any, broker: BrokerProcess, scratch: Path) -> Any:
 
 
 def gone(fault: Path) -> Callable[[], bool]:
-    """A fault removes its file when it happens."""
+    """Return a condition that holds once the fault has happened, which removes its file."""
     return lambda: not fault.exists()
 
 

@@ -30,61 +30,61 @@ from anabranch import (
 
 
 @dataclass
-class Order:
+class EditorOrder:
     amount: int
 
 
 def schemas_know_the_type_of_their_values() -> None:
     assert_type(Schema.json(), Schema[Any])
-    assert_type(Schema.json(Order), Schema[Order])
-    assert_type(Schema.avro(Order), Schema[Order])
+    assert_type(Schema.json(EditorOrder), Schema[EditorOrder])
+    assert_type(Schema.avro(EditorOrder), Schema[EditorOrder])
     assert_type(Schema.string(), Schema[str])
-    assert_type(Schema.key_value(Schema.string(), Schema.json(Order)), Schema[tuple[str, Order]])
+    assert_type(Schema.key_value(Schema.string(), Schema.json(EditorOrder)), Schema[tuple[str, EditorOrder]])
 
 
 async def asynchronous_clients_pass_the_type_on(client: AsyncClient) -> None:
-    orders = Schema.json(Order)
+    orders = Schema.json(EditorOrder)
     assert_type(await client.create_producer("orders"), AsyncProducer[bytes])
     producer = await client.create_producer("orders", schema=orders)
-    assert_type(producer, AsyncProducer[Order])
-    assert_type(await producer.send(Order(1), key="alice"), MessageId)
+    assert_type(producer, AsyncProducer[EditorOrder])
+    assert_type(await producer.send(EditorOrder(1), key="alice"), MessageId)
 
     assert_type(await client.subscribe_stream("orders", "billing"), AsyncStreamConsumer[bytes])
     stream = await client.subscribe_stream("orders", "billing", schema=orders)
-    assert_type(stream, AsyncStreamConsumer[Order])
+    assert_type(stream, AsyncStreamConsumer[EditorOrder])
     async for message in stream:
-        assert_type(message, Message[Order])
-        assert_type(message.value, Order | None)
+        assert_type(message, Message[EditorOrder])
+        assert_type(message.value, EditorOrder | None)
         assert_type(message.key, str | None)
 
     queue = await client.subscribe_queue("orders", "work", schema=orders)
-    assert_type(queue, AsyncQueueConsumer[Order])
-    assert_type(await queue.receive_many(10), list[Message[Order]])
+    assert_type(queue, AsyncQueueConsumer[EditorOrder])
+    assert_type(await queue.receive_many(10), list[Message[EditorOrder]])
 
     reader = await client.create_checkpoint_consumer("orders", schema=orders)
-    assert_type(reader, AsyncCheckpointConsumer[Order])
+    assert_type(reader, AsyncCheckpointConsumer[EditorOrder])
     assert_type(reader.checkpoint(), Checkpoint)
 
     several = await client.subscribe_topics(["orders", "bills"], "all", schema=orders)
-    assert_type(several, AsyncTopicsConsumer[Order])
+    assert_type(several, AsyncTopicsConsumer[EditorOrder])
 
 
 def blocking_clients_pass_the_type_on(client: Client) -> None:
-    orders = Schema.json(Order)
+    orders = Schema.json(EditorOrder)
     assert_type(client.create_producer("orders"), Producer[bytes])
     producer = client.create_producer("orders", schema=orders)
-    assert_type(producer, Producer[Order])
-    assert_type(producer.send(Order(1), key="alice"), MessageId)
+    assert_type(producer, Producer[EditorOrder])
+    assert_type(producer.send(EditorOrder(1), key="alice"), MessageId)
 
     stream = client.subscribe_stream("orders", "billing", schema=orders)
-    assert_type(stream, StreamConsumer[Order])
-    assert_type(stream.receive().value, Order | None)
+    assert_type(stream, StreamConsumer[EditorOrder])
+    assert_type(stream.receive().value, EditorOrder | None)
     for message in stream:
-        assert_type(message, Message[Order])
+        assert_type(message, Message[EditorOrder])
 
     queue = client.subscribe_queue("orders", "work", schema=orders)
-    assert_type(queue, QueueConsumer[Order])
+    assert_type(queue, QueueConsumer[EditorOrder])
     reader = client.create_checkpoint_consumer("orders", schema=orders)
-    assert_type(reader, CheckpointConsumer[Order])
+    assert_type(reader, CheckpointConsumer[EditorOrder])
     several = client.subscribe_topics(["orders", "bills"], "all", schema=orders)
-    assert_type(several, TopicsConsumer[Order])
+    assert_type(several, TopicsConsumer[EditorOrder])

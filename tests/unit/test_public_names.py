@@ -35,7 +35,7 @@ NAMES = {
         bad_entry_count checkpoint close commit pause paused receive receive_many resume state topic
     """,
     "AsyncClient": """
-        close create_checkpoint_consumer create_producer layout shutdown stats subscribe_queue
+        close closed create_checkpoint_consumer create_producer layout shutdown stats subscribe_queue
         subscribe_stream subscribe_topics topic_schema topics
     """,
     "AsyncProducer": """

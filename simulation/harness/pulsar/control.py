@@ -13,11 +13,11 @@ from simulation.harness.pulsar.server_process import PulsarProcess
 SESSION_S: Final = 4.0
 """After this time of silence another control process leads; short, for tests that wait for it."""
 STEADY_SESSION_S: Final = 20.0
-"""A machine that stands still for some seconds ends no session of this length."""
+"""A session of this length survives a machine that stalls for some seconds."""
 
 
 def session(seconds: float) -> tuple[str, str]:
-    """Words of a command that set the length of its session."""
+    """Return the arguments of a command that set the length of its session."""
     return "--session-s", str(seconds)
 
 
@@ -33,7 +33,7 @@ class ControlServer(PulsarProcess):
         zookeeper_url: str,
         more: Sequence[str] = (),
     ) -> None:
-        """`http_url` is the admin API of the cluster; `more` are further words of the command."""
+        """`http_url` is the admin API of the cluster; `more` are further arguments of the command."""
         home = scratch / f"control-{number}"
         home.mkdir(parents=True, exist_ok=True)
         self.port, self.web_port = free_port(), free_port()
@@ -48,7 +48,7 @@ class ControlServer(PulsarProcess):
 def control_servers(
     scratch: Path, http_url: str, zookeeper_url: str, session_s: float = SESSION_S, count: int = 2
 ) -> list[ControlServer]:
-    """Control processes of one cluster, not started yet, whose sessions are so long."""
+    """Return control processes of one cluster, not started yet, with sessions of this length."""
     words = session(session_s)
     return [
         ControlServer(scratch, number, http_url=http_url, zookeeper_url=zookeeper_url, more=words)

@@ -44,7 +44,7 @@ OPENED: Final = (
     "jdk.management/com.sun.management.internal",
 )
 SOON_JVM: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
-"""For tests: ready sooner, and slower later."""
+"""For tests: the JVM starts faster, but runs slower."""
 DRIVERS: Final = "org.apache.pulsar.metadata.bookkeeper.PulsarMetadata"
 LOG4J: Final = """\
 <Configuration><Appenders><Console name="out"/></Appenders>

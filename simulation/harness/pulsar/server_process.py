@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 READY_S: Final = 300.0
-"""A busy machine takes more than a minute for the start of a JVM."""
+"""On a busy machine, a JVM takes more than a minute to start."""
 STOP_S: Final = 20.0
 
 TETHER: Final = """\

@@ -13,7 +13,7 @@ from simulation.harness.pulsar.server_process import PulsarProcess, answers
 MAIN: Final = "org.apache.pulsar.PulsarStandaloneStarter"
 FAST_JVM: Final = ("-Xmx2g", "-XX:MaxDirectMemorySize=4g")
 SMALL_JVM: Final = ("-Xmx768m", "-XX:MaxDirectMemorySize=512m", *SOON_JVM)
-"""For tests: ready sooner, and slower later."""
+"""For tests: Pulsar starts faster, but runs slower."""
 
 
 class PulsarStandalone(PulsarProcess):

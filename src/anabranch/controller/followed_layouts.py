@@ -1,4 +1,4 @@
-"""Layouts of topics as their records show them; must not know which other broker leads a topic."""
+"""Follows the layouts of topics through their records. Does not know which other broker leads a topic."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class FollowedLayouts:
         spawn: Callable[[Coroutine[Any, Any, None], str], None],
     ) -> None:
         self.homes: dict[TopicName, int] = {}
-        """The home stores of followed topics whose record was read."""
+        """The home stores of followed topics whose record has been read."""
         self._context = context
         self._watches = watches
         self._led_here = led_here
@@ -40,7 +40,7 @@ class FollowedLayouts:
             self._undo[name] = self._context.topics.watch(name, partial(self._changed, name))
 
     def leave(self, name: TopicName) -> None:
-        """Stop following a topic that has no watcher any more."""
+        """Stop following a topic that has no watchers any more."""
         self.homes.pop(name, None)
         undo = self._undo.pop(name, None)
         if undo is not None:
@@ -56,7 +56,7 @@ class FollowedLayouts:
             self.look_soon(name)
 
     def look_soon(self, name: TopicName) -> None:
-        """Read the record in the background, and again if it changes meanwhile."""
+        """Read the record in the background, and again if it changes in the meantime."""
         if not self._watches.watched(name):
             return
         if name in self._looking:
@@ -82,7 +82,7 @@ class FollowedLayouts:
             del self._looking[name]
 
     async def look(self, name: TopicName) -> None:
-        """Offer the stored layout to the watchers; a topic whose creation is unfinished is left out."""
+        """Offer the stored layout to the watchers, unless the creation of the topic is unfinished."""
         record = await self._context.topics.find(name)
         if record is None or record.deleted:
             self._watches.offer(name, None)

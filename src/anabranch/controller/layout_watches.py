@@ -1,7 +1,7 @@
-"""The watchers of layouts.
+"""Notifies the watchers of layouts.
 
-A watcher gets the newest layout only: one that is replaced before its delivery is skipped, and an older epoch
-never follows a newer one. Must not know where layouts come from.
+A watcher gets only the newest layout: one that is replaced before its delivery is skipped, and an older epoch
+never follows a newer one. This module does not know where layouts come from.
 """
 
 from __future__ import annotations
@@ -58,7 +58,10 @@ class LayoutWatches:
         return name in self._watchers
 
     def add(self, name: TopicName, changed: LayoutChanged, current: Layout | None) -> Callable[[], None]:
-        """Call `changed` with `current` and each later layout; the returned undo may be called twice."""
+        """Call `changed` with `current` and each later layout.
+
+        The returned undo function may be called twice.
+        """
         watcher = _Watcher(changed)
         if current is not None:
             watcher.offer(current)
@@ -77,6 +80,6 @@ class LayoutWatches:
         return undo
 
     def offer(self, name: TopicName, layout: Layout | None) -> None:
-        """Deliver the newest layout to the topic's watchers; None means that the topic was deleted."""
+        """Deliver the newest layout to the topic's watchers. None means that the topic was deleted."""
         for watcher in tuple(self._watchers.get(name, {}).values()):
             watcher.offer(layout)

@@ -1,4 +1,4 @@
-"""The topics whose home store this broker owns, one controller each; must not know leaders elsewhere."""
+"""The topics whose home store this broker owns, one controller each. Does not know leaders elsewhere."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from anabranch.model.names import TopicName
 
 
 class RestedLook(NamedTuple):
-    """A decision of auto-scaling in little memory: equal texts of many resting topics are one string."""
+    """An auto-scaling decision in little memory: resting topics share equal texts."""
 
     first_ms: int
     last_ms: int
@@ -42,7 +42,7 @@ class RestedLook(NamedTuple):
 
 
 class RestingTopic(NamedTuple):
-    """A topic without a controller, because it has no clients and one segment; its next use makes one."""
+    """A topic without a controller, because it has no clients and one segment. Its next use creates one."""
 
     store: int
     epoch: int
@@ -60,7 +60,7 @@ class RestingTopic(NamedTuple):
 
 
 class LedTopics:
-    """The controllers of one process; `lost` is called with each controller whose leadership ended."""
+    """The controllers of one process. `lost` is called with each controller whose leadership ended."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class LedTopics:
         self.resting: dict[TopicName, RestingTopic] = {}
         self._tasks = TaskRegistry()
         self._loading: SharedAttempts[tuple[TopicName, int], TopicController] = SharedAttempts()
-        """By topic and home store."""
+        """Keyed by topic and home store."""
         self._tokens = itertools.count(1)
         self._stopped = False
 
@@ -92,7 +92,7 @@ class LedTopics:
         return self._controllers.get(name)
 
     def home(self, name: TopicName) -> int | None:
-        """The home store of a topic that is led here, or will be in a moment."""
+        """Return the home store of a topic that is led here, or soon will be."""
         if name in self._controllers:
             return self._controllers[name].record.store
         if name in self.resting:
@@ -100,11 +100,14 @@ class LedTopics:
         return next((home for loading, home in self._loading if loading == name), None)
 
     def owns(self, store: int) -> bool:
-        """Whether this broker owns the store and does not give it up."""
+        """Return whether this broker owns the store and is not giving it up."""
         return self._owns(store) and store not in self._closing
 
     async def lead(self, name: TopicName) -> TopicController:
-        """The controller of the topic; NotLeaderError if this broker does not own the topic's home store."""
+        """Return the topic's controller.
+
+        NotLeaderError if this broker does not own the topic's home store.
+        """
         found = self._controllers.get(name)
         if found is not None:
             return found
@@ -118,10 +121,10 @@ class LedTopics:
         return await self.lead_at(name, home)
 
     async def lead_at(self, name: TopicName, home: int) -> TopicController:
-        """The controller of a topic whose home store this broker owns, taken over if it is not led yet."""
+        """Return the controller of a topic whose home store this broker owns, taking over if needed."""
         self.check_running()
         if name in self._controllers:
-            # A second controller would depose the first without notice to the consumers of the first.
+            # A second controller would depose the first without telling the consumers of the first.
             return self._controllers[name]
         key = next((key for key in self._loading if key[0] == name), (name, home))
         try:
@@ -174,11 +177,11 @@ class LedTopics:
         self._notify_lost(controller)
 
     def store_opened(self, store: int) -> None:
-        """Lead topics of this store again, if it was given up before."""
+        """Allow leading topics of this store again, in case it was given up before."""
         self._closing.discard(store)
 
     async def store_closing(self, store: int) -> list[TopicName]:
-        """Stop leading the topics of this store and return their names; their consumers register again."""
+        """Stop leading the topics of this store and return their names. Their consumers register again."""
         self._closing.add(store)
         await self._loading.stop(key for key in self._loading if key[1] == store)
         self.resting = {name: topic for name, topic in self.resting.items() if topic.store != store}
@@ -192,7 +195,7 @@ class LedTopics:
         self._stopped = True
 
     async def stop(self) -> None:
-        """Stop leading all topics at once; the next leaders finish what is unfinished."""
+        """Stop leading all topics at once. The next leaders finish what is unfinished."""
         self.close()
         await self._loading.stop()
         await self._tasks.stop()

@@ -1,6 +1,6 @@
 """Creates and deletes the records and storage of scalable topics, in steps that may be repeated.
 
-A name keeps a lineage beyond its topics: a recreated topic continues with higher ids, epochs and terms, so
+A name keeps its lineage beyond its topics: a recreated topic continues with higher ids, epochs and terms, so
 messages, caches and checkpoints of the old topic are never mistaken for those of the new one.
 """
 
@@ -28,7 +28,7 @@ replace = msgspec.structs.replace
 
 
 class Migration(NamedTuple):
-    """The classic logs that a scalable topic continues; each must exist and have all of the subscriptions."""
+    """The classic logs that a scalable topic continues. Each must exist and have all of the subscriptions."""
 
     classic: Sequence[Place]
     subscriptions: Mapping[str, SubscriptionKind]
@@ -38,7 +38,7 @@ class Migration(NamedTuple):
 async def record_topic(
     context: ControllerContext, name: TopicName, count: int, properties: Mapping[str, str]
 ) -> None:
-    """Write the record of a new topic, whose leader then creates the segments; TopicExistsError."""
+    """Write the record of a new topic, whose leader then creates the segments. Raises TopicExistsError."""
     now_ms = context.clock.wall_ms()
     stores = context.stores() or (0,)
     layout = Layout.initial(count, now_ms=now_ms, bucket_budget=context.settings.bucket_budget)
@@ -52,7 +52,7 @@ async def record_topic(
 
 
 async def record_migration(context: ControllerContext, name: TopicName, migration: Migration) -> None:
-    """Write the record of a topic whose first segments are classic topics; TopicExistsError."""
+    """Write the record of a topic whose first segments are classic topics. Raises TopicExistsError."""
     now_ms = context.clock.wall_ms()
     stores = context.stores() or (0,)
     count = len(migration.classic)
@@ -82,7 +82,7 @@ async def record_migration(context: ControllerContext, name: TopicName, migratio
 
 
 async def _reserve(context: ControllerContext, name: TopicName, *, segments: int, epochs: int) -> TopicRecord:
-    """Reserve ids, epochs and a term that no topic of this name has used; TopicExistsError."""
+    """Reserve ids, epochs and a term that no topic of this name has used. Raises TopicExistsError."""
     stores = context.stores() or (0,)
     home = stores[key_hash(str(name)) % len(stores)]
     found = await context.topics.find(name)
@@ -112,7 +112,7 @@ async def _reserve(context: ControllerContext, name: TopicName, *, segments: int
 
 
 def _begin_at(layout: Layout, first_id: int, epoch: int) -> Layout:
-    """The initial layout with higher ids and a higher epoch."""
+    """Return the initial layout with higher ids and a higher epoch."""
     segments = {
         first_id + id_: replace_layout(segment, id=first_id + id_, created_epoch=epoch)
         for id_, segment in layout.segments.items()
@@ -150,7 +150,7 @@ async def forget_topic(context: ControllerContext, name: TopicName) -> None:
 
 
 async def delete_storage(context: ControllerContext, name: TopicName) -> bool:
-    """Delete the storage of earlier topics of this name; False if some of it could not be deleted."""
+    """Delete the storage of earlier topics of this name. Returns False if some could not be deleted."""
     lineage = await context.topics.load_lineage(name)
     if not lineage.garbage:
         return True

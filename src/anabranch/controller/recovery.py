@@ -1,4 +1,4 @@
-"""Finishes the work that earlier processes left, retried until done; must not know what requested it."""
+"""Finishes the work that earlier processes left, retrying until it is done. Does not know its requesters."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 Work = Callable[[TopicName], Awaitable[bool]]
-"""One attempt; False if it has to be repeated."""
+"""One attempt. Returns False if it has to be repeated."""
 
 READ_ATTEMPTS = 8
 
@@ -35,7 +35,7 @@ TAKEN_OVER_AT_ONCE = 8
 
 @dataclass(slots=True)
 class _Survey:
-    """The topics of one namespace by the work that they need."""
+    """The topics of one namespace, grouped by the work that they need."""
 
     deleted: list[TopicName] = field(default_factory=list)
     unfinished: list[TopicName] = field(default_factory=list)
@@ -45,7 +45,7 @@ class _Survey:
 
 @dataclass(slots=True)
 class _Notices:
-    """The notices of changes since a survey began; what the survey read may be older."""
+    """Notices of changes since a survey began. The survey may have read older records."""
 
     records: set[TopicName] = field(default_factory=set)
     policies: set[str | None] = field(default_factory=set)
@@ -74,7 +74,10 @@ class TopicRecovery:
         await self._read(self._context.topics.namespaces.ensure_defaults)
 
     async def recover(self, at_home: Callable[[int], bool]) -> None:
-        """Lead the topics of these home stores: with unfinished work now, idle ones on use, others soon."""
+        """Lead the topics of these home stores.
+
+        Topics with unfinished work are led now, idle ones on their next use, and all others soon.
+        """
         topics = self._context.topics
         if self._unwatch is None and not self._closed:
             self._unwatch = topics.watch_all(self._record_changed)
@@ -125,7 +128,7 @@ class TopicRecovery:
                 found.resting[name] = RestingTopic.of(record)
             else:
                 found.waiting.append(name)
-        # A topic with members or unfinished subscriptions is led, so that its leader follows them up.
+        # A topic with members or unfinished subscriptions is led, so that its leader takes care of them.
         found.waiting += [name for name in found.resting if name in used]
         for name in found.waiting:
             found.resting.pop(name, None)
@@ -141,7 +144,7 @@ class TopicRecovery:
             self._tasks.spawn(self._take_over(names[first::TAKEN_OVER_AT_ONCE]), "take over")
 
     def _policies_changed(self, namespace: str | None) -> None:
-        """Lead the resting topics of a namespace, or all: other limits may apply to them."""
+        """Lead the resting topics of a namespace, or of all, because other limits may apply to them."""
         for notices in self._notices:
             notices.policies.add(namespace)
         for controller in self._led:
@@ -163,15 +166,15 @@ class TopicRecovery:
             async with self._locks.held(name):
                 yield
         finally:
-            # A predecessor's deletion may have listed storage after its last attempt to delete it.
+            # The deletion of a predecessor may have listed storage after its last attempt to delete it.
             self._tasks.spawn(self._retry(self._delete_storage, name), f"delete storage {name}")
 
     async def finish_deletion(self, name: TopicName) -> None:
-        """Remove records and storage of a topic that is marked as deleted, in the background if it fails."""
+        """Remove the records and storage of a deleted topic, in the background if the first attempt fails."""
         await self._try_then_retry(self._finish_deletion, name)
 
     async def await_deletion(self, name: TopicName) -> None:
-        """Return when a topic that is marked as deleted has no records and no storage left."""
+        """Return once a deleted topic has no records and no storage left."""
         await self._retry(self._finish_deletion, name)
 
     async def _take_over(self, names: list[TopicName]) -> None:
@@ -218,7 +221,7 @@ class TopicRecovery:
         return await self._resume(name)
 
     async def _read(self, read: Callable[[], Awaitable[T]]) -> T:
-        """Read from the metadata store, a few times if it does not answer."""
+        """Read from the metadata store, trying a few times if it does not answer."""
         delays_s = self._context.delays_s()
         for _ in range(READ_ATTEMPTS - 1):
             try:

@@ -1,6 +1,6 @@
-"""All topics as one broker serves them: find the leader of each, create and delete topics, watch layouts.
+"""All topics as one broker serves them: finds their leaders, creates and deletes topics, watches layouts.
 
-Must not know how a controller changes its topic, nor how to reach other brokers.
+This module does not know how a controller changes its topic, nor how to reach other brokers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from anabranch.model.names import TopicName
 NO_PROPERTIES: Mapping[str, str] = {}
 
 LEADER_WAIT_S = 10.0
-"""How long a request waits until its topic has a leader; the client repeats the request then."""
+"""How long a request waits for its topic to have a leader. After that the client repeats the request."""
 
 LEADER_LOOK_S = 0.2
 
@@ -47,9 +47,9 @@ class TopicSummary(NamedTuple):
     name: TopicName
     epoch: int
     active: int
-    """Active segments; all others of `buckets` are sealed."""
+    """The active segments. All others in `buckets` are sealed."""
     buckets: Mapping[int, int]
-    """Buckets of each segment."""
+    """The number of buckets of each segment."""
     tally: Tally
 
 
@@ -67,7 +67,7 @@ class ControllerService:
         self._stopped = False
 
     async def start(self) -> None:
-        """Lead the topics of the stores that are open already."""
+        """Lead the topics of the stores that are already open."""
         await self._recovery.ensure_defaults()
         await self._recovery.recover(self._led.owns)
 
@@ -77,12 +77,12 @@ class ControllerService:
         await self._recovery.recover(lambda home: home == store)
 
     async def store_closing(self, store: int) -> None:
-        """Stop leading the topics of a store that this broker gives up; their consumers register again."""
+        """Stop leading the topics of a store that this broker gives up. Their consumers register again."""
         for name in await self._led.store_closing(store):
             self._followed.look_soon(name)
 
     async def stop(self) -> None:
-        """Stop leading at once; no task and no timer stays."""
+        """Stop leading at once. No task or timer is left."""
         self._stopped = True
         self._led.close()
         await self._tasks.stop()
@@ -93,41 +93,49 @@ class ControllerService:
     async def create_topic(
         self, name: TopicName, segments: int = 1, properties: Mapping[str, str] = NO_PROPERTIES
     ) -> None:
-        """Record a topic as `record_topic` does; returns when its segments exist."""
+        """Record a topic as `record_topic` does, and return once its segments exist."""
         await self.record_topic(name, segments, properties)
         await self.lead_new(name)
 
     async def record_topic(self, name: TopicName, segments: int, properties: Mapping[str, str]) -> None:
-        """Record a topic; TopicExistsError, NotFoundError without namespace, ConflictError if classic."""
+        """Record a topic.
+
+        Raises TopicExistsError, NotFoundError without a namespace, or ConflictError if a classic topic
+        exists.
+        """
         _check_name(name)
         check_properties("a topic", properties)
         await self.context.topics.namespaces.load_namespace(name.namespace_name)
         classic = await self.context.topics.find_classic(name)
-        if classic is not None and not classic.migrated:  # The new topic would hide its messages.
+        # The new topic would hide the messages of the classic one.
+        if classic is not None and not classic.migrated:
             known = replace(name, domain="persistent")
             raise ConflictError(f"{known} exists; use that name, migrate the topic, or choose another name")
         async with self._recovery.creating(name):
             await lifecycle.record_topic(self.context, name, segments, properties)
 
     async def record_migration(self, name: TopicName, migration: lifecycle.Migration) -> None:
-        """Record a scalable topic that continues classic logs; TopicExistsError."""
+        """Record a scalable topic that continues classic logs. Raises TopicExistsError."""
         _check_name(name)
         async with self._recovery.creating(name):
             await lifecycle.record_migration(self.context, name, migration)
 
     async def lead_new(self, name: TopicName) -> None:
-        """Wait until the leader of a topic that was just recorded has created its segments."""
+        """Wait until the leader of a newly recorded topic has created its segments."""
         try:
             controller = await self.controller(name)
         except TopicNotFoundError:
-            # The call joined an attempt to lead the topic that began before its record was written.
+            # This call joined an attempt to lead the topic that began before its record was written.
             controller = await self.controller(name)
         await controller.settled()
 
     async def delete_topic(
         self, name: TopicName, force: bool = False, incarnation: int | None = None
     ) -> None:
-        """Make the topic, or only this incarnation, vanish at once; TopicNotFoundError if there is none."""
+        """Make the topic, or only this incarnation of it, vanish at once.
+
+        Raises TopicNotFoundError if there is none.
+        """
         name = name.topic
         controller = await self.controller(name)
         await controller.delete(force=force, incarnation=incarnation)
@@ -136,9 +144,9 @@ class ControllerService:
             await self._recovery.finish_deletion(name)
 
     async def controller(self, name: TopicName) -> TopicLeader:
-        """The leader of the topic, here or at another broker; TopicNotFoundError if there is no such topic.
+        """Return the topic's leader, here or on another broker; TopicNotFoundError if there is no such topic.
 
-        ServiceNotReadyError if the topic's home store has no owner for `LEADER_WAIT_S`.
+        Raises ServiceNotReadyError if the topic's home store has no owner for `LEADER_WAIT_S`.
         """
         name = name.topic
         loop = asyncio.get_running_loop()
@@ -163,19 +171,19 @@ class ControllerService:
             await self._await_owner_change()
 
     async def ensure_led(self, name: TopicName) -> None:
-        """Let the owner of the topic's home store lead the topic, if it rests."""
+        """Let the owner of the topic's home store lead the topic, in case it rests."""
         controller = await self.controller(name)
         if not isinstance(controller, TopicController):
             await controller.settled()
 
     def look_soon(self, name: TopicName) -> None:
-        """Look at a topic that is led here soon: it may rest, because its clients are gone."""
+        """Soon examine a topic that is led here: it may rest, because its clients are gone."""
         found = self._led.find(name.topic)
         if found is not None:
             found.upkeep.look_soon()
 
     async def lead(self, name: TopicName) -> TopicController:
-        """The controller of a topic that this broker leads; NotLeaderError if another broker does."""
+        """Return the controller of a topic that this broker leads; NotLeaderError if another broker does."""
         return await self._led.lead(name.topic)
 
     async def _await_owner_change(self) -> None:
@@ -192,7 +200,7 @@ class ControllerService:
     async def list_topics(
         self, namespace: str, filters: Set[tuple[str, str]] = frozenset()
     ) -> list[TopicName]:
-        """The topics of a namespace that have all these properties, sorted by name."""
+        """Return the topics of a namespace that have all these properties, sorted by name."""
 
         def fits(record: TopicRecord) -> bool:
             return not record.deleted and filters <= record.properties.items()
@@ -202,7 +210,7 @@ class ControllerService:
         return [found[name] for name in sorted(found)]
 
     def watch_layout(self, name: TopicName, changed: LayoutChanged) -> Callable[[], None]:
-        """Call `changed` with each newest layout, or with None without a topic; returns the undo."""
+        """Call `changed` with each newest layout, or None if there is no topic. Returns an undo function."""
         name = name.topic
         led = self._led.find(name)
         undo = self.watches.add(name, changed, None if led is None else led.layout)
@@ -219,7 +227,7 @@ class ControllerService:
         return stop
 
     def home(self, name: TopicName) -> int | None:
-        """The home store of a topic that is watched or led here; None while it is not known."""
+        """Return the home store of a topic that is watched or led here, or None if it is not known yet."""
         home = self._led.home(name.topic)
         return self._followed.homes.get(name.topic) if home is None else home
 
@@ -227,7 +235,7 @@ class ControllerService:
         return {controller.name: controller.layout for controller in self._led}
 
     def summaries(self) -> Iterator[TopicSummary]:
-        """The topics that are led here or rest; a topic that comes or goes meanwhile may be left out."""
+        """Yield the topics that are led here or rest. Topics that come or go meanwhile may be left out."""
         for name, topic in list(self._led.resting.items()):
             yield TopicSummary(name, topic.epoch, 1, {topic.segment: topic.buckets}, topic.tally)
         for controller in self._led:
@@ -238,7 +246,7 @@ class ControllerService:
             )
 
     async def _find_layout(self, name: TopicName) -> None:
-        """Offer the newest layout to the watchers of a topic, and make sure that the topic has a leader."""
+        """Offer the newest layout to a topic's watchers, and make sure that the topic has a leader."""
         delays_s = self.context.delays_s()
         while self.watches.watched(name):
             try:
@@ -266,7 +274,7 @@ class ControllerService:
 def _check_name(name: TopicName) -> None:
     if not name.is_scalable:
         raise InvalidNameError(
-            f"{name} is no scalable topic; write topic://{name.namespace_name}/{name.local}"
+            f"{name} is not a scalable topic; write topic://{name.namespace_name}/{name.local}"
         )
     if name.partition is not None:
         raise InvalidNameError(f"{name} is the name of a partition, which no client can open as a topic")

@@ -1,4 +1,4 @@
-"""Entries in memory: the newest of each log, and the unused rest of blocks that readers read ahead.
+"""Caches entries in memory: the newest entries of each log, and unused bytes of blocks that were read ahead.
 
 Readers at the end of a log never touch the disk, and a reader that catches up touches it once per large
 block. Both are bounded over all logs together, except that entries stay until a ledger file holds them.
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from anabranch.ledger.storage import Entry
 
 _ENTRY_OVERHEAD_BYTES = 300
-"""Memory per entry besides its data."""
+"""Memory that an entry takes in addition to its data."""
 _CHUNK_ENTRIES = 128
 _CHUNK_BYTES = 256 * 1024
 
@@ -29,7 +29,7 @@ class _Chunk:
 
 
 class Cache:
-    """The bound over the cached tails of all logs; the oldest chunk is dropped first."""
+    """Limits the memory of the cached tails of all logs. The oldest chunk is dropped first."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -37,7 +37,7 @@ class Cache:
         self.size_bytes = 0
 
     def shrink(self) -> None:
-        """Drop the oldest chunks until the bound holds."""
+        """Drop the oldest chunks until the cache is within its limit."""
         while self.size_bytes > self._bytes_max and self._chunks:
             chunk = next(iter(self._chunks))
             if not chunk.tail.drop_chunk(chunk):
@@ -55,7 +55,7 @@ class Cache:
 
 
 class CachedTail:
-    """The newest entries of one log, without a gap up to its end."""
+    """The newest entries of one log, up to its end and without gaps."""
 
     __slots__ = ("__weakref__", "_cache", "_chunks", "_starts", "flushed")
 
@@ -64,10 +64,10 @@ class CachedTail:
         self._chunks: list[_Chunk] = []
         self._starts: list[int] = []
         self.flushed = 0
-        """Entries from this ordinal on are in no ledger file yet."""
+        """Entries from this ordinal on are not in a ledger file yet."""
 
     def extend(self, entries: list[Entry], size_bytes: int) -> None:
-        """Add entries, `size_bytes` of data, that follow the last one."""
+        """Append entries with `size_bytes` of data in total; they must follow the last cached entry."""
         chunk = self._chunks[-1] if self._chunks else None
         if chunk is None or len(chunk.entries) >= _CHUNK_ENTRIES or chunk.size_bytes >= _CHUNK_BYTES:
             chunk = self._cache.begin_chunk(self)
@@ -79,7 +79,7 @@ class CachedTail:
         self._cache.size_bytes += size_bytes
 
     def read(self, ordinal: int, max_entries: int, max_bytes: int) -> list[Entry] | None:
-        """Entries from `ordinal` on, at least one; None when the entry at `ordinal` is not cached."""
+        """Return at least one entry, starting at `ordinal`, or None if that entry is not cached."""
         at = bisect_right(self._starts, ordinal) - 1
         if at < 0:
             return None
@@ -102,7 +102,10 @@ class CachedTail:
             skip = 0
 
     def read_each(self, ordinals: Iterable[int], max_bytes: int) -> list[Entry]:
-        """The entries with these ordinals up to the first that is not cached, at least one of any size."""
+        """Return the entries with these ordinals up to the first uncached one.
+
+        The first entry may be of any size.
+        """
         found: list[Entry] = []
         for ordinal in ordinals:
             at = bisect_right(self._starts, ordinal) - 1
@@ -116,14 +119,14 @@ class CachedTail:
         return found
 
     def drop(self) -> None:
-        """Drop all entries at once, because the log is deleted or not used."""
+        """Drop all entries, because the log was deleted or is not in use."""
         for chunk in self._chunks:
             self._cache.remove(chunk)
         self._chunks.clear()
         self._starts.clear()
 
     def drop_chunk(self, chunk: _Chunk) -> bool:
-        """Drop the oldest chunk, unless some of its entries are in no file yet."""
+        """Drop the oldest chunk, unless it has entries that are not in a ledger file yet."""
         if chunk.entries[-1].ordinal >= self.flushed:
             return False
         del self._chunks[0], self._starts[0]
@@ -131,28 +134,28 @@ class CachedTail:
 
 
 class Block(NamedTuple):
-    """Bytes of a ledger's data file from `start` on."""
+    """Bytes of a ledger's data file, beginning at offset `start`."""
 
     start: int
     data: bytes
 
 
 class ReadAhead:
-    """Blocks with unused bytes, found by the offset at which their reader stopped."""
+    """Blocks with unused bytes, keyed by the offset at which their reader stopped."""
 
     def __init__(self, blocks_max: int = 16) -> None:
         self._blocks_max = blocks_max
         self._blocks: OrderedDict[tuple[int, int], Block] = OrderedDict()
 
     def take(self, ledger: int, start: int, end: int) -> Block | None:
-        """The block of a reader that stopped at `start`, if it has the bytes up to `end`."""
+        """Return the block of the reader that stopped at `start`, if it contains the bytes up to `end`."""
         block = self._blocks.pop((ledger, start), None)
         if block is None or block.start + len(block.data) < end:
             return None
         return block
 
     def put(self, ledger: int, stopped: int, block: Block) -> None:
-        """Keep the block for the reader that stopped at `stopped`."""
+        """Keep the block for the reader that stopped at offset `stopped`."""
         if stopped < block.start + len(block.data):
             self._blocks[ledger, stopped] = block
             while len(self._blocks) > self._blocks_max:

@@ -1,4 +1,8 @@
-"""The cursors of a log: a cursor keeps every change of its AckSet as a step until a commit takes it.
+"""The cursors of a log. A cursor records each change of its AckSet as a step until a commit takes it.
+
+A step holds only what was newly acknowledged, never the whole set, so the cost of a commit depends on what
+changed. Replaying a step over a set that already contains it has no effect. This module knows nothing of
+files.
 
 A step holds what became acknowledged, never the whole set, so a commit costs what changed. Replaying a step
 over a set that contains it leaves the set as it is. This module knows nothing of files.
@@ -17,24 +21,27 @@ from anabranch.model.acks import AckSet
 
 
 class Cursor:
-    """An AckSet over the ordinals of one log, which lasts as long as this object."""
+    """The acknowledged entries of one log as an AckSet over its ordinals. In memory only."""
 
     __slots__ = ("acks", "name", "note", "properties")
 
     def __init__(self, name: str, acks: AckSet, properties: Mapping[str, str] | None = None) -> None:
         self.name = name
         self.acks = acks
-        """All acknowledgements, durable or not; only the cursor may change the set."""
+        """All acknowledgements, durable or not. Only the cursor may change the set."""
         self.properties = properties or {}
         self.note = b""
-        """Bytes of the last `set_note`; empty after a reset."""
+        """The bytes passed to the last `set_note`; empty after a reset."""
 
     def acknowledge(self, ordinals: Iterable[int]) -> None:
         """Acknowledge whole entries."""
         self.acks.acknowledge(ordinals)
 
     def acknowledge_part(self, ordinal: int, remaining: int, count: int) -> None:
-        """Acknowledge messages inside an entry: bit i of `remaining` set means message i is still pending."""
+        """Acknowledge messages of one entry.
+
+        A set bit i of `remaining` means that message i is still pending.
+        """
         self.acks.acknowledge_part(ordinal, remaining, count)
 
     def acknowledge_up_to(self, ordinal: int) -> None:
@@ -42,12 +49,12 @@ class Cursor:
         self.acks.acknowledge_up_to(ordinal)
 
     def reset(self, ordinal: int) -> None:
-        """Seek: entries below `ordinal` are acknowledged from now on, and no others; the note is cleared."""
+        """Seek: mark exactly the entries below `ordinal` as acknowledged, and clear the note."""
         self.acks.reset(ordinal)
         self.note = b""
 
     def set_note(self, note: bytes) -> None:
-        """Replace the note of the subscription: bytes that only the subscription understands.
+        """Replace the subscription's note, whose bytes only the subscription understands.
 
         A note becomes durable together with the acknowledgements before it, and before later ones.
         """
@@ -58,24 +65,26 @@ class Cursor:
         self.properties = dict(properties)
 
     async def flush(self, *, patient: bool = False) -> None:
-        """Return when every change made before the call is as durable as this cursor makes it.
+        """Return once every change made before the call is as durable as this kind of cursor makes it.
+
+        A patient call may wait a few milliseconds longer, to share the sync of an append.
 
         A patient call may wait some milliseconds longer, to share the sync of an append.
         """
 
 
 class CursorJournal(Protocol):
-    """Makes the changes of cursors durable, in the order of the calls."""
+    """Makes changes of cursors durable, in the order of the calls."""
 
     def cursor_created(self, log: int, name: str, ordinal: int, properties: dict[str, str]) -> None: ...
 
     def cursor_deleted(self, log: int, name: str) -> None: ...
 
     def steps_waiting(self, cursor: DurableCursor) -> None:
-        """Take the steps of this cursor with the next commit; called for the first step after each commit."""
+        """Take this cursor's steps with the next commit. Called for the first step after each commit."""
 
     async def flush(self, *, patient: bool = False) -> None:
-        """Return when every step waiting before the call is durable; `patient` as for a cursor."""
+        """Return once every step queued before the call is durable; `patient` is as in `Cursor.flush`."""
 
 
 class DurableCursor(Cursor):
@@ -143,7 +152,7 @@ class DurableCursor(Cursor):
         await self._journal.flush(patient=patient)
 
     def take_steps(self) -> list[Step]:
-        """The steps since the last call, oldest first; empty once the cursor is deleted."""
+        """Return the steps since the last call, oldest first, or an empty list if the cursor was deleted."""
         self._close_acked()
         steps, self._steps = self._steps, []
         parted, self._parted = self._parted, {}
@@ -157,7 +166,7 @@ class DurableCursor(Cursor):
         return [] if self._deleted else steps
 
     def mark_deleted(self) -> None:
-        """Make no further change of this cursor durable."""
+        """Stop making changes of this cursor durable."""
         self._deleted = True
 
     def _add(self, step: Step) -> None:
@@ -197,7 +206,10 @@ class LogCursors(Mapping[str, DurableCursor]):
         return len(self._cursors)
 
     def open(self, name: str, ordinal: int, properties: Mapping[str, str] | None = None) -> DurableCursor:
-        """Return the cursor; create it at `ordinal` if it is missing, durable with the next commit."""
+        """Return the cursor, creating it at `ordinal` if it is missing.
+
+        The next commit makes a new one durable.
+        """
         cursor = self._cursors.get(name)
         if cursor is None:
             if self._deleted:
@@ -208,7 +220,7 @@ class LogCursors(Mapping[str, DurableCursor]):
         return cursor
 
     async def delete(self, name: str) -> None:
-        """Delete the cursor; durable when this returns. Deleting an unknown name changes nothing."""
+        """Delete the cursor; the deletion is durable on return. An unknown name has no effect."""
         if self.remove(name):
             self._journal.cursor_deleted(self._log, name)
         await self._journal.flush()
@@ -216,13 +228,13 @@ class LogCursors(Mapping[str, DurableCursor]):
     def restore(
         self, name: str, acks: AckSet, properties: Mapping[str, str], note: bytes = b""
     ) -> DurableCursor:
-        """Add a cursor that the journal holds already, or holds next."""
+        """Add a cursor that is in the journal already, or will be with the next commit."""
         cursor = self._cursors[name] = DurableCursor(self._log, name, acks, properties, self._journal)
         cursor.note = note
         return cursor
 
     def remove(self, name: str) -> bool:
-        """Remove a cursor without a change in the journal; False if the name is unknown."""
+        """Remove a cursor without recording it in the journal. Returns False if the name is unknown."""
         cursor = self._cursors.pop(name, None)
         if cursor is None:
             return False
@@ -230,14 +242,14 @@ class LogCursors(Mapping[str, DurableCursor]):
         return True
 
     def log_deleted(self) -> None:
-        """Refuse new cursors, and make no further change of the existing ones durable."""
+        """Refuse new cursors, and stop making changes of existing ones durable."""
         self._deleted = True
         for cursor in self._cursors.values():
             cursor.mark_deleted()
 
 
 def replay(cursor: Cursor, steps: Iterable[Step]) -> None:
-    """Apply the steps to a cursor, without a change in the journal."""
+    """Apply the steps to a cursor without recording them in the journal."""
     acks = cursor.acks
     for step in steps:
         match step:

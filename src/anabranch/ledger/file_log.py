@@ -1,4 +1,6 @@
-"""One log over ledger files: appends go through the journal; reads come from memory or in large blocks.
+"""One log over ledger files. Appends go through the journal; reads come from memory or in large blocks.
+
+This module does not know how the journal reaches the disk, nor any other log.
 
 This module knows nothing of how the journal reaches the disk, nor of other logs.
 """
@@ -21,7 +23,7 @@ from anabranch.model.inheritance import Pieces
 
 @dataclass(slots=True)
 class SharedParts:
-    """The objects, limits and ids that all logs of one storage share."""
+    """The objects, limits and ids shared by all logs of one storage."""
 
     journal: Journal
     files: LedgerFiles
@@ -31,7 +33,7 @@ class SharedParts:
 
 
 class FileLog:
-    """The log of the ledger port; only the storage creates it."""
+    """A log as the ledger port describes it. Only the storage creates one."""
 
     __slots__ = (
         "_batch",
@@ -78,7 +80,8 @@ class FileLog:
     def sequences(self) -> StoredSequences:
         return self.stored.sequences
 
-    # `append` is the hot path: a few list operations per entry, no task and no future.
+    # `append` is the hot path: it costs a few list operations per entry, and creates no task and no future.
+    # The callbacks of all entries of a commit run in one turn of the event loop, after the shared sync.
 
     def append(
         self,
@@ -181,7 +184,7 @@ class FileLog:
 
     def rejected(self, batch: Batch, error: ServerError) -> None:
         self._batch = None
-        # The places of rejected entries are never used: the next entry begins a ledger.
+        # The positions of rejected entries are never reused: the next entry begins a new ledger.
         self._writing = None
         for done in batch.done:
             try:
@@ -218,7 +221,7 @@ class FileLog:
             self._check_writable()
             self._journal.add_change(LogSealed(self.stored.id), self._seal_applied)
             self._sealing = True
-            # An open batch stays queued and is stored, but takes no further entry.
+            # An open batch stays queued and will be stored, but accepts no more entries.
             self._batch = None
         await self._journal.flush()
 
@@ -240,7 +243,7 @@ class FileLog:
         if bound <= self.extent.first_ordinal or self._deleted:
             return
         behind = self._shared.files.behind
-        # A caller that gives up, or gets the error of a full disk, does not take the change back.
+        # A caller that is cancelled, or gets the error of a full disk, does not undo the change.
         self._journal.add_change(
             LogTrimmed(self.stored.id, bound), lambda: behind.drop(self.stored.drop_below(bound))
         )
@@ -248,7 +251,7 @@ class FileLog:
         await behind.delete_dropped()
 
     def _trim_bound(self, ordinal: int) -> int:
-        """End of the last whole ledger below `ordinal`; the ledger that takes appends stays."""
+        """Return the end of the last whole ledger below `ordinal`, excluding the one that takes appends."""
         bound = self.extent.first_ordinal
         for ledger in self.extent.below(ordinal):
             if ledger is not self._writing:
@@ -256,7 +259,7 @@ class FileLog:
         return bound
 
     def log_deleted(self) -> list[Ledger]:
-        """Refuse further changes; the caller drops the returned ledgers once that is durable."""
+        """Refuse further changes. The caller drops the returned ledgers once the deletion is durable."""
         self._deleted = True
         self._batch = None
         return self.stored.drop_all()

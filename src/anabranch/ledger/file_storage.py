@@ -53,7 +53,7 @@ class FileStorage:
         timings: Timings | None = None,
         rebuild: bool = False,
     ) -> None:
-        """With `rebuild`, `open` rebuilds a lost catalog and gives up subscriptions, instead of refusing."""
+        """With `rebuild`, `open` rebuilds a lost catalog (subscriptions are lost) instead of refusing."""
         limits = limits or StorageLimits()
         self._disk = disk
         self._rebuild = rebuild
@@ -73,7 +73,7 @@ class FileStorage:
         self._logs: dict[str, FileLog] = {}
         self._next_log, self._salt, self._serial = 1, 0, 0
         self.findings: list[Finding] = []
-        """Damage that the last `open` found; each finding was logged as a warning."""
+        """Damage that the last `open` found. Each finding was logged as a warning."""
         self._journals: dict[int, int] = {}
         self._catalog: Catalog | None = None
         self._catalog_bytes, self._checkpoint_wanted = 0, False
@@ -109,7 +109,8 @@ class FileStorage:
             await self._disk.close()
             raise
         self._task = asyncio.create_task(self._run(), name="ledger storage")
-        self._files_due.set()  # For entries of the journal; their files must not delay the start.
+        # Entries from the journal may be due; writing their files must not delay the start.
+        self._files_due.set()
         self._after_commit()
 
     def _take_over(self, state: Recovered) -> None:
@@ -124,7 +125,8 @@ class FileStorage:
         for finding in state.findings:
             _log.warning("store %x was damaged: %s", self._salt, finding)
         if state.findings:
-            # A second recovery would find the same damage, and could end differently if commits were lost.
+            # A second recovery would find the same damage, and could have another result if commits were
+            # lost.
             self._begin_checkpoint()
 
     def _make_log(self, id_: int, name: str) -> StoredLog:
@@ -149,13 +151,13 @@ class FileStorage:
             if self._task is not None:
                 await self._task
                 if self._journal.failure is None and self._journals and not self._hasty:
-                    # The next start then has nothing to replay.
+                    # Then the next start has nothing to replay.
                     self._begin_checkpoint()
                     try:
                         await self._finish_checkpoint()
                         await self._numbers.close(self._shared.next_ledger)
                     except DiskFullError as error:
-                        _log.warning("the next start replays the journal, for want of room: %s", error)
+                        _log.warning("no room to checkpoint; the next start replays the journal: %s", error)
         finally:
             await self._disk.close()
 
@@ -183,11 +185,11 @@ class FileStorage:
         self._check_open()
         log = self._logs.get(name)
         if log is None:
-            # Another caller may be deleting the log; wait until its change is durable.
+            # Another caller may be deleting the log. Wait until that deletion is durable.
             await self._journal.flush()
             return
         del self._logs[name]
-        # A caller that gives up, or gets the error of a full disk, does not take the change back.
+        # A caller that is cancelled, or gets the error of a full disk, does not undo the change.
         self._journal.add_change(LogDeleted(log.stored.id), partial(self._behind.drop, log.log_deleted()))
         await self._journal.flush()
         await self._behind.delete_dropped()
@@ -212,7 +214,7 @@ class FileStorage:
             self._checkpointed.set()
 
     def _after_commit(self) -> None:
-        """Between two commits: start writing the ledger files or a checkpoint if either is due."""
+        """Start writing the ledger files, or a checkpoint, if either is due. Runs between two commits."""
         journal = self._journal
         if journal.size_bytes:
             self._journals[journal.number] = journal.size_bytes
@@ -226,15 +228,15 @@ class FileStorage:
         if self.space.full is None and (
             self._behind.waiting_bytes >= 16 * self._limits.behind_bytes
             or long >= 4 * self._limits.journal_bytes_max
-            # Waiting for the room that a checkpoint makes is better than refusing entries.
+            # It is better to wait for the room that a checkpoint frees than to refuse entries.
             or (low and self._catalog is not None)
         ):
             self._room.clear()
 
     def _space_changed(self) -> None:
-        """The disk is full, or has room again: a checkpoint may make room, or is due."""
+        """React to a disk that became full or has room again: a checkpoint may free room, or is due."""
         if self.space.full is not None:
-            # Only changes are committed now. They must not wait for ledger files that find no room.
+            # Only changes are committed now, and they must not wait for ledger files that have no room.
             self._room.set()
             stored = sum(self._journals.values())
             self._checkpoint_wanted |= self.space.has_use_for(stored, self._catalog_bytes)
@@ -242,7 +244,7 @@ class FileStorage:
             self._after_commit()
 
     async def _write_files(self) -> None:
-        """Write the ledger files and finish checkpoints while commits go on."""
+        """Write the ledger files and finish checkpoints while commits continue."""
         while not self._commits_done:
             await self._files_due.wait()
             self._files_due.clear()
@@ -262,7 +264,10 @@ class FileStorage:
             self._room.set()
 
     async def _wait_for_room(self, error: DiskFullError) -> None:
-        """Give the checkpoint up for now; the journal keeps everything until there is room for another."""
+        """Abandon the checkpoint for now.
+
+        The journal keeps everything until there is room for another one.
+        """
         self.space.ran_out(error)
         if self._catalog is not None and await self.space.give_up_reserve():
             self.space.look_soon()
@@ -270,7 +275,7 @@ class FileStorage:
         self._checkpointed.set()
 
     def _begin_checkpoint(self) -> None:
-        """Take the catalog's state between two commits, and start a new journal file."""
+        """Capture the catalog's state between two commits, and start a new journal file."""
         self._checkpoint_wanted = False
         if self._journal.size_bytes:
             self._journal.next_file()

@@ -1,4 +1,4 @@
-"""Damage that recovery or a check found in a store: a value per damaged place. Pure."""
+"""Damage that recovery or a check found in a store, one value per damaged place. Pure."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ class Finding:
 
     file: str
     what: str
-    """A sentence: which bytes are damaged, and from which other bytes they were rebuilt."""
+    """A sentence that says which bytes are damaged, and from which other bytes they were rebuilt."""
     lost_entries: int = 0
-    """Entries that no file holds any more; 0 if everything was rebuilt."""
+    """The number of entries that no file holds any more; 0 if everything was rebuilt."""
     log: str = ""
-    """Name of the log, if the damage concerns one log only."""
+    """The name of the log, if the damage affects only one log."""
 
     def __str__(self) -> str:
         where = f"{self.file}, {self.log}" if self.log else self.file
-        lost = f"; {self.lost_entries} entries are lost" if self.lost_entries else ""
+        lost = f"; lost entries: {self.lost_entries}" if self.lost_entries else ""
         return f"{where}: {self.what}{lost}"
 
 
@@ -28,7 +28,7 @@ class StoreReport:
     """The result of checking a whole store."""
 
     store_id: int
-    """Identity of the store, drawn when it was founded."""
+    """The identity of the store, chosen when it was created."""
     logs: int
     entries: int
     findings: tuple[Finding, ...]

@@ -1,7 +1,8 @@
-"""Writes ledger files behind the journal, synced only before a journal file is deleted, and reads them.
+"""Writes ledger files behind the journal, and reads them.
 
-Producers got their receipts after the journal's sync, and the journal still holds what a crash loses here.
-This module knows ledgers and files, not logs.
+The files are synced only before a journal file is deleted: producers got their receipts after the journal's
+sync, and the journal still holds all bytes that a crash loses here. This module knows ledgers and files, but
+not logs.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ LEDGERS_LONG = 2000
 LEDGERS_AT_ONCE = 256
 
 BLOCK_BYTES = 1024 * 1024
-"""Size of one read from the disk, if the file has that much."""
+"""The size of one read from the disk, unless the file ends earlier."""
 
 GAP_BYTES = 32 * 1024
-"""Bytes between two wanted entries that are read with them; a second access would take longer."""
+"""Gaps up to this many bytes between two wanted entries are read too, because a second access is slower."""
 
 
 class WriteBehind:
@@ -48,35 +49,35 @@ class WriteBehind:
         self._writing_bytes = 0
         self.waiting_bytes = 0
         self.written: Callable[[int], None] = lambda size_bytes: None
-        """Called with the bytes of each round that were written."""
+        """Called with the number of bytes written in each round."""
         self.deleted: Callable[[], None] = lambda: None
         """Called after files were deleted."""
 
     @property
     def owed_bytes(self) -> int:
-        """Bytes that the ledger files still lack, those that are being written included."""
+        """The bytes that the ledger files still lack, including those being written."""
         return self.waiting_bytes + self._writing_bytes
 
     def stop_if_long(self) -> bool:
-        """Write no more if so many ledgers wait for it that a replay of the journal takes less time."""
+        """Stop writing if so many ledgers are waiting that replaying the journal takes less time."""
         self._stopped = len(self._waiting) > LEDGERS_LONG
         return self._stopped
 
     def add(self, ledger: Ledger, size_bytes: int) -> None:
-        """Note that the ledger has `size_bytes` more to write."""
+        """Note that the ledger has another `size_bytes` to write."""
         if not ledger.dropped:
             self._waiting[ledger.id] = ledger
             self.waiting_bytes += size_bytes
 
     async def flush(self) -> None:
-        """Write all entries that wait now; DiskFullError, and they go on waiting, if there is no room."""
+        """Write all entries waiting now. On DiskFullError they keep waiting."""
         for _ in range(0, len(self._waiting), LEDGERS_AT_ONCE):
             if not self._stopped:
                 await self._write_some()
         self._cache.shrink()
 
     async def _write_some(self) -> None:
-        """Write the entries of the ledgers that wait for longest."""
+        """Write the entries of the ledgers that have waited longest."""
         async with self._lock:
             taken = dict(islice(self._waiting.items(), LEDGERS_AT_ONCE))
             for id_ in taken:
@@ -108,7 +109,7 @@ class WriteBehind:
                 ledger.tail.flushed = max(ledger.tail.flushed, ledger.first_ordinal + end)
 
     async def flush_if_room(self) -> None:
-        """As `flush`; on a full disk the entries stay in memory, and later calls do not try again."""
+        """Like `flush`, but on a full disk the entries stay in memory and later calls do not try again."""
         if self._has_room:
             try:
                 await self.flush()
@@ -123,19 +124,19 @@ class WriteBehind:
             await self._disk.sync([file for ledger in ledgers for file in files_of(ledger)])
 
     def drop(self, ledgers: Sequence[Ledger]) -> None:
-        """Take over ledgers whose drop is durable; `run_deletes` deletes their files."""
+        """Accept ledgers whose removal is durable. `run_deletes` deletes their files."""
         self._dropped += ledgers
         self._any_dropped.set()
 
     async def run_deletes(self) -> None:
-        """Delete the files of dropped ledgers until cancelled, whether or not a caller waits for that."""
+        """Delete the files of dropped ledgers until cancelled, independently of any caller."""
         while True:
             await self._any_dropped.wait()
             self._any_dropped.clear()
             await self.delete_dropped()
 
     async def delete_dropped(self) -> None:
-        """Return when the files of all ledgers dropped so far are deleted; forget their waiting entries."""
+        """Return once the files of all ledgers dropped so far are deleted; discard their waiting entries."""
         async with self._lock:
             # A cancelled caller leaves the ledgers to the next call.
             ledgers = tuple(self._dropped)
@@ -147,11 +148,11 @@ class WriteBehind:
                 del self._dropped[: len(ledgers)]
 
     async def delete(self, files: Sequence[str]) -> None:
-        """Delete obsolete files; if that fails, they take space until the next start deletes them."""
+        """Delete obsolete files. If that fails, they take space until the next start deletes them."""
         try:
             await self._disk.delete(files)
         except OSError as error:
-            _log.warning("cannot delete %s, the next start will try again: %s", ", ".join(files), error)
+            _log.warning("cannot delete %s; the next start will try again: %s", ", ".join(files), error)
         self.deleted()
 
 
@@ -160,7 +161,7 @@ def files_of(ledger: Ledger) -> tuple[str, str]:
 
 
 class LedgerReader:
-    """Reads the ledger files of all logs in large blocks, and keeps the unused rest of each block."""
+    """Reads the ledger files of all logs in large blocks, and keeps the unused part of each block."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -169,7 +170,10 @@ class LedgerReader:
     async def read(
         self, log: str, ledger: Ledger, first: int, max_entries: int, max_bytes: int
     ) -> list[Entry]:
-        """Durable entries from `first` on, at least one, before any damaged entry; OSError if it fails."""
+        """Return durable entries from `first` on, at least one, up to any damaged entry.
+
+        May raise OSError.
+        """
         ends = ledger.rows.ends
         start, flushed = ledger.start_of(first), ledger.flushed
         written = first < flushed
@@ -178,7 +182,7 @@ class LedgerReader:
         if written:
             block = self.ahead.take(ledger.id, start, ends[last - 1])
         else:
-            # A start on a full disk leaves entries of the journal that no file has room for.
+            # A start on a full disk leaves journal entries in memory because their files have no room.
             block = Block(start, ledger.unwritten(start, ends[last - 1]))
         if block is None:
             want = max(ends[last - 1], min(start + BLOCK_BYTES, ends[flushed - 1]))
@@ -191,7 +195,7 @@ class LedgerReader:
     async def read_each(
         self, log: str, ledger: Ledger, ordinals: Sequence[int], max_bytes: int
     ) -> list[Entry]:
-        """The first of these durable entries and its neighbours among them; errors are those of `read`."""
+        """Return the first of these durable entries and its neighbours among them. Raises like `read`."""
         numbers = _neighbours(ledger, ordinals, max_bytes)
         start, end = ledger.start_of(numbers[0]), ledger.rows.ends[numbers[-1]]
         if numbers[0] < ledger.flushed:
@@ -202,7 +206,7 @@ class LedgerReader:
 
 
 def _neighbours(ledger: Ledger, ordinals: Sequence[int], max_bytes: int) -> list[int]:
-    """The entries that one access reads: the first, and those that follow it with small gaps."""
+    """Return the entries that one access reads: the first, and those that follow it with small gaps."""
     first = ordinals[0] - ledger.first_ordinal
     bound = ledger.flushed if first < ledger.flushed else ledger.entries
     start = before = ledger.start_of(first)
@@ -221,7 +225,7 @@ def _neighbours(ledger: Ledger, ordinals: Sequence[int], max_bytes: int) -> list
 
 
 def _decode(log: str, ledger: Ledger, numbers: Sequence[int], block: Block) -> list[Entry]:
-    """The entries in the block up to the first damaged one; DamagedEntriesError if that is the first."""
+    """Return the entries in the block up to the first damaged one; DamagedEntriesError if it comes first."""
     found: list[Entry] = []
     ends = ledger.rows.ends
     for number in numbers:
@@ -245,7 +249,7 @@ def _decode(log: str, ledger: Ledger, numbers: Sequence[int], block: Block) -> l
 
 
 def _damage_at(log: str, ledger: Ledger, first: int, block: Block) -> DamagedEntriesError:
-    """The error for a damaged entry, and for those behind it that are damaged too, within one block."""
+    """Return the error for a damaged entry and for damaged entries right after it, within one block."""
     ends = ledger.rows.ends
     last = first + 1
     while last < ledger.flushed and ends[last] <= block.start + len(block.data):

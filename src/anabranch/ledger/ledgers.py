@@ -1,7 +1,7 @@
 """One ledger of a log in memory, and the batch of entries that the next commit adds to it.
 
-One process writes a ledger: the first append after a restart starts a new ledger. This module knows offsets
-and rows, but writes no files.
+A ledger is written by one process only: the first append after a restart starts a new ledger. This module
+knows offsets and rows, but writes no files.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class LedgerStart(NamedTuple):
 
 
 class Ledger:
-    """One ledger in memory: where each of its durable entries lies in its files."""
+    """One ledger in memory, which knows where each durable entry lies in its files."""
 
     __slots__ = (
         "_folder",
@@ -71,13 +71,13 @@ class Ledger:
         self.tail = tail
         self.rows = Rows()
         self.rows_checksum = 0
-        # Sums over all appended entries, durable or not; they give the place of the next entry.
+        # Totals over all appended entries, durable or not, which give the place of the next entry.
         self.queued_entries = 0
         self.queued_messages = 0
         self.queued_bytes = 0
         self.queued_ms = 0
         self.flushed = 0
-        """Number of entries that the files hold."""
+        """The number of entries that the files hold."""
         self.waiting: list[bytes] = []
         self.waiting_rows: list[bytes] = []
         self.dropped = False
@@ -104,18 +104,18 @@ class Ledger:
 
     @property
     def size_bytes(self) -> int:
-        """Length of the data file once everything is written."""
+        """The length of the data file once everything is written."""
         return self.rows.ends[-1] if self.rows.ends else 0
 
     @property
     def data_bytes(self) -> int:
-        """Bytes of the entries alone, without the heads of the records."""
+        """The bytes of the entries alone, without the heads of their records."""
         return self.size_bytes - HEAD_BYTES * len(self.rows.ends)
 
     def has_room(
         self, size: int, count: int, timestamp_ms: int, bytes_max: int, age_max_ms: int = OFFSET_MAX
     ) -> bool:
-        """Whether the ledger may take one more record of `size` bytes; an empty ledger takes any."""
+        """Return whether the ledger can take another record of `size` bytes. An empty ledger takes any."""
         return not self.queued_entries or (
             self.queued_bytes + size <= bytes_max
             and self.queued_messages + count <= OFFSET_MAX
@@ -123,15 +123,15 @@ class Ledger:
         )
 
     def start_of(self, entry: int) -> int:
-        """Offset of an entry's record in the data file."""
+        """Return the offset of an entry's record in the data file."""
         return self.rows.ends[entry - 1] if entry else 0
 
     def index_of(self, entry: int) -> int:
-        """Index of an entry's first message."""
+        """Return the index of an entry's first message."""
         return self.first_index + (self.rows.indexes[entry - 1] if entry else 0)
 
     def count_of(self, entry: int) -> int:
-        """Messages of an entry."""
+        """Return the number of messages in an entry."""
         indexes = self.rows.indexes
         return indexes[entry] - (indexes[entry - 1] if entry else 0)
 
@@ -141,14 +141,14 @@ class Ledger:
         return self.rows.end(RowStart())
 
     def extend(self, rows: Rows, encoded_rows: bytes, records: Sequence[bytes]) -> None:
-        """Add entries that are durable in the journal; they wait to be written to the files."""
+        """Add entries that are durable in the journal. They wait to be written to the files."""
         self.rows.extend(rows)
         self.rows_checksum = extend_checksum(self.rows_checksum, encoded_rows)
         self.waiting.extend(records)
         self.waiting_rows.append(encoded_rows)
 
     def unwritten(self, start: int, end: int) -> bytes:
-        """Bytes of the data file that still wait to be written."""
+        """The bytes of the data file that still have to be written."""
         parts = []
         at = self.start_of(self.flushed)
         for buffer in self.waiting:
@@ -178,23 +178,23 @@ class BatchOwner(Protocol):
     """The log that a batch belongs to."""
 
     def batch_taken(self) -> None:
-        """A commit took the open batch; the next append begins another."""
+        """React to a commit taking the open batch: the next append begins another one."""
 
     def committed(self, batch: Batch, closed: Closed) -> None:
-        """The batch is durable: take it over."""
+        """Take over the batch, which is durable now."""
 
     def answer(self, batch: Batch) -> None:
         """Call back each caller that appended to a batch which the log has taken over."""
 
     def rejected(self, batch: Batch, error: ServerError) -> None:
-        """The batch will not be durable: pass the error to each caller that appended to it."""
+        """Pass the error to each caller that appended to the batch, which will not become durable."""
 
     def notify(self) -> None:
         """Call the watchers of the log."""
 
 
 class Closed(NamedTuple):
-    """A batch as the commit stores it; the records are buffers to write."""
+    """A batch as the commit stores it. The records are buffers to write."""
 
     group: Group
     rows: bytes
@@ -202,7 +202,7 @@ class Closed(NamedTuple):
 
 
 class Batch:
-    """Entries of one ledger that the next commit makes durable; the log's `append` fills the columns."""
+    """Entries of one ledger that the next commit makes durable. The log's `append` fills the columns."""
 
     __slots__ = (
         "_entries",
@@ -228,7 +228,7 @@ class Batch:
         )
         self.rows = Rows()
         self.pieces: list[bytes] = []
-        """Head and data of each record, alternating."""
+        """The head and data of each record, alternating."""
         self.indexes: list[int] = []
         self.counts: list[int] = []
         self.stamps_ms: list[int] = []
@@ -237,7 +237,7 @@ class Batch:
         self._entries: list[Entry] | None = None
 
     def close(self) -> Closed:
-        """The batch as the commit stores it; no entry may be added afterwards."""
+        """Return the batch as the commit stores it. No entry may be added afterwards."""
         ledger, rows, pieces, count = self.ledger, self.rows, self.pieces, len(self.done)
         size_bytes = rows.ends[-1] - self.start.size_bytes
         encoded_rows = rows.encode()
@@ -258,13 +258,13 @@ class Batch:
         return Closed(group, encoded_rows, records)
 
     def entries(self) -> list[Entry]:
-        """The stored entries, made by the first call; no entry may be added afterwards."""
+        """Return the stored entries, which the first call creates. No entry may be added afterwards."""
         if self._entries is None:
             self._entries = self._make_entries()
         return self._entries
 
     def _make_entries(self) -> list[Entry]:
-        # C iterators halve the cost of each entry.
+        # Iterators implemented in C halve the cost per entry.
         ledger, first, count = self.ledger, self.start.entries, len(self.done)
         numbers = zip(repeat(ledger.id), range(first, first + count), strict=False)
         ordinal = ledger.first_ordinal + first

@@ -1,6 +1,6 @@
-"""Reads the durable entries of one log, from memory where it can, else from its ledger files.
+"""Reads the durable entries of one log, from memory if possible, else from its ledger files.
 
-A trim may drop the ledger of a read meanwhile. This module knows nothing of the journal.
+A trim may drop a ledger while it is being read. This module knows nothing of the journal.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from anabranch.ledger.storage import Entry
 from anabranch.ledger.stored_log import StoredLog
 
 READS_AT_ONCE = 16
-"""Accesses to the disk in one call of `read_each`."""
+"""The maximum number of disk accesses in one call of `read_each`."""
 
 
 class LogReads:
-    """The reading methods of a log, as the ledger port has them."""
+    """The reading methods of a log, as the ledger port defines them."""
 
     __slots__ = ("_reader", "_stored")
 
@@ -44,7 +44,7 @@ class LogReads:
             try:
                 return await self._reader.read(name, ledger, number, max_entries, max_bytes)
             except OSError as error:
-                # A trim may drop the ledger during the read; then the first ledger that is left answers.
+                # A trim may drop the ledger during the read. Then the first remaining ledger answers.
                 if not ledger.dropped:
                     raise self._unreadable(ledger) from error
 
@@ -65,7 +65,10 @@ class LogReads:
         return found
 
     async def _read_near(self, ordinals: Sequence[int], max_bytes: int, *, first: bool) -> Sequence[Entry]:
-        """The first of the ordinals and its neighbours, in one access; `first`: damage is an error."""
+        """Read the first of the ordinals and its neighbours in one access.
+
+        With `first`, damage is an error.
+        """
         while ordinals:
             cached = self._stored.tail.read_each(ordinals, max_bytes)
             if cached:
@@ -78,14 +81,14 @@ class LogReads:
                     raise
                 break
             except OSError as error:
-                # A trim may drop the ledger during the read; then the ordinals in it are left out.
+                # A trim may drop the ledger during the read. Then its ordinals are left out.
                 if not ledger.dropped:
                     raise self._unreadable(ledger) from error
                 ordinals = self._stored_of(ordinals)
         return ()
 
     def _stored_of(self, ordinals: Sequence[int]) -> Sequence[int]:
-        """The durable ones of these ascending ordinals."""
+        """Return those of these ascending ordinals that are durable."""
         extent = self._stored.extent
         first = bisect_left(ordinals, extent.first_ordinal)
         return ordinals[first : bisect_left(ordinals, extent.next_ordinal)]

@@ -1,7 +1,7 @@
-"""Segment storage in memory: the reference for the port, for tests and simulations that need no disk.
+"""Segment storage in memory: the reference implementation of the port, for tests and simulations.
 
-Plain lists, so that its results are obviously right. A commit is the next turn of the event loop. Committed
-entries survive `close` and `open`; queued ones are lost.
+It uses plain lists, so that its results are obviously right. A commit takes one turn of the event loop.
+Committed entries survive `close` and `open`; queued ones are lost.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class MemoryStorage:
     store_id = 0
 
     def __init__(self, *, ledger_entries_max: int = 100_000, ledger_age_max_s: float = 86_400.0) -> None:
-        """A ledger ends after `ledger_entries_max` entries, because a trim drops whole ledgers."""
+        """A ledger ends after `ledger_entries_max` entries, because a trim drops only whole ledgers."""
         self._ledger_entries_max = ledger_entries_max
         self._ledger_age_max_ms = int(ledger_age_max_s * 1000)
         self._logs: dict[str, MemoryLog] = {}
@@ -39,7 +39,7 @@ class MemoryStorage:
         self._waiters: list[asyncio.Future[None]] = []
 
     def watch_failure(self, failed: Callable[[PersistenceError], None]) -> None:
-        """Never calls `failed`, because memory does not fail."""
+        """Do nothing: memory does not fail, so `failed` is never called."""
 
     async def open(self, name: str = "", fence: str | None = None) -> None:
         self._open = True
@@ -47,7 +47,7 @@ class MemoryStorage:
             log.reopen()
 
     async def checkpoint(self) -> None:
-        """Does nothing: opening is always short."""
+        """Do nothing: opening is always quick."""
 
     async def close(self, *, hastily: bool = False) -> None:
         if self._open:
@@ -120,7 +120,7 @@ class MemoryStorage:
 
 
 class MemoryLog:
-    """One log."""
+    """One log in memory."""
 
     full: str | None = None
     slow: str | None = None
@@ -153,7 +153,7 @@ class MemoryLog:
         return StoredSequences(self._producers, self._inherited)
 
     def reopen(self) -> None:
-        """Act as after a restart: queued entries are lost, and the next append begins a ledger."""
+        """Behave as after a restart: queued entries are lost, and the next append begins a new ledger."""
         self._ledger = None
         self._queued_ordinal = self.extent.next_ordinal
         self._queued_index = self.extent.next_index
@@ -184,7 +184,7 @@ class MemoryLog:
         self._storage.queue(lambda: self._committed(entry, done, producer, sequence))
 
     def _stored_form(self, data: bytes, timestamp_ms: int) -> bytes:
-        """The entry as it is stored: as it came, unless a test changes it."""
+        """Return the entry as it is stored: unchanged, unless a test overrides this."""
         return data
 
     def _check_writable(self) -> None:
@@ -241,7 +241,7 @@ class MemoryLog:
         return found
 
     def release(self) -> None:
-        """Nothing to do: there is no disk behind this memory."""
+        """Do nothing: there is no disk behind this memory."""
 
     async def flush(self) -> None:
         self._storage.check_open()

@@ -9,7 +9,7 @@ from anabranch.model.ids import EARLIEST, Position
 
 
 class MemoryExtent:
-    """The extent of a log whose entries are a list; the first of them has the lowest ordinal still stored."""
+    """The extent of a log whose entries are a list. The first of them has the lowest stored ordinal."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []

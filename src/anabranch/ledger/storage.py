@@ -1,4 +1,4 @@
-"""The port of segment storage: what the broker needs, without files.
+"""The port of segment storage: what the broker needs, independent of files.
 
 A log stores one segment or classic topic. An entry has three coordinates in its log: the `Position` (ledger,
 entry) is the one on the wire; the ordinal counts the entries of the log without gaps; the index counts the
@@ -20,45 +20,45 @@ from anabranch.model.inheritance import Pieces
 
 
 class Entry(NamedTuple):
-    """One stored entry; `data` is the wire form from the checksum magic to the end, byte for byte."""
+    """One stored entry. `data` is the wire form from the checksum magic to the end, byte for byte."""
 
     position: Position
     ordinal: int
     index: int  # type: ignore[assignment]  # a position in the log here, not a tuple's method
-    """Index of the first message of the entry."""
+    """The index of the entry's first message."""
     count: int  # type: ignore[assignment]
-    """Messages in the entry."""
+    """The number of messages in the entry."""
     timestamp_ms: int
-    """Broker clock at append."""
+    """The broker's clock at the time of the append."""
     data: bytes
 
 
 AppendDone = Callable[[Entry | None, BaseException | None], None]
-"""Called on the event loop, per log in append order, with the stored entry or the error."""
+"""Called on the event loop with the stored entry or the error, in append order within each log."""
 
 
 class EntryPlaces(Protocol):
-    """The durable entries of a log: the first, the end, and the conversions between their coordinates."""
+    """The range of a log's durable entries, and conversions between their coordinates."""
 
     @property
     def first_ordinal(self) -> int:
-        """Lowest ordinal still stored."""
+        """The lowest ordinal that is still stored."""
 
     @property
     def next_ordinal(self) -> int:
-        """The end: one past the last durable entry. Entries below it may be read."""
+        """The end: one past the last durable entry. Only entries below it can be read."""
 
     def ordinal_of(self, position: Position) -> int:
-        """Ordinal of the first entry at or after `position`, or the end."""
+        """Return the ordinal of the first entry at or after `position`, or the end."""
 
     def position_of(self, ordinal: int) -> Position:
-        """Position of a stored ordinal; for the end, the position after the last entry."""
+        """Return the position of a stored ordinal. For the end, it is the position after the last entry."""
 
     def index_of(self, ordinal: int) -> int:
-        """Index of the first message of an entry; the next index for the end."""
+        """Return the index of the entry's first message. For the end, it is the next index."""
 
     def count_of(self, ordinal: int) -> int:
-        """Messages in an entry; 0 if it is not stored."""
+        """Return the number of messages in an entry, or 0 if it is not stored."""
 
 
 class LogExtent(EntryPlaces, Protocol):
@@ -69,32 +69,32 @@ class LogExtent(EntryPlaces, Protocol):
 
     @property
     def next_index(self) -> int:
-        """One past the last durable message."""
+        """The index after the last durable message."""
 
     @property
     def size_bytes(self) -> int: ...
 
     @property
     def last_timestamp_ms(self) -> int:
-        """Broker time of the last durable entry, 0 if the log never had an entry."""
+        """The broker time of the last durable entry, or 0 if the log never had an entry."""
 
     def ordinal_of_index(self, index: int) -> int:
-        """Ordinal of the entry that holds message `index`, or the end if that message is not stored yet."""
+        """Return the ordinal of the entry with message `index`, or the end if it is not stored yet."""
 
     def ordinal_at_time(self, timestamp_ms: int) -> int:
-        """First ordinal whose broker timestamp is at or after the time, or the end."""
+        """Return the first ordinal whose broker timestamp is at or after the time, or the end."""
 
     def time_of(self, ordinal: int) -> int | None:
-        """Highest broker timestamp up to this entry, or the first one still stored; None for the end."""
+        """Return the highest broker timestamp up to this entry, or the first one stored; None for the end."""
 
     def bytes_between(self, first: int, end: int) -> int:
-        """Stored bytes of the entries from `first` up to `end`, heads of records may be included."""
+        """Return the stored bytes of the entries from `first` up to `end`, perhaps including record heads."""
 
     def indexes_after(self, first: int, end: int) -> Sequence[int]:
-        """For each stored entry from `first` up to `end`, the index after its last message."""
+        """Return the index after the last message of each stored entry from `first` up to `end`."""
 
     def ordinal_keeping(self, size_bytes: int) -> int:
-        """First ordinal of the newest ledger with `size_bytes` from it on, else `first_ordinal`."""
+        """Return the start of the newest ledger with `size_bytes` from there on, else `first_ordinal`."""
 
 
 class ReadableLog(Protocol):
@@ -110,54 +110,54 @@ class ReadableLog(Protocol):
     def extent(self) -> EntryPlaces: ...
 
     async def read(self, ordinal: int, max_entries: int, max_bytes: int) -> Sequence[Entry]:
-        """Durable entries from `ordinal` on; at least one if any is stored, even beyond `max_bytes`.
+        """Return durable entries from `ordinal` on, at least one if any is stored, even beyond `max_bytes`.
 
-        A read below the first stored ordinal starts there. Raises DamagedEntriesError when the first entry
-        is damaged, and PersistenceError when the disk cannot read it now.
+        A read below the first stored ordinal starts there. Raises DamagedEntriesError when the first entry is
+        damaged, and PersistenceError when the disk cannot read it now.
         """
 
     def read_cached(self, ordinal: int, max_entries: int, max_bytes: int) -> Sequence[Entry] | None:
-        """As `read`, from memory only; None when the first entry is not in memory."""
+        """Like `read`, but from memory only; None if the first entry is not in memory."""
 
     async def read_each(self, ordinals: Sequence[int], max_bytes: int) -> Sequence[Entry]:
-        """The entries with these ascending ordinals, from the first on; neighbours share one access.
+        """Return the entries with these ascending ordinals; neighbours share one disk access.
 
-        Ordinals that are trimmed, or not durable yet, are left out. The answer may end early, but holds at
-        least one entry if any is stored, even beyond `max_bytes`; so an ordinal below the last one of the
-        answer that is not in it is not stored. Errors are those of `read`.
+        Ordinals that are trimmed or not durable yet are left out. The result may end early, but has at least
+        one entry if any is stored, even beyond `max_bytes`. So an ordinal that is missing, but lower than the
+        last one in the result, is not stored. Raises like `read`.
         """
 
     def read_each_cached(self, ordinals: Sequence[int], max_bytes: int) -> Sequence[Entry] | None:
-        """As `read_each`, from memory only; None when the first stored entry is not in memory."""
+        """Like `read_each`, but from memory only; None if the first stored entry is not in memory."""
 
 
 class StoredSequences(NamedTuple):
-    """Producers' sequence ids that a log remembers, also after a restart."""
+    """The producers' sequence ids that a log remembers, even after a restart."""
 
     own: Mapping[str, int]
-    """Last durable sequence id per producer name; names unused for long are dropped."""
+    """The last durable sequence id per producer name. Names that were unused for long are dropped."""
     inherited: Pieces
-    """Ids from the logs that this log follows, as `inherit` last stored them."""
+    """The ids from the logs that precede this one, as `inherit` last stored them."""
 
 
 class SegmentLog(ReadableLog, Protocol):
-    """The append-only log of one segment; one writer."""
+    """The append-only log of one segment. It has one writer."""
 
     @property
     def id(self) -> int:
-        """Number of the log in its store; a log that is deleted and created again gets another one."""
+        """The number of the log in its store. A log that is deleted and recreated gets another one."""
 
     @property
     def full(self) -> str | None:
-        """Why the log takes no entries for want of room on the disk; None while it takes them."""
+        """Why the log refuses entries because the disk is full, or None if it accepts them."""
 
     @property
     def slow(self) -> str | None:
-        """Why commits wait for a slow disk now; None while they do not."""
+        """Why commits are waiting for a slow disk, or None if they are not."""
 
     @property
     def extent(self) -> LogExtent:
-        """The same object for the life of the log; it changes as entries become durable or are trimmed."""
+        """The extent of the log: one object for its whole life, updated as entries are stored or trimmed."""
 
     @property
     def cursors(self) -> LogCursors: ...
@@ -182,71 +182,83 @@ class SegmentLog(ReadableLog, Protocol):
         """
 
     def watch(self, advanced: Callable[[], None]) -> Callable[[], None]:
-        """Call `advanced` after each commit that moved the end, and after a seal; returns the undo."""
+        """Call `advanced` after each commit that moved the end, and after a seal.
+
+        Returns an undo function.
+        """
 
     def release(self) -> None:
-        """Drop entries from memory that the disk can read again, because no client uses the log."""
+        """Drop entries from memory that can be read from disk again, because no client uses the log."""
 
     async def flush(self) -> None:
-        """Return when everything queued before the call is durable."""
+        """Return once everything queued before the call is durable."""
 
     async def seal(self) -> None:
-        """Refuse further appends; durable when it returns, after every append accepted before. Repeatable."""
+        """Refuse further appends.
+
+        On return the seal and all accepted appends are durable. May be repeated.
+        """
 
     async def trim(self, ordinal: int) -> None:
         """Drop the whole ledgers below `ordinal`."""
 
     async def inherit(self, pieces: Pieces) -> None:
-        """Replace the sequence ids of the logs that this log follows; durable when it returns."""
+        """Replace the sequence ids inherited from the preceding logs; they are durable on return."""
 
 
 class SegmentStorage(Protocol):
-    """All logs of one store; one process at a time has it open."""
+    """All logs of one store, which only one process at a time has open."""
 
     async def open(self, name: str = "", fence: str | None = None) -> None:
-        """Recover all logs; call this once, first. HeldError when another process has the store open.
+        """Recover all logs. Must be the first call. Raises HeldError if another process has the store open.
 
-        Another process that finds the store open learns `name`. A holder whose name is `fence` is killed.
+        A process that finds the store open is told `name`. A holder whose name is `fence` is killed.
         """
 
     @property
     def store_id(self) -> int:
-        """Identity of the store, drawn when it was founded; 0 before `open`, and for stores in memory."""
+        """The identity of the store, chosen when it was created.
+
+        0 before `open`, and for stores in memory.
+        """
 
     def watch_failure(self, failed: Callable[[PersistenceError], None]) -> None:
-        """Call `failed` when the store refuses all further changes; then another process has to open it."""
+        """Call `failed` when the store refuses all further changes. Then another process has to open it."""
 
     @property
     def full(self) -> str | None:
-        """Why the store takes no entries for want of room on the disk; None while it takes them."""
+        """Why the store refuses entries because the disk is full, or None if it accepts them."""
 
     @property
     def findings(self) -> Sequence[Finding]:
-        """The damaged places that `open` found; entries that it lost are damaged, all else was rebuilt."""
+        """The damage that `open` found. Lost entries stay damaged; everything else was rebuilt."""
 
     async def checkpoint(self) -> None:
-        """Make the next `open` short, unless the disk is full; calls go on meanwhile."""
+        """Make the next `open` quick, unless the disk is full. Other calls continue meanwhile."""
 
     async def close(self, *, hastily: bool = False) -> None:
         """Make everything durable and release the files; `hastily` skips the checkpoint."""
 
     def names(self) -> Sequence[str]:
-        """Names of the logs of topics that exist, sorted."""
+        """Return the sorted names of the existing logs of topics."""
 
     def side_names(self) -> Sequence[str]:
-        """Names of the side logs that exist, sorted (`model/log_names/side_logs.py`)."""
+        """Return the sorted names of the existing side logs (`model/log_names/side_logs.py`)."""
 
     def get(self, name: str) -> SegmentLog | None: ...
 
     async def create(self, name: str) -> SegmentLog:
-        """Return the log of that name; create it if it is missing. Durable when it returns."""
+        """Return the log of that name, creating it if it is missing. It is durable on return."""
 
     async def delete(self, name: str) -> None:
-        """Delete the log with its cursors if it exists; durable when this call, or a second one, returns."""
+        """Delete the log and its cursors if it exists.
+
+        On return, also of a repeated call, this is durable.
+        """
 
 
 class Watchers:
-    """The callbacks that want to know when one log moved."""
+    """The callbacks to run when one log has advanced."""
 
     __slots__ = ("_log_name", "_watchers")
 
@@ -255,7 +267,7 @@ class Watchers:
         self._watchers: list[Callable[[], None]] = []
 
     def add(self, advanced: Callable[[], None]) -> Callable[[], None]:
-        """Call `advanced` on each `notify`; returns the undo."""
+        """Call `advanced` on each `notify`. Returns an undo function."""
         self._watchers.append(advanced)
 
         def undo() -> None:

@@ -1,7 +1,7 @@
 """The durable state of one log: its ledgers, cursors, seal and sequence ids.
 
-Recovery builds this state from the catalog and the journal; afterwards each commit changes it. Knows nothing
-of the journal, of entries that are not durable yet, or of callers that wait for them.
+Recovery builds this state from the catalog and the journal; afterwards each commit changes it. This module
+knows nothing of the journal, of entries that are not durable yet, or of callers that wait for them.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from anabranch.model.inheritance import Pieces
 from anabranch.model.log_names.side_logs import folder_of_log
 
 PRODUCERS_MAX = 10_000
-"""Producer names whose sequence a log remembers; beyond it the log drops the name unused for longest."""
+"""How many producer names a log remembers. Beyond that it drops the name that was unused for longest."""
 
 
 class LedgerFiles(NamedTuple):
-    """The objects through which all logs of one storage reach their ledger files."""
+    """The objects through which all logs of one storage access their ledger files."""
 
     behind: WriteBehind
     cache: Cache
@@ -69,7 +69,7 @@ class StoredLog:
         return StoredSequences(self._producers, self.inherited)
 
     def begin_ledger(self, start: LedgerStart) -> Ledger:
-        """A new ledger, whose files do not exist yet."""
+        """Return a new ledger, whose files do not exist yet."""
         ledger = self._make_ledger(start)
         ledger.waiting_rows.append(self.index_head(ledger))
         return ledger
@@ -78,7 +78,7 @@ class StoredLog:
         return Ledger(self.id, self._folder, self.tail, start)
 
     def index_head(self, ledger: Ledger) -> bytes:
-        """The bytes before the rows in the index file of a ledger."""
+        """Return the bytes that precede the rows in a ledger's index file."""
         return encode_index_head(
             IndexHead(self.id, self.name, ledger.id, ledger.first_ordinal, ledger.first_index, ledger.base_ms)
         )
@@ -109,7 +109,7 @@ class StoredLog:
         self._files.cache.shrink()
 
     def drop_below(self, ordinal: int) -> list[Ledger]:
-        """Drop whole ledgers below `ordinal`; the caller deletes their files."""
+        """Drop the whole ledgers below `ordinal`. The caller deletes their files."""
         dropped = self.extent.drop_below(ordinal)
         for ledger in dropped:
             ledger.dropped = True
@@ -117,14 +117,14 @@ class StoredLog:
         return dropped
 
     def drop_all(self) -> list[Ledger]:
-        """Drop all ledgers and cursors of a deleted log; the caller deletes the files."""
+        """Drop all ledgers and cursors of a deleted log. The caller deletes the files."""
         self.cursors.log_deleted()
         dropped = self.drop_below(self.extent.next_ordinal)
         self.tail.drop()
         return dropped
 
     def record(self) -> LogRecord:
-        """The catalog's record of the log; its acknowledgements may be newer than the last commit."""
+        """Return the catalog's record of the log. Its acknowledgements may be newer than the last commit."""
         extent = self.extent
         return LogRecord(
             self.id,
@@ -146,7 +146,7 @@ class StoredLog:
         )
 
     def restore(self, record: LogRecord) -> Sequence[Ledger]:
-        """Take over a catalog's record; the caller fills the rows of the returned ledgers in."""
+        """Take over a catalog's record. The caller fills in the rows of the returned ledgers."""
         extent = self.extent
         extent.first_ordinal = extent.next_ordinal = record.first_ordinal
         extent.first_index = extent.next_index = record.first_index
@@ -166,15 +166,15 @@ class StoredLog:
     def replay_group(self, group: Group, encoded_rows: bytes, records: bytes) -> int:
         """Take over entries from a commit of an earlier process.
 
-        Entries before the group that no file holds count as damaged from now on; returns how many. A group
-        that the log holds already changes nothing.
+        Entries before the group that no file holds count as damaged from now on; returns how many there are.
+        A group that the log already holds has no effect.
         """
         extent = self.extent
         ledger = extent.ledgers[-1] if extent.ledgers else None
         lost = 0
         if ledger is None or ledger.id < group.ledger:
             if group.first_ordinal < extent.next_ordinal:
-                # The log went on without this ledger; its ordinals belong to other entries.
+                # The log continued without this ledger, so its ordinals belong to other entries.
                 return group.entries
             lost = self._fill_up_to(group)
             ledger = self.begin_ledger(
@@ -188,7 +188,7 @@ class StoredLog:
         return lost
 
     def _fill_up_to(self, group: Group) -> int:
-        """Fill the ordinals before the ledger of the group; the ledgers of these entries are unknown."""
+        """Fill the ordinals before the group's ledger. The ledgers of these entries are unknown."""
         extent = self.extent
         missing = group.first_ordinal - extent.next_ordinal
         if not missing:
@@ -204,7 +204,7 @@ class StoredLog:
         )
 
     def _fill(self, ledger: Ledger, end: RowStart) -> int:
-        """Add damaged entries to the ledger until its end is `end`."""
+        """Add damaged entries to the ledger until it ends at `end`."""
         before = ledger.end
         rows = Rows.filled(before, end)
         size_bytes = end.size_bytes - before.size_bytes

@@ -50,8 +50,9 @@ def register(spark: Any) -> None:
     interpreter other than the first `python3` of the search path.
 
     Example:
-        register(spark) orders = spark.read.format("anabranch").option("service.url",
-        "pulsar://127.0.0.1:6650").load("orders") orders.select("key", "value").show()
+        register(spark)
+        orders = spark.read.format("anabranch").option("service.url", "pulsar://127.0.0.1:6650").load("orders")
+        orders.select("key", "value").show()
     """
     _use_this_interpreter(spark)
     spark.dataSource.register(AnabranchSource)

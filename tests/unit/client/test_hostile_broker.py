@@ -101,7 +101,7 @@ LIES: dict[str, Answers] = {
     "another protocol": {pb.CommandConnect: lambda c: [b"HTTP/1.1 400 Bad Request\r\n\r\n"]},
     "a frame of four gigabytes": {pb.CommandConnect: lambda c: [connected(), b"\xff" * 12]},
     "a command larger than its frame": on_everything(struct.pack(">II", 8, 4000) + b"x" * 4),
-    "bytes that are no command": on_everything(struct.pack(">II", 8, 4) + b"\xff" * 4),
+    "bytes that are not a command": on_everything(struct.pack(">II", 8, 4) + b"\xff" * 4),
     "CONNECTED twice": {pb.CommandConnect: lambda c: [connected(), connected()]},
     "challenges for ever": {pb.CommandAuthResponse: lambda c: [pb.CommandAuthChallenge()]}
     | {pb.CommandConnect: lambda c: [pb.CommandAuthChallenge()]},
@@ -151,7 +151,7 @@ LIES: dict[str, Answers] = {
             )
         ]
     },
-    "an owner that is no address": on_lookup(
+    "an owner that is not an address": on_lookup(
         segment_brokers=[pb.SegmentBrokerAddress(segment_id=0, broker_url="pulsar://:-1")],
         controller_broker_url="file:///etc/passwd",
     ),
@@ -265,7 +265,7 @@ def make_client(loop: SimLoop) -> BulkClient:
 
 
 async def attempt(call: Callable[[], Awaitable[Any]], limit_s: float = TIMEOUT_S) -> Any:
-    """The result of a call, or its error, which must be one of ours; it must end in time."""
+    """Return the result of a call or its AnabranchError. Any other error or a late end fails the test."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     try:

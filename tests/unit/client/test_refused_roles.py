@@ -45,7 +45,7 @@ REFUSALS: dict[type, Callable[[Any], Answer]] = {
     pb.CommandSubscribe: lambda c: [refusal(c.request_id, NO_RIGHT)],
     pb.CommandScalableTopicSubscribe: registered,
 }
-"""By the kind of a command: its refusal for want of a right."""
+"""By the kind of a command: the answer that refuses it because the role lacks a right."""
 
 
 class RightsBroker(RefusingBroker):

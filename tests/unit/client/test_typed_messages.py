@@ -45,7 +45,7 @@ async def client(brokers: Brokers) -> AsyncClient:
 
 
 async def values(client: AsyncClient, schema: Any, count: int) -> list[Any]:
-    """The values of the first messages, read anew."""
+    """Return the values of the first messages, read with a new subscription."""
     consumer = await client.subscribe_stream(
         "orders", f"s-{id(schema)}-{count}", schema=schema, initial_position="earliest"
     )

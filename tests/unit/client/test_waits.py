@@ -68,7 +68,7 @@ CLOSE_S, MARGIN_S = 2.0, 0.3
 
 @dataclass
 class Opened:
-    """A client and one object of each kind that it hands out, each consumer with a message at hand."""
+    """A client and one object of each kind that it creates; each consumer has a buffered message."""
 
     client: BulkClient
     producer: AsyncProducer[bytes]

@@ -35,7 +35,7 @@ def public(key: Any = RSA_KEY, **settings: Any) -> dict[str, Any]:
 
 
 def forged(header: dict[str, Any], claims: dict[str, Any], signature: bytes = b"") -> str:
-    """Return a token whose parts are joined without a signature of ours."""
+    """Return a token with the given signature, which no key of the broker made."""
     parts = (json.dumps(header).encode(), json.dumps(claims).encode(), signature)
     return ".".join(base64.urlsafe_b64encode(part).rstrip(b"=").decode() for part in parts)
 

@@ -8,7 +8,7 @@ KNOWN = ("src/anabranch/broker/serving/producer.py", "src/anabranch/broker/dispa
 
 
 def test_names_of_existing_files_and_folders_pass() -> None:
-    text = "`serving/producer.py` appends; `dispatch/` chooses; `make check` is no file."
+    text = "`serving/producer.py` appends; `dispatch/` chooses; `make check` is not a file."
     assert list(missing_names(text, KNOWN)) == []
 
 

@@ -144,7 +144,7 @@ class Port(Generic[P]):
             raise RemoteProtocolError(f"{self.name} has no verb {name!r}") from None
 
     def proxy(self, carrier: Carrier, **local: Any) -> P:
-        """An object with all verbs of the port, done by `carrier`; `local` are members that are no verbs."""
+        """Return an object with all verbs of the port, which `carrier` performs, and the members `local`."""
         made: P = self._proxy(carrier, local)
         return made
 

@@ -107,7 +107,7 @@ def _inspect(data: str, *, repair: bool, accepted: bool, as_json: bool) -> int:
 
 def _print_report(about: str, content: str, findings: Sequence[Finding | MetadataFinding]) -> None:
     lost = sum(finding.lost_entries for finding in findings if isinstance(finding, Finding))
-    entries = f", {lost} lost entries" if lost else ""
+    entries = f", {counted(lost, 'lost entry')}" if lost else ""
     print(f"{about}: {content}{_places(len(findings))}{entries}")
     for finding in findings:
         print(f"  {finding}")
@@ -128,7 +128,7 @@ def _lost(root: Path, stores: dict[int, StoreReport], *, accept: bool) -> list[i
 
 
 def _places(count: int) -> str:
-    return f"{count} damaged places" if count else "no damage"
+    return counted(count, "damaged place") if count else "no damage"
 
 
 def _as_json(report: StoreReport) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def waiting_lines(subscription: str, state: dict[str, Any]) -> list[str]:
 
 def _decision_text(decision: dict[str, Any]) -> str:
     when = datetime.fromtimestamp(decision["lastMs"] / 1000, UTC).isoformat(sep=" ", timespec="seconds")
-    times = f" (for the {decision['count']}. time)" if decision["count"] > 1 else ""
+    times = f" ({decision['count']} times in a row)" if decision["count"] > 1 else ""
     lines = [f"{when}  {decision['action']}{times}: {decision['reason']}"]
     lines += [f"    why not {reason}" for reason in decision["against"]]
     if decision["outcome"]:

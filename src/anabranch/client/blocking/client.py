@@ -16,6 +16,7 @@ from anabranch.client.blocking.portal import END_S, Handle, Portal
 from anabranch.client.blocking.producer import Producer
 from anabranch.client.blocking.subscribers import QueueConsumer, StreamConsumer
 from anabranch.client.blocking.topics import TopicsConsumer
+from anabranch.client.consume.consumers.subscription_parts import end_runs
 from anabranch.client.figures import ClientFigures
 from anabranch.client.net.closing import Deadline, close_all
 from anabranch.client.net.topics.layout_watch import TopicLayout
@@ -148,7 +149,7 @@ class Client(Handle):
 async def _close(twin: AsyncClient, producers: Iterable[Producer[Any]], limit_s: float) -> None:
     deadline = Deadline(limit_s)
     try:
-        await twin._end_runs(deadline)
+        await end_runs(twin.life.consumers, deadline)
         # The messages of callers go to their twins before the twins close.
         await close_all([producer.outbox for producer in producers], deadline)
     finally:

@@ -43,19 +43,19 @@ class BulkClient(AsyncClient, BulkReading):
 
     async def _open_bulk(self, topic: str, options: PublishOptions) -> BulkProducer:
         publisher = self._new_publisher(topic, BYTES, options)
-        self._producers[publisher] = None
+        self.life.producers[publisher] = None
         await publisher.open()
         return BulkProducer(publisher)
 
     async def release(self, log: str, subscription: str, ledger: int, entry: int) -> None:
         """Let the broker trim a log up to an entry; `subscription` keeps the entries behind it."""
-        await _release_up_to(self._connections(), log, subscription, ledger, entry)
+        await _release_up_to(self.life.connections(), log, subscription, ledger, entry)
 
     def entry_sender(
         self, log: str, name: str, *, managed: bool = False, on_pulsar: bool = False
     ) -> EntrySender:
         """A sender of ready-made entries to one log; open and close it yourself."""
-        return EntrySender(self._connections(), log, name, managed=managed, on_pulsar=on_pulsar)
+        return EntrySender(self.life.connections(), log, name, managed=managed, on_pulsar=on_pulsar)
 
     async def mirror_cursors(self, topic: str, subscription: str, name: str) -> CursorMirror:
         """Hold the cursors of a stream subscription, made at the beginning of the topic if it is missing.
@@ -70,7 +70,7 @@ class BulkClient(AsyncClient, BulkReading):
             "ack_receipts": True,
         }
         options = stream_options(topic, subscription, "earliest", given)
-        parts = StreamParts(self._connections(), BYTES, options, self._open_letters, paused=True)
+        parts = StreamParts(self.life.connections(), BYTES, options, self._open_letters, paused=True)
         return await self._opened(CursorMirror(parts))
 
 

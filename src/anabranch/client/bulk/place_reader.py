@@ -90,13 +90,13 @@ class PlaceReader(EntryReader[PlacedEntry]):
             if self._closed:
                 raise AlreadyClosedError("the reader is closed; open another one")
             if self._ended:
-                self.leave()
+                self.subscription.leave()
                 return
-            if self.connection is None:
+            if self.subscription.connection is None:
                 what = f"reading {self._topic}"
                 await self._pool.retry(self._attach, what, within_s=deadline.left_s)
             self._arrived.clear()
-            connection = self.connection
+            connection = self.subscription.connection
             if not self._entries and connection is not None and not self._ended:
                 try:
                     async with asyncio.timeout(SILENCE_S):
@@ -107,7 +107,7 @@ class PlaceReader(EntryReader[PlacedEntry]):
     async def _end_if_gone(self, connection: BrokerConnection) -> None:
         """End when no entry is left that could still arrive before the stop."""
         try:
-            tail = await _ask_tail(self._pool, connection, self.consumer_id, self._topic)
+            tail = await _ask_tail(self._pool, connection, self.subscription.consumer_id, self._topic)
         except AnabranchError as error:
             if not error.retryable:
                 raise
@@ -131,7 +131,7 @@ class PlaceReader(EntryReader[PlacedEntry]):
         start = EARLIEST
         if self._next is not None:
             start = pb.MessageIdData(ledgerId=self._next.ledger, entryId=self._next.entry)
-        connection = await self._subscribe(None, start)
+        connection = await self.subscription.subscribe(None, start, self)
         self._grant(connection, self._permits)
 
     def delivered(self, delivery: Delivery) -> None:
@@ -178,7 +178,7 @@ class PlaceTails(OpenTails):
             subscription = RawSubscription(self._pool, topic)
             try:
                 # The cursor of a reader at the earliest entry stands before the first ledger that is stored.
-                connection = await subscription._subscribe(None, EARLIEST)
+                connection = await subscription.subscribe(None, EARLIEST)
             except UnknownServerError:
                 end = await end_of_empty(self._pool, await self._pool.connection_for(topic), topic)
                 if end is None:

@@ -1,6 +1,7 @@
 """Subscriptions without a cursor, for readers of whole entries and for questions about the end of a topic.
 
-They know neither indexes nor places: a reader says where it begins, and reads what arrives.
+This module knows neither message indexes nor places of entries: a reader says where to begin, and decides
+which of the entries that arrive it keeps.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Generic, TypeVar
 from anabranch.client.net.closing import Deadline
 from anabranch.client.net.connection import BrokerConnection
 from anabranch.client.net.connection_pool import ConnectionPool
+from anabranch.client.net.ends import ConsumerEnd
 from anabranch.client.net.subscribing import begin_consumer, end_consumer
 from anabranch.client.options import Seconds, optional_seconds
 from anabranch.errors import (
@@ -28,10 +30,10 @@ E = TypeVar("E")
 
 
 class RawSubscription:
-    """A subscription to one segment without a cursor, which asks for no messages by itself."""
+    """A subscription to one segment without a cursor, which requests no messages by itself."""
 
     def __init__(self, pool: ConnectionPool, topic: str, name: str | None = None) -> None:
-        """Without a name, each subscription has a new one."""
+        """Without a name, each call of `subscribe` makes a new one up."""
         self._pool = pool
         self._topic = topic
         self._name = name
@@ -40,12 +42,21 @@ class RawSubscription:
         self.connection: BrokerConnection | None = None
         self.consumer_id = 0
         self.log_id: int | None = None
-        """The log of the last subscription; None if the broker does not tell."""
+        """The log that was subscribed to last; None if the broker does not name it."""
 
-    async def _subscribe(
-        self, start_index: int | None, start_id: pb.MessageIdData | None = None
+    async def subscribe(
+        self,
+        start_index: int | None,
+        start_id: pb.MessageIdData | None = None,
+        end: ConsumerEnd | None = None,
     ) -> BrokerConnection:
-        """Subscribe from a message index on, from the entry of a message id on, or at the end."""
+        """Subscribe from a message index on, from the entry of a message id on, or at the end of the topic.
+
+        `end` receives what the broker sends, and has to pass a lost connection on to `connection_lost`.
+        Without one, everything but a lost connection is ignored.
+        """
+        # The connection calls the reader itself, because a step in between would cost a call per entry.
+        receiver = self if end is None else end
         pool = self._pool
         connection = await pool.connection_for(self._topic)
         consumer_id = pool.next_id()
@@ -63,13 +74,12 @@ class RawSubscription:
         if start_index is not None:
             command.metadata.add(key=START_INDEX, value=str(start_index))
             command.initialPosition = pb.CommandSubscribe.Earliest
-        if self.bucket_hashes is not None:
-            wanted = f"{self.bucket_hashes.start}-{self.bucket_hashes.end}"
-            command.metadata.add(key=BUCKET_HASHES, value=wanted)
+        if (hashes := self.bucket_hashes) is not None:
+            command.metadata.add(key=BUCKET_HASHES, value=f"{hashes.start}-{hashes.end}")
         if start_id is not None:
             command.start_message_id.CopyFrom(start_id)
-        reply = await begin_consumer(pool, connection, command, self)
-        if connection.consumers.get(consumer_id) is not self:
+        reply = await begin_consumer(pool, connection, command, receiver)
+        if connection.consumers.get(consumer_id) is not receiver:
             raise NotConnectedError(f"the connection was lost while subscribing to {self._topic}")
         self.consumer_id, self.connection = consumer_id, connection
         self.log_id = reply.log_id if reply.HasField("log_id") else None
@@ -106,7 +116,7 @@ class OpenTails:
         self._closed = False
 
     def forget(self, topic: str) -> None:
-        """End the subscription of a segment whose tail is not needed any more."""
+        """End the subscription to a segment whose tail is no longer needed."""
         subscription = self._subscriptions.pop(topic, None)
         if subscription is not None:
             subscription.leave()
@@ -118,27 +128,30 @@ class OpenTails:
             self.forget(topic)
 
 
-class EntryReader(RawSubscription, Generic[E]):
-    """A raw subscription whose entries are read many at a time."""
+class EntryReader(Generic[E]):
+    """Reads the entries of one topic, many at a time, through a raw subscription."""
 
     def __init__(self, pool: ConnectionPool, topic: str) -> None:
-        super().__init__(pool, topic)
+        self._pool = pool
+        self._topic = topic
+        self.subscription = RawSubscription(pool, topic)
         self._entries: deque[E] = deque()
         self._arrived = asyncio.Event()
         self._granted = self._returned = 0
         self._closed = False
 
     async def read(self, timeout: Seconds | None = None) -> list[E]:
-        """Wait for an entry and return all that have arrived; empty at the end.
+        """Wait for an entry and return all that have arrived, or an empty list at the end.
 
-        Raises OperationTimeoutError when none arrives within `timeout`, by default the operation timeout.
+        Raises OperationTimeoutError if none arrives within `timeout`, by default the operation timeout.
         """
         limit = optional_seconds("timeout", timeout)
         limit_s = self._pool.operation_timeout_s if limit is None else limit
         deadline = Deadline(limit_s)
         if not await deadline.allow(self._wait_for_entries(deadline)):
-            where = f" at {self.connection.peer}" if self.connection is not None else ""
-            raise OperationTimeoutError(f"{self._topic}{where} gave no message within {limit_s:g} s")
+            connection = self.subscription.connection
+            where = f" at {connection.peer}" if connection is not None else ""
+            raise OperationTimeoutError(f"{self._topic}{where} delivered no message within {limit_s:g} s")
         return self._take_entries()
 
     async def _wait_for_entries(self, deadline: Deadline) -> None:
@@ -150,23 +163,41 @@ class EntryReader(RawSubscription, Generic[E]):
         raise NotImplementedError
 
     def _grant(self, connection: BrokerConnection, permits: int) -> None:
-        """Let the broker send so many messages, instead of those granted before."""
+        """Let the broker send this many messages, instead of those granted before."""
         self._granted, self._returned = permits, 0
-        connection.send(pb.CommandFlow(consumer_id=self.consumer_id, messagePermits=permits))
+        consumer_id = self.subscription.consumer_id
+        connection.send(pb.CommandFlow(consumer_id=consumer_id, messagePermits=permits))
 
     def _renew(self, permits: int) -> None:
-        """Grant used permits again, once they are half of the grant."""
+        """Grant used permits again, once they make up half of the grant.
+
+        Half a grant is left while the command is on its way, so the broker need not pause.
+        """
         self._returned += permits
-        if self.connection is not None and self._returned * 2 >= self._granted:
-            self.connection.send(pb.CommandFlow(consumer_id=self.consumer_id, messagePermits=self._returned))
+        connection, consumer_id = self.subscription.connection, self.subscription.consumer_id
+        if connection is not None and self._returned * 2 >= self._granted:
+            connection.send(pb.CommandFlow(consumer_id=consumer_id, messagePermits=self._returned))
             self._returned = 0
 
+    def delivered(self, delivery: Delivery) -> None:
+        """Keep an entry that the broker sent."""
+        raise NotImplementedError
+
+    def reached_end(self) -> None:
+        """Ignored: the caller says where to stop."""
+
+    def active_changed(self, active: bool) -> None:
+        """Ignored: a reader has its subscription alone."""
+
+    def closed_by_broker(self) -> None:
+        self.connection_lost()
+
     def connection_lost(self) -> None:
-        super().connection_lost()
+        self.subscription.connection_lost()
         self._arrived.set()
 
     async def close(self) -> None:
-        """Stop reading; a call that waits raises AlreadyClosedError. Does not wait for the broker."""
+        """Stop reading without waiting for the broker. A pending `read` raises AlreadyClosedError."""
         self._closed = True
-        self.leave()
+        self.subscription.leave()
         self._arrived.set()

@@ -69,15 +69,15 @@ class SegmentReader(EntryReader[RawEntry]):
             if self._closed:
                 raise AlreadyClosedError("the reader is closed; open another one")
             if self._next >= self._stop or self._stop_passed:
-                self.leave()
+                self.subscription.leave()
                 return
             if self._broken is not None:
                 raise self._broken
-            if self.connection is None:
+            if self.subscription.connection is None:
                 what = f"reading {self._topic}"
                 await self._pool.retry(self._attach, what, within_s=deadline.left_s)
             self._arrived.clear()
-            if not self._entries and self.connection is not None:
+            if not self._entries and self.subscription.connection is not None:
                 await self._arrived.wait()
 
     def _take_entries(self) -> list[RawEntry]:
@@ -95,9 +95,9 @@ class SegmentReader(EntryReader[RawEntry]):
         self._received = self._next
         self._next_place = (-1, -1)
         self._entries.clear()
-        connection = await self._subscribe(self._next)
-        if self._wanted_log is not None and self.log_id not in (None, self._wanted_log):
-            self.leave()
+        connection = await self.subscription.subscribe(self._next, end=self)
+        if self._wanted_log is not None and self.subscription.log_id not in (None, self._wanted_log):
+            self.subscription.leave()
             raise TopicNotFoundError(f"{self._topic} was deleted and created again")
         # The first entry may begin before the start and use permits that later messages need, so a small
         # grant must be renewed as well.
@@ -117,7 +117,7 @@ class SegmentReader(EntryReader[RawEntry]):
         first = self._received
         if (ledger, number) != self._next_place:
             # It is the first entry, or entries before it were removed: only the entry says where it begins.
-            by_hashes = self.bucket_hashes is not None
+            by_hashes = self.subscription.bucket_hashes is not None
             first = max(index - _claimed_messages(delivery.data, by_hashes) + 1, 0)
         if first >= self._stop:
             # The store may have lost messages before the stop; none is left that could still arrive.

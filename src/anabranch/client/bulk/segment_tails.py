@@ -98,7 +98,7 @@ class SegmentTails(OpenTails):
         subscription = self._subscriptions.get(topic)
         if subscription is None or subscription.connection is None:
             subscription = RawSubscription(self._pool, topic)
-            connection = await subscription._subscribe(None)
+            connection = await subscription.subscribe(None)
             self._subscriptions[topic] = subscription
         else:
             connection = subscription.connection

@@ -1,8 +1,12 @@
-"""Decides which consumers may read a segment of an ordered subscription.
+"""Decides which consumers may read a segment of an ordered subscription. Pure.
 
-Pure. A *member* is a registered consumer. The leader makes the `Roster` of each segment and judges consumers
-that attach (`admit`); an owner judges attached consumers by the newest roster. A member keeps a segment until
-a newer generation of the group takes it away.
+A *member* is a registered consumer. The leader makes the `Roster` of each segment and decides about consumers
+that attach (`admit`); an owner decides about attached consumers by the newest roster. A member keeps a
+segment until a newer generation of the group takes it away.
+
+Example: member `a` reads segment 3 in generation 5. An attachment of `a` to segment 3 with generation 5 is
+admitted; one with generation 4 is refused, because its assignment is outdated, and so is one of the
+unregistered consumer `b`.
 """
 
 from __future__ import annotations
@@ -26,27 +30,27 @@ class RosterEntry:
 
     name: str
     since: int
-    """Generation in which the member joined; older attachments belong to a former member of the same name."""
+    """The generation in which the member joined. Older attachments belong to a former member of that name."""
     mode: ReadMode = "nothing"
     generation: int = 0
-    """Of the member's newest assignment when the roster was made: the token that the member attaches with."""
+    """The generation of the member's newest assignment when the roster was made; members attach with it."""
     principal: str = ""
-    """The role of the member; empty without authentication."""
+    """The role of the member, or empty without authentication."""
 
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """The readers of one segment; a roster of a higher generation replaces it."""
+    """The readers of one segment. A roster of a higher generation replaces it."""
 
     generation: int
     members: tuple[RosterEntry, ...] = ()
     open: tuple[HashRange, ...] | None = None
-    """The bucket hashes that may be delivered now, None for all; they only grow within a generation."""
+    """The bucket hashes that may be delivered now, or None for all. Within a generation they only grow."""
     incarnation: int | None = None
-    """Of the topic that the subscription belongs to."""
+    """The incarnation of the topic that the subscription belongs to."""
 
     def after(self, known: Roster | None) -> Roster:
-        """This roster, with the open buckets of a known one of the same generation added."""
+        """Return this roster with the open buckets of a known one of the same generation added."""
         if known is None or known.generation != self.generation:
             return self
         if known.open is None or self.open is None:
@@ -57,7 +61,7 @@ class Roster:
         return any(member.name == name and member.mode != "nothing" for member in self.members)
 
     def admits(self, name: str, generation: int, *, by_buckets: bool, principal: str = "") -> bool:
-        """Whether the owner may let a member with this token attach without asking the leader."""
+        """Return whether the owner may let a member with this token attach without asking the leader."""
         mode = "buckets" if by_buckets else "whole"
         return any(
             member.name == name
@@ -68,7 +72,10 @@ class Roster:
         )
 
     def state_of(self, name: str, generation: int, *, by_buckets: bool) -> ReaderState:
-        """A consumer that finishes gets no new messages but may acknowledge; one that is gone may not."""
+        """Return how a consumer may use the segment.
+
+        A consumer that finishes gets no new messages but may still acknowledge; one that is gone may not.
+        """
         member = next((member for member in self.members if member.name == name), None)
         if member is None or generation < member.since:
             return "gone"
@@ -77,34 +84,34 @@ class Roster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachRequest:
-    """A consumer that attaches to a segment."""
+    """A consumer that wants to attach to a segment."""
 
     segment_id: int
     consumer_name: str
     kind: SubscriptionKind = "STREAM"
     start: InitialPosition = "earliest"
-    """The position of the subscription if it is new."""
+    """The initial position, in case the subscription is new."""
     generation: int | None = None
-    """Of the consumer's assignment; None if its client sends none."""
+    """The generation of the consumer's assignment, or None if its client sends none."""
     opened_in: int | None = None
     """The incarnation of the topic in which it opened the subscription, which is not recreated there."""
     principal: str = ""
-    """The role of the consumer; empty without authentication."""
+    """The role of the consumer, or empty without authentication."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The answer to a consumer that attaches; `member` is None for a consumer that never registered."""
+    """The answer to a consumer that attaches. `member` is None for a consumer that never registered."""
 
     member: str | None = None
     generation: int = 0
     roster: Roster | None = None
     incarnation: int | None = None
-    """Of the topic that the subscription belongs to."""
+    """The incarnation of the topic that the subscription belongs to."""
 
 
 def admit(record: SubscriptionRecord, request: AttachRequest) -> Admission:
-    """Let a consumer attach, or raise ConsumerBusyError; without a generation, the name decides."""
+    """Let a consumer attach, or raise ConsumerBusyError. Without a generation, its name decides."""
     segment_id, consumer_name, generation = request.segment_id, request.consumer_name, request.generation
     name = member_name(record, segment_id, consumer_name)
     if name is None:
@@ -120,9 +127,9 @@ def admit(record: SubscriptionRecord, request: AttachRequest) -> Admission:
         raise ConsumerBusyError(f"the consumer name {name} belongs to another role; register another name")
     if generation is not None and generation != member.generation:
         raise ConsumerBusyError(
-            f"generation {generation} of consumer {name} is over; it has generation {member.generation}"
+            f"generation {generation} of consumer {name} is outdated; the current one is {member.generation}"
         )
-    # A client that reads only whole segments gives up when it is refused, so its consumer is admitted.
+    # A client that reads only whole segments gives up when refused, so its consumer is admitted.
     retries = generation is not None or not member.whole
     if retries and _mode(member, segment_id) == "nothing":
         raise ConsumerBusyError(f"segment {segment_id} is not assigned to consumer {name}")
@@ -130,7 +137,7 @@ def admit(record: SubscriptionRecord, request: AttachRequest) -> Admission:
 
 
 def member_name(record: SubscriptionRecord, segment_id: int, consumer_name: str) -> str | None:
-    """The member that attaches as `consumer_name`; clients of other vendors add the segment to the name."""
+    """Return the member that attaches as `consumer_name`. Some clients append the segment to the name."""
     if consumer_name in record.consumers:
         return consumer_name
     derived = _derived_name(segment_id, consumer_name)
@@ -160,7 +167,7 @@ def _mode(member: ConsumerRecord, segment_id: int) -> ReadMode:
 
 
 def left(before: SubscriptionRecord, after: SubscriptionRecord) -> tuple[str, ...]:
-    """The members that left, including those whose name another consumer has taken."""
+    """Return the members that left, including those whose name another consumer has taken."""
     return tuple(
         name
         for name, member in sorted(before.consumers.items())
@@ -169,7 +176,7 @@ def left(before: SubscriptionRecord, after: SubscriptionRecord) -> tuple[str, ..
 
 
 def reassigned(before: SubscriptionRecord, after: SubscriptionRecord) -> set[int]:
-    """The segments that a member newly reads, no longer reads, or reads in another mode."""
+    """Return the segments that a member newly reads, no longer reads, or reads in another mode."""
     return {segment_id for _, _, segment_id, _ in _readers(before) ^ _readers(after)}
 
 

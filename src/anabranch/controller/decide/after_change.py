@@ -1,4 +1,8 @@
-"""Decides, purely, what a leader does after a change of its topic failed; `topic/change_queue.py` does it."""
+"""Decides what a leader does after a change of its topic failed; `topic/change_queue.py` does it. Pure.
+
+Example: a ConflictError of a split that recorded no intent leads to CONTINUE, because nothing was written.
+The same error while an intent is recorded leads to READ_AGAIN, because the split must be finished.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +19,15 @@ REFUSALS = (
     errors.SegmentNotFoundError,
     errors.SubscriptionNotFoundError,
 )
-"""A change that raises one of these and left nothing unfinished has written nothing; its caller is told."""
+"""A change that raises one of these, and left nothing unfinished, has written nothing. Its caller gets the
+error."""
 
 
 class NextStep(Enum):
     CONTINUE = auto()
     """The leader knows the stored state, and nothing is left to do."""
     READ_AGAIN = auto()
-    """The change may be stored in part: read the records before the next change, and retry later."""
+    """The change may be partly stored: read the records before the next change, and retry later."""
     STEP_DOWN = auto()
     """Another broker leads the topic."""
     TOPIC_GONE = auto()
@@ -30,9 +35,9 @@ class NextStep(Enum):
 
 
 def after_failure(error: Exception, *, unfinished: bool) -> NextStep:
-    """Return what follows a failed change; `unfinished` if records tell of a change that is not finished.
+    """Return what to do after a failed change; `unfinished` means that a recorded change is not finished.
 
-    Such a change is decided for good, so an error that looks like a refusal does not end it.
+    Such a change can no longer be refused, so even an error that looks like a refusal does not end it.
     """
     if isinstance(error, errors.StaleTermError):
         return NextStep.STEP_DOWN

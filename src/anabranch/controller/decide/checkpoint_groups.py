@@ -1,8 +1,13 @@
-"""Checkpoint groups: which buckets each member reads, and the positions from which the next reader goes on.
+"""Checkpoint groups: which buckets each member reads, and the positions from which the next reader resumes.
 
-Pure. The members of a group keep their checkpoints themselves; the leader knows the positions that they
-committed, and gives them to the member that gets a bucket next. A member commits under the generation of its
-assignment, so a bucket that has moved on does not take a position from its former reader.
+Pure. Members keep their checkpoints themselves. The leader knows the positions that they committed, and hands
+them to the member that gets a bucket next. A member commits under the generation of its assignment, so a
+bucket that has moved does not accept positions from its former reader. Sharing by buckets follows PIP-486;
+PIP-460 asks for the stickiness: a bucket stays with its reader if possible.
+
+Example: `a` holds all four buckets of a segment and `b` joins. `deal_buckets` gives each a share of two: `a`
+keeps the first two, and `b` gets the other two. If the group commits, `b` gets them only after `a` has
+committed its positions in them.
 """
 
 from __future__ import annotations
@@ -36,7 +41,7 @@ from anabranch.model.slot_positions import SlotPositions
 Given = Mapping[str, Sequence[Assigned]]
 
 Share = tuple[tuple[AssignedRecord, ...], dict[int, tuple[RangeRecord, ...]]]
-"""The segments that a member reads, and the slots that it leaves."""
+"""The segments that a member reads, and the slots that it is giving up."""
 
 
 class Progress(NamedTuple):
@@ -47,10 +52,10 @@ class Progress(NamedTuple):
 
 
 def progress(record: SubscriptionRecord) -> Progress | None:
-    """The segments and slots that a checkpoint group has finished; None if a member does not report.
+    """Return the segments and slots that a checkpoint group has finished; None if a member does not report.
 
-    Members that commit report committed ends, and the group's positions keep these after the members left.
-    The ends that other members reached count as long as they are members.
+    Members that commit report committed ends, which the group's positions keep after the members have left.
+    The ends that other members reached count only while they are members.
     """
     slots: dict[int, Ranges] = {}
     for consumer in record.consumers.values():
@@ -68,12 +73,12 @@ def progress(record: SubscriptionRecord) -> Progress | None:
 
 
 def committed_positions(record: SubscriptionRecord) -> Checkpoint:
-    """The positions that members have committed; slots without one have an unknown position."""
+    """Return the positions that members have committed. Slots without one have an unknown position."""
     return Checkpoint.from_bytes(record.positions) if record.positions else Checkpoint()
 
 
 def reported(record: SubscriptionRecord, name: str, request: RegistrationRequest) -> SubscriptionRecord:
-    """The group with the positions of a request; a new process of its only member begins anew."""
+    """Return the group with the positions of a request. A new process of the only member starts over."""
     known = record.consumers.get(name)
     alone = record.consumers.keys() <= {name}
     if alone and (known is None or known.instance != request.instance):
@@ -91,10 +96,10 @@ def reported(record: SubscriptionRecord, name: str, request: RegistrationRequest
 def commit(
     record: SubscriptionRecord, name: str, positions: bytes, generation: int, *, releases: bool = False
 ) -> SubscriptionRecord:
-    """The group after a member reported positions under a generation of its assignment.
+    """Return the group after a member reported positions under a generation of its assignment.
 
-    A position never moves back. Reports of another generation are ignored, and positions of slots that other
-    members hold. A member that `releases` has no more to commit of the slots that leave it.
+    A position never moves back. Reports of another generation, and positions of slots that other members
+    hold, are ignored. A member that `releases` has nothing more to commit for the slots that it gives up.
     """
     member = record.consumers.get(name)
     if member is None or member.generation != generation:
@@ -112,7 +117,7 @@ def commit(
 
 
 def claim(record: SubscriptionRecord, name: str, generation: int) -> SubscriptionRecord:
-    """The group when a member waits no longer for slots that others leave since this generation."""
+    """Return the group after a member stops waiting for slots that others have been leaving since then."""
     slow = [n for n, other in record.consumers.items() if n != name and other.generation <= generation]
     return _without_leaving(record, slow)
 
@@ -129,7 +134,7 @@ def _without_leaving(record: SubscriptionRecord, names: Iterable[str]) -> Subscr
 
 
 def keep_listed(record: SubscriptionRecord, layout: Layout) -> SubscriptionRecord:
-    """The group without positions of segments that the layout does not list any more."""
+    """Return the group without positions of segments that the layout no longer lists."""
     known = committed_positions(record)
     if known.positions.keys() <= layout.segments.keys():
         return record
@@ -139,7 +144,7 @@ def keep_listed(record: SubscriptionRecord, layout: Layout) -> SubscriptionRecor
 
 
 def begin_anew(record: SubscriptionRecord) -> SubscriptionRecord:
-    """The group without positions: its next member starts where its own checkpoint says."""
+    """Return the group without positions. Its next member starts from its own checkpoint."""
     if not record.positions and not record.commits:
         return record
     return msgspec.structs.replace(record, positions=b"", commits=False)
@@ -153,10 +158,10 @@ def assign_to_members(
     *,
     share: bool,
 ) -> dict[str, tuple[Assigned, ...]]:
-    """Give every segment that may be read to members; only members know which segments they finished.
+    """Assign every segment that may be read to members, as only they know which segments they finished.
 
-    After a member left, what it finished and did not commit has to be read again. If a member does not report
-    what it finished, the group gets the whole DAG, and each member orders its own segments.
+    After a member left, everything that it finished but did not commit has to be read again. If a member does
+    not report what it finished, the group gets the whole DAG, and each member orders its own segments.
     """
     names = sorted(record.consumers)
     done = progress(record)
@@ -170,7 +175,7 @@ def assign_to_members(
 def _with_heirs(
     layout: Layout, before: Mapping[str, tuple[Assigned, ...]]
 ) -> Mapping[str, tuple[Assigned, ...]]:
-    """Assign the children of a consumer's segments to it too, so that it is preferred for them."""
+    """Also assign the children of a consumer's segments to it, so that it is preferred for them."""
     readers = {held.segment: name for name, given in before.items() for held in given}
     inherited: dict[str, tuple[Assigned, ...]] = dict(before)
     for id_ in sorted(layout.segments):
@@ -182,10 +187,10 @@ def _with_heirs(
 
 
 def with_buckets(record: SubscriptionRecord, layout: Layout, given: Given) -> dict[str, Share]:
-    """The assignment of each member, with the slots that it reads of shared segments, and those it leaves.
+    """Return each member's assignment, with the slots that it reads of shared segments and those it leaves.
 
-    Only open buckets are read. A bucket that the group has finished goes to no member. In a group that
-    commits, a slot that moves leaves its reader first: the next reader gets it after a commit.
+    Only open buckets are read. A bucket that the group has finished is assigned to no member. In a group that
+    commits, a slot that moves first leaves its reader; the next reader gets it after a commit.
     """
     done = progress(record) or Progress(frozenset())
     targets = _targets(record, layout, given, done)
@@ -209,7 +214,7 @@ def with_buckets(record: SubscriptionRecord, layout: Layout, given: Given) -> di
 def _leaving(
     record: SubscriptionRecord, name: str, target: Mapping[int, Ranges], done: Progress
 ) -> dict[int, Ranges]:
-    """The slots that a member reads, and is to read no further before it commits them."""
+    """Return the slots that a member reads now, but must stop reading and commit."""
     if not record.commits:
         return {}
     held = holds(record.consumers[name]).items()
@@ -220,7 +225,7 @@ def _leaving(
 def _targets(
     record: SubscriptionRecord, layout: Layout, given: Given, done: Progress
 ) -> dict[str, dict[int, Ranges]]:
-    """The slots that each member is to read of each segment."""
+    """Return the slots of each segment that each member should read."""
     found: dict[str, dict[int, Ranges]] = {
         name: {a.segment: difference(ALL, done.parts.get(a.segment, ())) for a in held}
         for name, held in given.items()
@@ -241,7 +246,7 @@ def _targets(
 def deal_buckets(
     buckets: Sequence[HashRange], names: Sequence[str], before: Mapping[str, Ranges]
 ) -> dict[str, Ranges]:
-    """Divide buckets evenly among readers; each keeps as many of its former buckets as its share allows."""
+    """Divide buckets evenly among readers. Each keeps as many of its buckets as its share allows."""
     held = {name: [b for b in buckets if covers(before.get(name, ()), b)] for name in names}
     even, odd = divmod(len(buckets), len(names))
     ranked = sorted(names, key=lambda name: (-len(held[name]), name))
@@ -264,12 +269,12 @@ def ranges_of(stored: Iterable[RangeRecord]) -> Ranges:
 
 
 def _reads(member: ConsumerRecord) -> dict[int, Ranges]:
-    """The slots that a member reads of each segment."""
+    """Return the slots of each segment that a member reads."""
     return {held.segment_id: ranges_of(held.buckets) if held.shared else ALL for held in member.segments}
 
 
 def holds(member: ConsumerRecord) -> dict[int, Ranges]:
-    """The slots that a member reads, or has read and may still commit."""
+    """Return the slots that a member reads, or has read and may still commit."""
     found = _reads(member)
     for id_, slots in member.leaving.items():
         found[id_] = union((*found.get(id_, ()), *ranges_of(slots)))

@@ -1,4 +1,9 @@
-"""The group of one subscription: pure functions from its stored record to its next record."""
+"""The group of one subscription: pure functions from its stored record to its next record.
+
+Example: `a` alone reads the active segments 0 to 3 in generation 1. When `b` joins, generation 2 moves two of
+them to `b`, and `a` keeps the other two. When segment 0 is then split and drained, only its reader
+gets generation 3; the other member reads on undisturbed.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +37,7 @@ def join(
     load: Load,
     request: RegistrationRequest = PLAIN_REQUEST,
 ) -> SubscriptionRecord:
-    """The group with one more consumer, or with a new description of a member."""
+    """Return the group with one more consumer, or with a new description of a member."""
     before, by_buckets = record, True
     if record.type == "CHECKPOINT":
         by_buckets = request.positions is not None
@@ -53,7 +58,7 @@ def join(
 
 
 def _believed(record: SubscriptionRecord, name: str, request: RegistrationRequest) -> tuple[int, ...] | None:
-    """The finished segments of a request, without those that other members still read.
+    """Return the finished segments of a request, without those that other members still read.
 
     The start of a new member may exclude a segment that the others have not finished.
     """
@@ -67,11 +72,11 @@ def _believed(record: SubscriptionRecord, name: str, request: RegistrationReques
 
 
 def leave(record: SubscriptionRecord, layout: Layout, name: str, load: Load) -> SubscriptionRecord:
-    """The group without one of its consumers, whose segments go to the other members."""
+    """Return the group without one of its consumers. Its segments go to the other members."""
     if name not in record.consumers:
         return record
     left = {other: held for other, held in record.consumers.items() if other != name}
-    # The generation rises even if no member is left, because owners of segments order rosters by it.
+    # The generation rises even if no member is left, because the owners of segments order rosters by it.
     without = msgspec.structs.replace(record, consumers=left, generation=record.generation + 1)
     if not left:
         without = checkpoint_groups.begin_anew(without)
@@ -81,7 +86,7 @@ def leave(record: SubscriptionRecord, layout: Layout, name: str, load: Load) -> 
 def drain(
     record: SubscriptionRecord, layout: Layout, ids: Iterable[int], load: Load, parts: Parts = NO_PARTS
 ) -> SubscriptionRecord:
-    """The group after it has drained these sealed segments, and these slots of other segments."""
+    """Return the group after it has drained these sealed segments, and these slots of other segments."""
     known = drained_parts(record)
     more = {id_: union((*known.get(id_, ()), *slots)) for id_, slots in parts.items()}
     return rewind(record, layout, {*record.drained, *ids}, load, {**known, **more})
@@ -90,7 +95,7 @@ def drain(
 def rewind(
     record: SubscriptionRecord, layout: Layout, drained: Iterable[int], load: Load, parts: Parts = NO_PARTS
 ) -> SubscriptionRecord:
-    """The group when exactly these segments and slots count as drained; children of others wait again."""
+    """Return the group with exactly these segments and slots drained. Children of others wait again."""
     whole = {*drained, *(id_ for id_, slots in parts.items() if slots == ALL)}
     left = {id_: slots for id_, slots in sorted(parts.items()) if slots and id_ not in whole}
     stored = {id_: tuple(RangeRecord(start=r.start, end=r.end) for r in slots) for id_, slots in left.items()}
@@ -103,7 +108,7 @@ def rewind(
 def read_again(
     record: SubscriptionRecord, layout: Layout, segment_id: int | None, load: Load
 ) -> SubscriptionRecord:
-    """The group when this segment and its descendants count as undrained; None means all segments."""
+    """Return the group with this segment and its descendants undrained; None means all segments."""
     if segment_id is None or segment_id not in layout.segments:
         return rewind(record, layout, (), load)
     again = {segment_id, *layout.descendants(segment_id)}
@@ -113,7 +118,7 @@ def read_again(
 
 
 def drained_parts(record: SubscriptionRecord) -> dict[int, Ranges]:
-    """The slots drained of each segment that is not drained as a whole."""
+    """Return the drained slots of each segment that is not drained as a whole."""
     return {
         id_: tuple(HashRange(part.start, part.end) for part in ranges)
         for id_, ranges in record.partly_drained.items()
@@ -126,7 +131,7 @@ def reassign(
     load: Load,
     before: Mapping[str, tuple[Assigned, ...]] | None = None,
 ) -> SubscriptionRecord:
-    """The group with its segments assigned for this layout; the same record if nothing changes.
+    """Return the group with its segments assigned for this layout; the same record if nothing changes.
 
     Only consumers whose segments change get the new generation; the others read on undisturbed. `before` has
     the former assignments if the record lacks some because a member left.
@@ -176,7 +181,7 @@ def _held(record: SubscriptionRecord) -> dict[str, tuple[Assigned, ...]]:
 
 
 def shares(record: SubscriptionRecord) -> bool:
-    """Whether members may share segments by buckets: if the clients of all members can."""
+    """Return whether members may share segments by buckets, which all their clients must support."""
     if record.type == "QUEUE" or any(consumer.whole for consumer in record.consumers.values()):
         return False
     # Without committed positions, a bucket that moves would be read again from its start.
@@ -184,7 +189,7 @@ def shares(record: SubscriptionRecord) -> bool:
 
 
 def members_max(records: Iterable[SubscriptionRecord], *, sharing: bool) -> int:
-    """The most members of one group that can share a segment by buckets, or that cannot."""
+    """Return the maximum number of group members that can share a segment by buckets, or that cannot."""
     return max((len(record.consumers) for record in records if shares(record) == sharing), default=0)
 
 
@@ -199,13 +204,13 @@ def _assign(
 
 
 def finished_by_group(record: SubscriptionRecord) -> frozenset[int] | None:
-    """The segments that the members of a checkpoint group have finished; None if a member does not report."""
+    """Return the segments that a checkpoint group has finished, or None if a member does not report."""
     done = checkpoint_groups.progress(record)
     return None if done is None else done.finished
 
 
 def assignment(record: SubscriptionRecord, layout: Layout, topic: TopicName, name: str) -> Assignment:
-    """The assignment of a consumer; one that is no member reads nothing."""
+    """Return the assignment of a consumer. A consumer that is not a member reads nothing."""
     consumer = record.consumers.get(name)
     if consumer is None:
         return Assignment(layout.epoch, record.generation)
@@ -227,12 +232,12 @@ def assignment(record: SubscriptionRecord, layout: Layout, topic: TopicName, nam
 
 
 def has_cursors(record: SubscriptionRecord) -> bool:
-    """Whether the subscription has cursors on segments, so that owners know what is drained."""
+    """Return whether the subscription has cursors on segments, so that owners know what is drained."""
     return record.type != "CHECKPOINT" and record.initial_position is not None
 
 
 def open_parts(record: SubscriptionRecord) -> Parts:
-    """The drained slots that open parts of children; none while a member reads only whole segments."""
+    """Return the drained slots that open parts of children; none if a member reads only whole segments."""
     if not shares(record):
         return NO_PARTS
     if record.type == "CHECKPOINT":
@@ -242,14 +247,14 @@ def open_parts(record: SubscriptionRecord) -> Parts:
 
 
 def slots_of(record: SubscriptionRecord, layout: Layout) -> dict[int, Ranges]:
-    """The slots of each segment that all its ancestors have drained; walks the whole layout."""
+    """Return the slots of each segment that all its ancestors have drained. Walks the whole layout."""
     return open_slots(layout, frozenset(record.drained), open_parts(record))
 
 
 def open_for(
     record: SubscriptionRecord, layout: Layout, id_: int, slots: Mapping[int, Ranges] | None = None
 ) -> Ranges | None:
-    """The buckets of a segment that may be read now, None for all; `slots` saves a call of `slots_of`."""
+    """Return the buckets of a segment that may be read now, None for all; `slots` saves a `slots_of` call."""
     if record.type != "STREAM":
         return None
     known = slots_of(record, layout) if slots is None else slots
@@ -258,7 +263,7 @@ def open_for(
 
 
 def open_by_buckets(record: SubscriptionRecord, layout: Layout) -> dict[int, Ranges]:
-    """The segments that members read by buckets, each with the buckets that are open."""
+    """Return the segments that members read by buckets, each with its open buckets."""
     given = {held.segment_id for c in record.consumers.values() for held in c.segments if held.shared}
     if not given or record.type != "STREAM":
         return {}

@@ -1,4 +1,9 @@
-"""Decides, purely, which connection holds a consumer's name in a group; `topic/members.py` measures time."""
+"""Decides which connection holds a consumer's name in a group; `topic/members.py` measures time. Pure.
+
+Example: consumer `a` joins with token 7. When its connection is lost, `handle` returns StartTimer(7) and `a`
+keeps its name. If the same instance joins again with token 8 before the grace period ends, the effect is
+CancelTimer(7), and a late loss of token 7 has no effect.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ from anabranch.errors import ConsumerBusyError
 
 @dataclass(frozen=True, slots=True)
 class ConsumerJoined:
-    """A connection took a name; if not `connected`, the name is restored from storage and counts as lost."""
+    """A connection took a name. If not `connected`, the name was restored from storage and counts as lost."""
 
     subscription: str
     name: str
@@ -21,14 +26,14 @@ class ConsumerJoined:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLost:
-    """The connection that `token` stands for was lost."""
+    """The connection identified by `token` was lost."""
 
     token: int
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGone:
-    """The member left or was evicted, and that is stored."""
+    """The member left or was evicted, and this is stored."""
 
     token: int
 
@@ -38,14 +43,14 @@ NameHoldEvent = ConsumerJoined | ConnectionLost | ConsumerGone
 
 @dataclass(frozen=True, slots=True)
 class StartTimer:
-    """Report the end of the grace period after it has passed, unless cancelled."""
+    """Report the end of the grace period when it has passed, unless cancelled."""
 
     token: int
 
 
 @dataclass(frozen=True, slots=True)
 class CancelTimer:
-    """Do not report the end of the grace period: the consumer is back, or gone."""
+    """Do not report the end of the grace period, because the consumer is back or gone."""
 
     token: int
 
@@ -55,7 +60,7 @@ NameHoldEffect = StartTimer | CancelTimer
 
 @dataclass(frozen=True, slots=True)
 class NameHold:
-    """A name held by the connection that `token` stands for."""
+    """A name held by the connection that `token` identifies."""
 
     subscription: str
     name: str
@@ -63,15 +68,15 @@ class NameHold:
     request: RegistrationRequest
     connected: bool
     restored: bool = False
-    """Whether the hold is known from storage only: its consumer may live and be looking for the leader."""
+    """Whether the hold is known only from storage. Its consumer may be alive and looking for the leader."""
 
 
 class NameHolds:
-    """The names of a topic's groups; an event with a token that holds no name changes nothing."""
+    """The names of a topic's groups. Events with a token that holds no name are ignored."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, dict[str, NameHold]] = {}
-        """By subscription and name."""
+        """Keyed by subscription and name."""
         self._by_token: dict[int, NameHold] = {}
 
     def __len__(self) -> int:
@@ -91,12 +96,13 @@ class NameHolds:
         return any(hold.connected for hold in self._by_token.values())
 
     def check_free(self, sub: str, name: str, request: RegistrationRequest) -> None:
-        """ConsumerBusyError while another consumer's connection or another role holds the name."""
+        """Raise ConsumerBusyError if another consumer's connection or another role holds the name."""
         hold = self.named(sub, name)
         if hold is None:
             return
         if request.is_foreign_to(hold.request):
-            # The hold also lasts through the grace period; its consumer's address is no business of the role.
+            # The hold also lasts through the grace period. The error must not reveal its address to another
+            # role.
             raise ConsumerBusyError(
                 f"the consumer name {name} belongs to another role; choose another consumer name"
             )

@@ -1,8 +1,13 @@
-"""Split, merge, rebucket and creation as recorded intents that any later leader can finish.
+"""Split, merge, rebucket and creation as recorded intents that any later leader can finish. Pure.
 
 An intent names the segments to seal, and the ids and names of their children. It does not record progress:
-every effect may be repeated, so a later leader finishes an intent by carrying all of it out again. Pure:
-`topic/layout_changes.py` carries intents out.
+every effect may be repeated, so a later leader finishes an intent by carrying all of it out again. Splits and
+merges are the layout operations of PIP-460 and PIP-468, decided automatically by PIP-483; a rebucket is that
+of PIP-486. `topic/layout_changes.py` carries intents out.
+
+Example: segment 0 covers hashes 0 to 65535 and `next_id` is 1. `plan_split` with no points cuts it at 32768:
+the intent has `first_id` 1 and two child names, `reserve` raises `next_id` to 3, and `next_layout` seals 0
+and adds segment 1 (0 to 32767) and segment 2 (32768 to 65535).
 """
 
 from __future__ import annotations
@@ -24,18 +29,18 @@ from anabranch.model.scaling.scale_steps import Action, Merge, Rebucket, Split
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The term, time and reason of an operation's start."""
+    """The term, time and reason with which an operation starts."""
 
     term: int
     now_ms: int
     reason: str = ""
     automatic: bool = False
     stores: tuple[int, ...] = (0,)
-    """The stores that new segments may go to."""
+    """The stores that new segments may be placed in."""
 
 
 def plan_create(layout: Layout, topic: TopicName, origin: Origin) -> IntentRecord:
-    """Create the initial segments, which the layout lists already."""
+    """Plan the creation of the initial segments, which the layout already lists."""
     return IntentRecord(
         kind="create",
         steps=(),
@@ -49,7 +54,7 @@ def plan_create(layout: Layout, topic: TopicName, origin: Origin) -> IntentRecor
 
 
 def plan_migrate(layout: Layout, topic: TopicName, splits: Sequence[int], origin: Origin) -> IntentRecord:
-    """Continue classic topics in new segments with these bucket boundaries."""
+    """Plan to continue classic topics in new segments with these bucket boundaries."""
     ids = tuple(segment.id for segment in layout.active)
     step = StepRecord(parent_ids=ids, bucket_splits=tuple(splits))
     return _plan("migrate", layout, topic, [step], origin)
@@ -60,7 +65,7 @@ def plan_split(
 ) -> IntentRecord:
     """Split each named segment at its points, or in the middle if it has none, in one operation.
 
-    As all plans, raises LayoutError or SegmentNotFoundError if the layout does not allow it.
+    Like all plans, raises LayoutError or SegmentNotFoundError if the layout does not allow it.
     """
     steps = []
     for id_ in sorted(points):
@@ -90,7 +95,7 @@ def plan_renew(layout: Layout, topic: TopicName, ids: Iterable[int], origin: Ori
 
 
 def plan(layout: Layout, topic: TopicName, actions: Sequence[Action], origin: Origin) -> IntentRecord:
-    """One operation for the steps of one decision, which are all of one kind."""
+    """Plan one operation for the steps of one decision, which are all of one kind."""
     if isinstance(actions[0], Merge):
         return plan_merge(layout, topic, actions[0].segments, origin)
     if isinstance(actions[0], Split):
@@ -103,13 +108,13 @@ def plan(layout: Layout, topic: TopicName, actions: Sequence[Action], origin: Or
 
 
 def reserve(layout: Layout, intent: IntentRecord) -> Layout:
-    """The layout to store with the intent: it reserves the ids of the children."""
+    """Return the layout to store with the intent. It reserves the ids of the children."""
     assert intent.first_id == layout.next_id
     return layout.reserve(len(intent.child_names))
 
 
 def next_layout(layout: Layout, intent: IntentRecord, now_ms: int) -> Layout:
-    """The layout after the operation; parents are sealed and children created at the same time."""
+    """Return the layout after the operation, which seals parents and creates children at the same time."""
     first_id = intent.first_id
     for step in intent.steps:
         layout = _apply(layout, intent.kind, step, now_ms, first_id)
@@ -129,7 +134,7 @@ def children(intent: IntentRecord) -> tuple[Place, ...]:
 
 
 def lineage(layout: Layout, intent: IntentRecord, topic: TopicName) -> dict[TopicName, tuple[TopicName, ...]]:
-    """The name of each child's log, and those of its parents."""
+    """Return the name of each child's log, with those of its parents."""
     made = next_layout(layout, intent, 0)
     names = {segment.id: segment_name(topic, segment) for segment in made.segments.values()}
     first = intent.first_id
@@ -149,19 +154,19 @@ class LayoutVersion:
 
 @dataclass(frozen=True, slots=True)
 class RequestedChange:
-    """A change that a caller asked for, maybe a second time because the first answer was lost."""
+    """A change that a caller requested, perhaps repeatedly because the first answer was lost."""
 
     parents: tuple[int, ...]
     plan: Callable[[Layout], IntentRecord]
     expected: LayoutVersion | None = None
-    """The state that the caller saw before its first request; None if it never repeats a request."""
+    """The state that the caller saw before its first request, or None if it never repeats requests."""
 
 
 def is_made(change: RequestedChange, layout: Layout, incarnation: int) -> bool:
-    """Whether the change was made since the caller saw the layout; ConflictError if that is unknown.
+    """Return whether the change was made since the caller saw the layout; ConflictError if that is unknown.
 
-    A segment is sealed once, so a change is not made twice: its repetition finds the parents sealed, and the
-    children show whether this change or another one sealed them.
+    A segment is sealed only once, so a change is not made twice: a repeated request finds the parents sealed,
+    and the children show whether this change or another one sealed them.
     """
     if change.expected is None or change.expected == LayoutVersion(incarnation, layout.epoch):
         return False
@@ -169,14 +174,14 @@ def is_made(change: RequestedChange, layout: Layout, incarnation: int) -> bool:
         raise ConflictError("the topic was deleted and created again since this change was requested")
     gone = [id_ for id_ in change.parents if id_ not in layout.segments and id_ < layout.next_id]
     if gone:
-        raise ConflictError(f"segment {gone[0]} was removed meanwhile; this change may have been made before")
+        raise ConflictError(f"segment {gone[0]} has been removed; this change may already have been made")
     if not layout.segments.keys() >= set(change.parents):
         return False
     return was_made(layout, change.parents, lambda before: next_layout(before, change.plan(before), 0))
 
 
 def was_made(layout: Layout, parents: Iterable[int], change: Callable[[Layout], Layout]) -> bool:
-    """Whether the children of these parents are those that `change` would make."""
+    """Return whether the children of these parents are those that `change` would make."""
     sealed = [layout.segment(id_) for id_ in parents]
     if any(segment.active for segment in sealed):
         return False
@@ -195,7 +200,7 @@ def _shape(segment: Segment) -> tuple[HashRange, tuple[int, ...], tuple[int, ...
 
 
 def spread(held: Iterable[Segment], count: int, stores: Sequence[int]) -> tuple[int, ...]:
-    """Stores for `count` new segments: each goes to a store with the fewest segments of the topic."""
+    """Return stores for `count` new segments, each the one with the fewest segments of the topic so far."""
     found = Counter(segment.store for segment in held)
     chosen = []
     for _ in range(count):
@@ -206,20 +211,20 @@ def spread(held: Iterable[Segment], count: int, stores: Sequence[int]) -> tuple[
 
 
 def put(layout: Layout, stores: Mapping[int, int]) -> Layout:
-    """The layout with each of these segments in its store."""
+    """Return the layout with each of these segments placed in its store."""
     moved = {id_: replace(layout.segments[id_], store=store) for id_, store in stores.items()}
     return replace(layout, segments={**layout.segments, **moved})
 
 
 def segment_name(topic: TopicName, segment: Segment) -> TopicName:
-    """The name of the log that holds a segment's messages: a classic topic, or the segment's own name."""
+    """Return the name of the log that holds a segment's messages: a classic topic's, or the segment's own."""
     if segment.legacy_topic is not None:
         return TopicName.parse(segment.legacy_topic)
     return topic.segment_name(segment.range, segment.id)
 
 
 def remember(history: LoadHistory, layout: Layout, intent: IntentRecord, now_s: float) -> LoadHistory:
-    """The history after the operation; an operator's request starts the cooldowns too."""
+    """Return the history after the operation. An operator's request starts the cooldowns of PIP-483 too."""
     for step in intent.steps:
         if intent.kind == "split":
             history = record_action(history, layout, Split(step.parent_ids[0], step.points), now_s)
@@ -275,7 +280,7 @@ def _child_count(kind: OperationKind, step: StepRecord) -> int:
 
 
 def heirs(children: Sequence[Place], sealed: Sequence[Piece]) -> dict[Place, Pieces]:
-    """The sequence ids that each child inherits; children without any are left out."""
+    """Return the sequence ids that each child inherits. Children without any are left out."""
     found = {}
     for child in children:
         assert child.name.segment is not None

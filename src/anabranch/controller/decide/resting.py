@@ -1,7 +1,10 @@
-"""Decides which topics need no leader for now: nothing changes in them until a client or operator comes.
+"""Decides which topics need no leader for now, because nothing changes in them until they are used. Pure.
 
-Most topics of a large broker are idle and have one segment. A controller for each would take memory, tasks
-and writes of the metadata store.
+Most topics of a large broker are idle and have one segment. A controller for each of them would cost memory,
+tasks and writes to the metadata store.
+
+Example: a topic with one active segment of one bucket and no size limit may rest. With two segments it may
+not, because auto-scaling may merge them (PIP-483); nor with an intent, which a leader has to finish.
 """
 
 from __future__ import annotations
@@ -13,9 +16,9 @@ from anabranch.model.scaling.policy import AutoScalePolicy
 
 
 def may_rest(record: TopicRecord, policy: AutoScalePolicy, limits: Retention) -> bool:
-    """Whether a topic without clients has nothing to finish, scale, prune or trim.
+    """Return whether a topic without clients has nothing to finish, scale, prune or trim.
 
-    `policy` and `limits` are those of the namespace; a topic with a policy of its own never rests.
+    `policy` and `limits` are those of the namespace. A topic with its own policy never rests.
     """
     if record.deleted or record.intent is not None or record.garbage or record.auto_scale_policy is not None:
         return False

@@ -1,7 +1,11 @@
-"""Decides which sealed segments of a topic are dropped, and how much each active segment keeps.
+"""Decides which sealed segments of a topic are dropped, and how much each active segment keeps. Pure.
 
-Acknowledged data is kept within the limits of time and size; beyond either limit the oldest goes first. Pure:
-the leader carries the decisions out.
+Acknowledged data is kept within the limits of time and size; beyond either limit the oldest data goes first.
+The leader carries the decisions out.
+
+Example: the size limit is 100 bytes. If the active segments 3 and 4 hold 60 bytes each, `kept_sizes` lets
+each keep 50, and `prunable` drops every sealed segment that no subscription needs. If they hold 30 each, the
+newest sealed segment stays at any size, because newer data alone has only 60 bytes.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from anabranch.model.layout import Layout
 from anabranch.model.policies.retention import Retention
 
 Sizes = Mapping[int, int]
-"""Bytes by segment; segments whose owner did not answer are missing."""
+"""Bytes by segment. Segments whose owner did not answer are missing."""
 
 NO_SIZES: Sizes = {}
 
@@ -26,11 +30,11 @@ def prunable(
     now_ms: int,
     sizes: Sizes = NO_SIZES,
 ) -> tuple[int, ...]:
-    """The sealed segments that no subscription needs and that exceed a limit; ancestors go first.
+    """Return the sealed segments that no subscription needs and that exceed a limit; ancestors go first.
 
-    A segment exceeds the size limit when newer data alone reaches it. A segment of unknown size stays, and
-    does not count. A checkpoint group needs the segments that its members report as unread; without reports,
-    or without members, only the limits count.
+    A segment exceeds the size limit if newer data alone reaches it. A segment of unknown size stays, and does
+    not count. A checkpoint group needs the segments that its members report as unread; without reports, or
+    without members, only the limits count.
     """
     needed = _needed(layout, subscriptions)
     beyond = _old(layout, limits, now_ms) | _too_much(layout, limits, sizes)
@@ -74,7 +78,7 @@ def _needed(layout: Layout, subscriptions: Iterable[SubscriptionRecord]) -> set[
 
 
 def kept_sizes(layout: Layout, limits: Retention, sizes: Sizes) -> dict[int, int]:
-    """Bytes that each active segment must keep so that the topic keeps its size limit; empty if all stays."""
+    """Return the bytes that each active segment must keep for the topic's size limit; empty if all stays."""
     # Sealed segments do not count: old data that a subscription needs must not displace the newest data.
     active = {segment.id: sizes[segment.id] for segment in layout.active if segment.id in sizes}
     held = sum(active.values())

@@ -1,1 +1,1 @@
-"""The interfaces of the controller to segments and leaders; this package must not know any adapter."""
+"""The controller's interfaces to segments and leaders. This package must not know any adapter."""

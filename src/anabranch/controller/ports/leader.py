@@ -1,7 +1,7 @@
-"""The leader of a topic, at this or another broker, and how to find it.
+"""The leader of a topic, on this or another broker, and how to find it.
 
-Any broker takes any request about a topic and passes it on to the leader through this port. The owner of a
-topic's home store leads the topic. Must not know how brokers talk to each other.
+Any broker accepts any request about a topic and passes it on to the leader through this port. The owner of a
+topic's home store leads the topic. This module does not know how brokers talk to each other.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 
 Push = Callable[[Assignment | None], None]
-"""Sends a consumer its assignment; None tells it to register again, because the leader has changed."""
+"""Sends a consumer its assignment. None tells it to register again, because the leader has changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """A connection's hold on a member's name; the token distinguishes it from later connections."""
+    """A connection's hold on a member's name. The token distinguishes it from later connections."""
 
     token: int
     subscription: str
     consumer_name: str
     assignment: Assignment
     incarnation: int
-    """Of the topic that the subscription belongs to."""
+    """The incarnation of the topic that the subscription belongs to."""
 
 
 class TopicLeader(Protocol):
     """The requests to the leader of a topic."""
 
     async def settled(self) -> None:
-        """Return when no earlier change is unfinished; raises the error that prevents it."""
+        """Return once no earlier change is unfinished. Raises the error that prevents it."""
 
     async def stats(self) -> dict[str, object]:
-        """Rates and sizes of each segment, state and backlog of each subscription, the policy in force."""
+        """Return segment rates and sizes, subscription states and backlogs, and the effective policy."""
 
     async def explain(self) -> dict[str, object]:
-        """The running operation, waiting changes, troubles and last decisions, for operators."""
+        """Return the running operation, waiting changes, troubles and last decisions, for operators."""
 
     async def split(
         self, segment_id: int, points: Sequence[int] | None = None, expected: LayoutVersion | None = None
@@ -58,18 +58,18 @@ class TopicLeader(Protocol):
         """
 
     async def merge(self, ids: Sequence[int], expected: LayoutVersion | None = None) -> Layout:
-        """Merge a run of neighbours."""
+        """Merge adjacent segments."""
 
     async def rebucket(
         self, segment_id: int, splits: Sequence[int], expected: LayoutVersion | None = None
     ) -> Layout:
-        """Replace a segment by one with these bucket boundaries."""
+        """Replace a segment with one that has these bucket boundaries."""
 
     async def set_policy(self, override: PolicyFields | None) -> None:
-        """Replace the topic's layer of the policy; InvalidConfigurationError if it does not fit."""
+        """Replace the topic's layer of the policy. Raises InvalidConfigurationError if it does not fit."""
 
     async def set_properties(self, properties: Mapping[str, str | None]) -> None:
-        """Change these properties of the topic and leave the others; None removes a property."""
+        """Change these properties of the topic and leave the others. None removes a property."""
 
     async def delete(self, *, force: bool = False, incarnation: int | None = None) -> None:
         """Make the topic vanish for all clients; the service removes its records and storage.
@@ -90,8 +90,8 @@ class TopicLeader(Protocol):
     async def admit(self, sub: str, request: AttachRequest) -> Admission:
         """Let a consumer attach to a segment, and create the subscription as `ensure_subscription` does.
 
-        ConsumerBusyError if registered consumers read the subscription and this consumer does not read this
-        segment, or its generation is not the newest.
+        Raises ConsumerBusyError if registered consumers read the subscription and this consumer does not read
+        this segment, or its generation is not the newest.
         """
 
     async def remind(self, sub: str) -> None:
@@ -100,13 +100,16 @@ class TopicLeader(Protocol):
     async def delete_subscription(
         self, sub: str, *, force: bool = False, created_at_ms: int | None = None
     ) -> None:
-        """Remove the subscription, if created then; ConsumerBusyError while it is in use, unless forced."""
+        """Remove the subscription, if created then.
+
+        Raises ConsumerBusyError while it is in use, unless forced.
+        """
 
     async def seek(self, sub: str, timestamp_ms: int) -> None:
         """Move the subscription to a time, on all segments."""
 
     async def seek_segment(self, sub: str, segment_id: int, to: Aim | int) -> None:
-        """Move the subscription on one segment, to an entry or a time; children wait for it again."""
+        """Move the subscription on one segment, to an entry or a time. Its children wait for it again."""
 
     async def skip_all(self, sub: str) -> None:
         """Acknowledge everything stored so far on the subscription."""
@@ -117,9 +120,9 @@ class TopicLeader(Protocol):
     ) -> Membership:
         """Make a consumer a member and return its assignment; `push` gets each later one.
 
-        ConsumerBusyError while another consumer of that name lives. While one member reads only whole
-        segments, no segment is shared by buckets. A member of a checkpoint group registers again when it has
-        finished more segments.
+        Raises ConsumerBusyError while another consumer of that name is alive. While one member reads only
+        whole segments, no segment is shared by buckets. A member of a checkpoint group registers again when
+        it has finished more segments.
         """
 
     @ends_session("membership")
@@ -131,17 +134,17 @@ class TopicLeader(Protocol):
         """Start the grace period of a member whose connection was lost."""
 
     async def drained(self, event: Drained) -> None:
-        """Report a drained sealed segment; the leader has taken the report when this returns."""
+        """Report a drained sealed segment. When this returns, the leader has accepted the report."""
 
 
 class Leaders(Protocol):
-    """The owners of stores, and so the leaders of topics, as this broker knows them; may be outdated."""
+    """The owners of stores, and so the leaders of topics, as this broker knows them. May be outdated."""
 
     def owns(self, store: int) -> bool:
-        """Whether this broker owns the store, and so leads the topics that have it as home."""
+        """Return whether this broker owns the store, and so leads the topics whose home it is."""
 
     def remote(self, store: int, name: TopicName) -> TopicLeader | None:
-        """The leader of a topic at another broker; None while no other broker owns its home store."""
+        """Return a topic's leader on another broker, or None if no other broker owns its home store."""
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Call `changed` when owners may have changed; returns the undo."""
+        """Call `changed` when owners may have changed. Returns an undo function."""

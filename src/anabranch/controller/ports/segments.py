@@ -1,7 +1,8 @@
-"""The controller's port to segments, at this or another broker.
+"""The controller's port to segments, on this or another broker.
 
 Every verb may be repeated, and carries the leader's term: an owner that knows a newer term raises
-StaleTermError and changes nothing.
+StaleTermError and changes nothing. Without the term, a leader that was paused during a split could seal or
+delete segments after its successor has finished that split.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from anabranch.model.scaling.traffic_sketch import NO_TRAFFIC, TrafficSummary
 
 @dataclass(frozen=True, slots=True)
 class SegmentLoad:
-    """Rates of one segment as its owner measures them, the size of its storage, and what is wrong there."""
+    """A segment's rates as its owner measures them, the size of its storage, and its troubles."""
 
     msg_rate_in: float = 0.0
     bytes_rate_in: float = 0.0
@@ -30,13 +31,13 @@ class SegmentLoad:
     backlog_messages: int = 0
     size_bytes: int = 0
     troubles: tuple[str, ...] = ()
-    """Entries that cannot be read, damaged entries that were passed, a disk that is full."""
+    """Unreadable entries, damaged entries that were skipped, or a full disk."""
     clients: int = 0
-    """Producers and consumers that are attached to the segment."""
+    """The number of producers and consumers attached to the segment."""
     traffic: TrafficSummary = NO_TRAFFIC
-    """The published load by key hash, while the owner has seen enough of it."""
+    """The published load by key hash, once the owner has seen enough messages."""
     next_index: int = -1
-    """The index after the last message; -1 if the owner does not know the log, or does not tell."""
+    """The index after the last message; -1 if the owner does not know the log, or does not report it."""
 
 
 class Aim(NamedTuple):
@@ -48,7 +49,7 @@ class Aim(NamedTuple):
 
 
 class Drained(NamedTuple):
-    """All of a sealed segment, or of these bucket hashes in it, is acknowledged on a subscription."""
+    """A sealed segment, or these bucket hashes of it, has been fully acknowledged on a subscription."""
 
     segment: TopicName
     subscription: str
@@ -59,27 +60,27 @@ class Segments(Protocol):
     """Create, seal, delete and observe segments."""
 
     async def create(self, place: Place, subscriptions: Mapping[str, InitialPosition], term: int) -> LogState:
-        """Create the segment's storage and these subscriptions; those that exist stay as they are."""
+        """Create the segment's storage and these subscriptions. Existing ones are left unchanged."""
 
     async def seal(self, place: Place, term: int) -> Pieces:
-        """Refuse all later messages, durably; returns the sequence ids that the children inherit."""
+        """Durably refuse all later messages. Returns the sequence ids that the children inherit."""
 
     async def inherit(self, place: Place, pieces: Pieces, term: int) -> None:
-        """Let a new segment recognise repetitions of messages that its parents stored, durably."""
+        """Let a new segment durably recognise duplicates of messages that its parents stored."""
 
     async def trim(self, place: Place, keep_bytes: int, term: int) -> None:
-        """Drop acknowledged ledgers from the start while at least `keep_bytes` stay."""
+        """Drop acknowledged ledgers from the start, as long as at least `keep_bytes` remain."""
 
     async def delete(self, place: Place, term: int) -> None:
-        """Remove the storage and disconnect clients; does nothing if the segment is absent."""
+        """Remove the storage and disconnect clients. Does nothing if the segment does not exist."""
 
     async def create_subscription(
         self, place: Place, subscription: str, start: InitialPosition, term: int
     ) -> None:
         """Create the subscription if it does not exist.
 
-        A creation is repeated until it succeeds, and consumers wait until then. So one at earliest may move
-        a subscription that an earlier attempt has made.
+        A creation is repeated until it succeeds, and consumers wait until then. So a creation at earliest may
+        move a subscription that an earlier attempt has made.
         """
 
     async def delete_subscription(self, place: Place, subscription: str, term: int) -> None: ...
@@ -93,20 +94,22 @@ class Segments(Protocol):
     async def skip_all(self, place: Place, subscription: str, term: int) -> None: ...
 
     async def restrict(self, place: Place, subscription: str, roster: Roster, term: int) -> None:
-        """Let only the readers of the roster read; an older roster or an absent segment changes nothing.
+        """Let only the readers in the roster read. An older roster or a missing segment has no effect.
 
-        Consumers that are gone are disconnected and can acknowledge no more. Consumers that finish get no
+        Consumers that are gone are disconnected and can no longer acknowledge. Consumers that finish get no
         further messages.
         """
 
     async def consumers(self, place: Place, subscription: str) -> int:
-        """The number of attached consumers, registered or not."""
+        """Return the number of attached consumers, registered or not."""
 
     async def backlog(self, place: Place, subscription: str) -> int | None:
-        """The number of unacknowledged messages; None if the segment lacks the subscription."""
+        """Return the number of unacknowledged messages, or None if the segment lacks the subscription."""
 
     async def drained(self, place: Place, subscription: str) -> Ranges | None:
-        """The durably acknowledged bucket hashes, maybe fewer after a restart; None if not subscribed.
+        """Return the durably acknowledged bucket hashes, perhaps fewer after a restart.
+
+        None if not subscribed.
 
         Raises TopicNotFoundError if the store of the segment has no such log.
         """
@@ -114,4 +117,7 @@ class Segments(Protocol):
     async def load(self, place: Place) -> SegmentLoad: ...
 
     def on_drained(self, topic: TopicName, drained: Callable[[Drained], None]) -> Callable[[], None]:
-        """Call `drained` when a sealed segment of `topic` is drained, wholly or partly; returns the undo."""
+        """Call `drained` when a sealed segment of `topic` is drained, wholly or partly.
+
+        Returns an undo function.
+        """

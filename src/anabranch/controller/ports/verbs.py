@@ -1,6 +1,6 @@
-"""Declarations on the verbs of a port: which verb opens a session, and which verb ends one.
+"""Declarations on the verbs of a port: which verb opens a session, and which verb ends it.
 
-A session is the result of a verb that goes on notifying its caller, such as the registration of a consumer.
+A session is the result of a verb that keeps notifying its caller, such as the registration of a consumer.
 When another broker calls such a verb, the session lives as long as the connection of the call. This module
 must not know how brokers call each other.
 """
@@ -21,7 +21,7 @@ class VerbSession(Protocol):
 
     @property
     def token(self) -> int:
-        """Differs between all sessions that a broker process opens."""
+        """A number that differs between all sessions that a broker process opens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def ends_session(parameter: str) -> Callable[[F], F]:
 
 
 def session_role(verb: Callable[..., Any]) -> OpensSession | EndsSession | None:
-    """The declaration on a verb; None for a verb without a session."""
+    """Return the declaration on a verb, or None for a verb without a session."""
     role: OpensSession | EndsSession | None = getattr(verb, _ROLE, None)
     return role
 

@@ -1,8 +1,9 @@
 """Announces changes of subscriptions: rosters to the owners of segments, assignments to consumers.
 
-Owners come first: when a consumer learns what it reads, the former readers of that segment can read no more.
-A change does not fail for want of an owner: the call is repeated, and an owner without the newest roster asks
-the leader when a consumer attaches. Must not know why a subscription changed, nor how its record is stored.
+Owners come first: when a consumer learns what it reads, the former readers of that segment can no longer read
+it. A change does not fail because an owner is unreachable: the call is repeated, and an owner without the
+newest roster asks the leader when a consumer attaches. This module does not know why a subscription changed,
+nor how its record is stored.
 """
 
 from __future__ import annotations
@@ -24,14 +25,15 @@ from anabranch.model.drains import Ranges
 from anabranch.model.layout import Layout
 
 RESTRICT_S = 2.0
-"""How long an owner has to take a roster. An owner that is gone for good has lost its consumers too."""
+"""How long an owner may take to accept a roster. An owner that is gone for good has lost its consumers
+too."""
 
 SENT_AT_ONCE = 256
-"""Rosters sent side by side; thousands at once would block the event loop for other tasks."""
+"""How many rosters are sent concurrently. Thousands at once would block the event loop for other tasks."""
 
 
 class Announcements:
-    """The announcements of `records`, the subscriptions of one topic, to owners and `members`."""
+    """Announces changes of `records`, the subscriptions of one topic, to owners and `members`."""
 
     def __init__(
         self, lead: Leadership, records: SubscriptionRecords, members: Members, notify: Notify
@@ -46,7 +48,7 @@ class Announcements:
         """The tokens of consumers that get their assignment in the next iteration of the event loop."""
 
     def note(self, change: RecordChange) -> None:
-        """Remember which owners and consumers a change concerns; `send` announces it to them."""
+        """Remember which owners and consumers a change affects, so that `send` can tell them."""
         sub, before, after = change
         if after is None:
             if before is not None:
@@ -78,7 +80,7 @@ class Announcements:
             self._members.dismiss(sub, self._nothing(record), register_again=True)
 
     def admit(self, sub: str, request: AttachRequest) -> Admission:
-        """Let a consumer attach, or raise ConsumerBusyError; a member that missed its assignment gets it."""
+        """Let a consumer attach, or raise ConsumerBusyError. A member that missed its assignment gets it."""
         name = admission.member_name(self._records[sub], request.segment_id, request.consumer_name)
         try:
             admitted = self.rosters.admit(sub, request)
@@ -97,7 +99,7 @@ class Announcements:
                 self._push_soon(sub, name)
 
     def _push_soon(self, sub: str, name: str) -> None:
-        """Push an assignment once, however often it changes before the event loop comes round."""
+        """Push an assignment once, however often it changes before the next iteration of the event loop."""
         hold = self._members.holds.named(sub, name)
         if hold is not None and hold.connected and hold.token not in self._scheduled:
             self._scheduled.add(hold.token)
@@ -115,7 +117,7 @@ class Announcements:
 
 
 class Rosters:
-    """The rosters that `records` give for each segment; after ROSTERS_DUE the caller runs `send` again."""
+    """The rosters of each segment, made from `records`. After ROSTERS_DUE the caller runs `send` again."""
 
     def __init__(self, lead: Leadership, records: Mapping[str, SubscriptionRecord], notify: Notify) -> None:
         self._lead = lead
@@ -124,15 +126,15 @@ class Rosters:
         self._due: dict[tuple[str, int], None] = {}
         """Rosters to send, by subscription and segment."""
         self._unreached: dict[tuple[str, int], str] = {}
-        """Rosters that the owner did not take, and why; due again when the timer fires."""
+        """Rosters that the owner did not accept, and why. They are due again when the timer fires."""
         self._timer: asyncio.TimerHandle | None = None
         self._visited: dict[tuple[str, str], set[int]] = {}
         """The segments that each member may be attached to."""
         self._slots: tuple[SubscriptionRecord, Layout, Mapping[int, Ranges]] | None = None
-        """The open slots of the last record and layout; finding them walks the whole layout."""
+        """The open slots of the last record and layout, kept because finding them walks the whole layout."""
 
     def taken_over(self) -> None:
-        """Plan rosters for all owners: the readers that the former leader admitted are not known.
+        """Plan rosters for all owners, because the readers that the former leader admitted are unknown.
 
         Drained segments need none: nothing is left to read, and a seek disconnects all their consumers.
         """
@@ -154,8 +156,8 @@ class Rosters:
     def changed(self, sub: str, before: SubscriptionRecord, after: SubscriptionRecord) -> None:
         """Plan rosters for the owners whose readers changed, and for those with newly open buckets.
 
-        An owner admits a new reader by its roster, without the leader, so each segment that a member reads
-        counts as visited from now on.
+        An owner admits a new reader by its roster, without asking the leader, so each segment that a member
+        reads counts as visited from now on.
         """
         touched = admission.reassigned(before, after) | set(self._opened(before, after))
         for name in admission.left(before, after):
@@ -174,11 +176,11 @@ class Rosters:
         self._visited = {key: visited for key, visited in self._visited.items() if key[0] != sub}
 
     def unreached(self, sub: str) -> dict[str, str]:
-        """The segments whose owner did not take the newest roster, and why, for operators."""
+        """Return the segments whose owner did not accept the newest roster, and why, for operators."""
         return {str(id_): why for (of, id_), why in sorted(self._unreached.items()) if of == sub}
 
     async def send(self) -> None:
-        """Send the planned rosters; StaleTermError if an owner knows a newer leader."""
+        """Send the planned rosters. Raises StaleTermError if an owner knows a newer leader."""
         due, self._due = self._due, {}
         await in_batches((self._restrict(*key) for key in due), SENT_AT_ONCE)
 

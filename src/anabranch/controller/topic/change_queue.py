@@ -1,7 +1,8 @@
-"""The one queue of a topic's changes, and the runner that finishes earlier changes before each change.
+"""The single queue of a topic's changes, and the runner that finishes earlier changes before each new one.
 
-Changes never overlap. A cancelled caller does not cancel its change once it has begun: half a split is worse
-than a whole one. Must not know what a change does.
+Changes never overlap: a split that planned its children while another one reserved ids would work on a layout
+that no longer exists. Cancelling a caller does not cancel its change once it has begun, because half a split
+leaves a key range that accepts no messages. This module does not know what a change does.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class _Waiting(Generic[T]):
 
 
 class ChangeQueue:
-    """Runs changes in the order of their arrival; `limit` bounds those that callers wait for.
+    """Runs changes in the order of their arrival. `limit` bounds the changes that callers wait for.
 
     A broker may lead many idle topics, so a queue without changes has no task.
     """
@@ -60,7 +61,7 @@ class ChangeQueue:
         self._serve_soon()
 
     async def run(self, change: Change[T], *, orphaned: Callable[[T], None] | None = None) -> T:
-        """Run `change` in turn; `orphaned` gets the result if the caller was cancelled meanwhile."""
+        """Run `change` in turn; `orphaned` gets the result if the caller was cancelled in the meantime."""
         if self.closed:
             raise self._refusal()
         waiting = len(self._waiting) - len(self._posted)
@@ -78,22 +79,25 @@ class ChangeQueue:
             raise
 
     def post(self, change: Change[None], key: object) -> None:
-        """Run `change` in turn unless one with the same key waits; the change must not raise."""
+        """Run `change` in turn, unless one with the same key is waiting. The change must not raise."""
         if not self.closed and key not in self._posted:
             self._posted.add(key)
             self._push(_Waiting(change, key=key))
 
     async def stop(self) -> None:
-        """Cancel the running change; waiting callers get NotLeaderError."""
+        """Cancel the running change. Waiting callers get NotLeaderError."""
         self.close()
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-            # The traceback of a cancelled task refers to this object, which would be a reference cycle.
+            # The traceback of a cancelled task refers to this object, which would create a reference cycle.
             self._task = None
 
     def close(self, *, deleted: bool = False) -> None:
-        """Refuse waiting and later changes with NotLeaderError, or TopicNotFoundError of a deleted topic."""
+        """Refuse waiting and later changes.
+
+        They get NotLeaderError, or TopicNotFoundError if the topic was deleted.
+        """
         if not self.closed:
             self.closed, self._deleted = True, deleted
         while self._waiting:
@@ -143,7 +147,7 @@ class ChangeQueue:
 
 
 class Settling(Protocol):
-    """Brings the topic into a finished state; both steps may be repeated."""
+    """Brings the topic into a finished state. Both steps may be repeated."""
 
     @property
     def unfinished(self) -> bool:
@@ -153,11 +157,11 @@ class Settling(Protocol):
         """Read all records, after a write whose outcome is unknown."""
 
     async def finish(self) -> bool:
-        """Finish earlier changes and let all parts follow the layout; False if some cannot yet."""
+        """Finish earlier changes and let all parts follow the layout. Returns False if some cannot yet."""
 
 
 class ChangeRunner:
-    """The changes of the topic that `lead` leads."""
+    """Runs the changes of the topic that `lead` leads."""
 
     def __init__(self, lead: Leadership, settling: Settling, notify: Notify) -> None:
         self.troubles: dict[str, str] = {}
@@ -171,7 +175,7 @@ class ChangeRunner:
         self._retry_timer: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
-        """Finish the changes of earlier leaders, now or later; raises if this broker leads no more."""
+        """Finish the changes of earlier leaders, now or later. Raises if this broker no longer leads."""
         self.queue.start()
         try:
             await self.settled()
@@ -181,7 +185,7 @@ class ChangeRunner:
             self.troubles["settle"] = in_words(error)
 
     async def stop(self) -> None:
-        """Cancel the running change; waiting callers get NotLeaderError."""
+        """Cancel the running change. Waiting callers get NotLeaderError."""
         await self.queue.stop()
         if self._retry_timer is not None:
             self._retry_timer.cancel()
@@ -189,14 +193,14 @@ class ChangeRunner:
     async def run(
         self, change: Change[T], *, settle: bool = True, orphaned: Callable[[T], None] | None = None
     ) -> T:
-        """Run `change` in turn, as `ChangeQueue.run` does; with `settle`, finish earlier changes first."""
+        """Run `change` in turn, as `ChangeQueue.run` does. With `settle`, finish earlier changes first."""
         try:
             return await self.queue.run(lambda: self._run(change, settle), orphaned=orphaned)
         except StaleTermError as error:
             raise NotLeaderError(f"another broker leads {self._lead.name} now") from error
 
     def post(self, change: Change[None], key: object) -> None:
-        """Run `change` in turn, without a caller, unless one with the same key waits."""
+        """Run `change` in turn, without a caller, unless one with the same key is waiting."""
 
         async def in_background() -> None:
             try:
@@ -208,7 +212,7 @@ class ChangeRunner:
         self.queue.post(in_background, key)
 
     async def settled(self) -> None:
-        """Return when no earlier change is unfinished; raises the error that prevents it."""
+        """Return once no earlier change is unfinished. Raises the error that prevents it."""
         await self.run(_no_change)
 
     async def _run(self, change: Change[T], settle: bool) -> T:
@@ -220,7 +224,7 @@ class ChangeRunner:
             self._take(after_failure(error, unfinished=self._settling.unfinished))
             raise
         if settle:
-            # The change is committed, so its caller gets the result; failed consequences are retried later.
+            # The change is committed, so its caller gets the result. Failed consequences are retried later.
             try:
                 await self._settle()
             except Exception as error:

@@ -51,7 +51,10 @@ replace = msgspec.structs.replace
 
 
 class TopicController:
-    """The leader of one topic, as its port `TopicLeader` documents; calls `lost` when it leads no more."""
+    """The leader of one topic, as its port `TopicLeader` documents.
+
+    Calls `lost` when it no longer leads the topic.
+    """
 
     def __init__(
         self,
@@ -61,7 +64,7 @@ class TopicController:
         lost: Callable[[TopicController], None],
         unused: Callable[[TopicController], None] = lambda controller: None,
     ) -> None:
-        """`unused` is called after a look that found neither clients nor anything to do, now or later."""
+        """`unused` is called after a check that found neither clients nor anything to do, now or later."""
         self._lead = lead
         self._watches = watches
         self._lost = lost
@@ -81,7 +84,7 @@ class TopicController:
         self.upkeep.looked = weakly(self._looked)
 
     async def start(self) -> None:
-        """Finish interrupted changes, now or later; stops and raises if this broker leads no more."""
+        """Finish interrupted changes, now or later. Stops and raises if this broker no longer leads."""
         try:
             await self._subscriptions.load()
             await self.changes.start()
@@ -100,12 +103,12 @@ class TopicController:
             self._unused(self)
 
     def retire(self) -> None:
-        """Refuse changes and hear of no drains from now on; `stop` ends the rest."""
+        """Refuse changes and ignore drain reports from now on. `stop` ends the rest."""
         self.changes.queue.close()
         self._undo_drained()
 
     async def stop(self) -> None:
-        """Stop at once, as a crash would; the next leader finishes what is unfinished."""
+        """Stop at once, as a crash would. The next leader finishes what is unfinished."""
         self.retire()
         await self.upkeep.stop()
         await self.changes.stop()
@@ -211,7 +214,7 @@ class TopicController:
         await self.changes.run(lambda: self._lead.update(lambda record: with_properties(record, properties)))
 
     async def delete(self, *, force: bool = False, incarnation: int | None = None) -> None:
-        # Not within the change: there the error would mean that the topic of this leader is gone.
+        # Not inside the change, where this error would mean that the topic of this leader is gone.
         if incarnation not in (None, self.record.incarnation):
             raise TopicNotFoundError(f"incarnation {incarnation} of {self.name} was deleted before")
 
@@ -276,11 +279,11 @@ class TopicController:
     async def register(
         self, sub: str, consumer_name: str, push: Push, request: RegistrationRequest = PLAIN_REQUEST
     ) -> Membership:
-        # Outside the queue, since a dead holder of the name takes long to answer.
+        # Done outside the queue, because a dead holder of the name takes long to answer.
         await self.members.make_room(sub, consumer_name, request)
         return await self.changes.run(
             lambda: self._registrations.register(sub, consumer_name, push, request),
-            # Without this, a consumer that died while it waited would stay a connected member for ever.
+            # Without this, a consumer that died while it waited would stay a connected member forever.
             orphaned=self.connection_lost,
         )
 

@@ -1,4 +1,4 @@
-"""Cursors of subscriptions on segments; must not know how records are stored, nor which consumers read."""
+"""Cursors of subscriptions on segments. Does not know how records are stored, nor which consumers read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Cursors:
         self._lead = lead
 
     async def carry_out(self, sub: str, record: SubscriptionRecord) -> None:
-        """Carry the record's unfinished operation out on every segment that it concerns."""
+        """Carry out the record's unfinished operation on every segment that it affects."""
         unfinished = record.unfinished
         if unfinished is not None and record.initial_position is not None:
             only = unfinished.segment_id
@@ -48,7 +48,7 @@ class Cursors:
             await segments.seek_to(place, sub, aim, term)
         elif unfinished.kind == "seek":
             if record.initial_position == "latest" and not segment.active:
-                # The subscription was not created on earlier sealed segments, but may have to read them now.
+                # The subscription was not created on segments sealed earlier, but may have to read them now.
                 await segments.create_subscription(place, sub, "latest", term)
             # A segment created after that time holds only later messages, even if clients' clocks were wrong.
             after = segment.created_ms >= unfinished.timestamp_ms
@@ -58,9 +58,9 @@ class Cursors:
             await segments.create_subscription(place, sub, record.initial_position, term)
 
     async def _unless_lost(self, segment: Segment, call: Coroutine[Any, Any, T], lost: T) -> T:
-        """The result of a call, or `lost` if the log of a sealed segment is gone.
+        """Return the result of a call, or `lost` if the log of a sealed segment is gone.
 
-        A log that is gone has nothing left to read or to acknowledge; consumers go on behind it.
+        A missing log has nothing left to read or to acknowledge; consumers continue after it.
         """
         try:
             return await call
@@ -71,7 +71,7 @@ class Cursors:
             return lost
 
     async def in_use(self, sub: str) -> bool:
-        """Whether any consumer is attached, registered or not."""
+        """Return whether any consumer is attached, registered or not."""
         segments = self._lead.context.segments
         places = [self._lead.place(segment) for segment in self._lead.layout.segments.values()]
         return any(await together(segments.consumers(place, sub) for place in places))
@@ -79,7 +79,7 @@ class Cursors:
     async def drained(
         self, sub: str, record: SubscriptionRecord, only: Collection[int] | None = None
     ) -> tuple[list[int], dict[int, Ranges]]:
-        """The drained sealed segments, those recorded included, and the drained parts of others.
+        """Return the drained sealed segments, including those recorded, and the drained parts of others.
 
         Owners are asked even right after they reported a drain, because the report may be older than a seek.
         """
@@ -95,7 +95,7 @@ class Cursors:
         answers = await together(
             self._unless_lost(s, segments.drained(self._lead.place(s), sub), ALL) for s in unsure
         )
-        # A subscription at latest is not created on segments sealed before it; those count as drained.
+        # A subscription at latest is not created on segments sealed before it, so those count as drained.
         absent = ALL if record.initial_position == "latest" and record.unfinished is not None else ()
         found = {
             s.id: absent if answer is None else answer for s, answer in zip(unsure, answers, strict=True)

@@ -1,8 +1,8 @@
-"""Carries layout operations out: intent, children, seal, inheritance, commit; and pruning with its garbage.
+"""Carries out layout operations: intent, children, seal, inheritance, commit; and prunes segments.
 
 Runs in the topic's change queue. Every effect may be repeated, so an interrupted operation is finished by
-carrying all of it out again. Must not know which request or decision led to an operation, nor when a failed
-step is retried.
+carrying all of it out again. This module does not know which request or decision led to an operation, nor
+when a failed step is retried.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ STEPS = (
     "inherited",
     "committed",
 )
-"""The failpoints of every operation, each behind its kind, in the order in which they are reached."""
+"""The failpoints of every operation, each prefixed with its kind, in the order in which they are reached."""
 
 
 class LayoutChanges:
-    """The one writer of a topic's layout."""
+    """The only writer of a topic's layout."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class LayoutChanges:
 
     @property
     def unfinished(self) -> bool:
-        """Whether the recorded operation, or one of a subscription, is not finished."""
+        """Return whether the recorded operation, or one of a subscription, is not finished."""
         return self._lead.record.intent is not None or self._subscriptions.unfinished
 
     async def read_again(self) -> None:
@@ -91,14 +91,20 @@ class LayoutChanges:
             self._notify(Happened.GARBAGE_FOUND)
 
     async def finish(self) -> bool:
-        """Finish the recorded operation and let segments and subscriptions follow; False if some cannot."""
+        """Finish the recorded operation, then update segments and subscriptions.
+
+        Returns False if some cannot.
+        """
         if self._lead.record.intent is not None:
             await self._carry_out(self._lead.record.intent)
         await self._mend(compare(await self._fence()))
         return await self._subscriptions.settle() and not self.unreached
 
     async def _fence(self) -> dict[int, LogState]:
-        """Announce the term to active segments and create missing ones; a missing sealed one is a loss."""
+        """Announce the term to active segments and create missing ones. A missing sealed one is a loss.
+
+        From then on an owner refuses every command of an earlier leader, which may still be running.
+        """
         troubles: dict[str, str] = {}
         found: dict[int, LogState] = {}
 
@@ -120,7 +126,7 @@ class LayoutChanges:
         return found
 
     async def _mend(self, seen: Inconsistency) -> None:
-        """Replace segments whose logs take no messages, and report logs that are gone."""
+        """Replace segments whose logs accept no messages, and report logs that are gone."""
         for id_ in seen.lost:
             self._lead.report_begun_empty(id_)
         if seen.sealed:
@@ -148,6 +154,13 @@ class LayoutChanges:
 
     async def _carry_out(self, intent: IntentRecord) -> None:
         segments, term, kind = self._context.segments, self._lead.term, intent.kind
+        # This is upstream's order for a split (PIP-468): the cursors exist on the children before a producer
+        # can see a child, the parents are sealed before the children are visible, and the compare-and-set of
+        # the layout is the commit point. Upstream records no intent, so a leader that dies between seal and
+        # commit leaves a key range that accepts no messages. Here the next leader finds the intent and
+        # repeats all steps; the ids and names of the children are in the intent, so it creates the same ones.
+        # The sequence ids are inherited after the seal, when no further message can be stored in a parent,
+        # and before the commit, when the first one can reach a child.
         self._phase = "creating"
         for sub, type_ in sorted(intent.subscriptions.items()):
             await self._subscriptions.adopt(sub, type_)
@@ -175,7 +188,7 @@ class LayoutChanges:
         self._publish()
 
     async def _seal(self, place: Place) -> Pieces:
-        """Seal a parent; one whose log is gone begins empty first, so that its readers find an end."""
+        """Seal a parent. If its log is gone, create it empty first, so that its readers find an end."""
         segments, term = self._context.segments, self._lead.term
         try:
             return await segments.seal(place, term)
@@ -188,7 +201,7 @@ class LayoutChanges:
     async def _each(
         self, step: str, places: Sequence[Place], verb: Callable[[Place], Coroutine[Any, Any, T]]
     ) -> list[T]:
-        """Command the first place alone, so that tests can crash after it; then all others side by side."""
+        """Command the first place alone, so that tests can crash after it, then all others concurrently."""
         results: list[T] = []
         for place in places[:1]:
             results.append(await verb(place))
@@ -217,7 +230,7 @@ class LayoutChanges:
         self._subscriptions.layout_changed()
 
     async def measure(self) -> tuple[Retention, Sizes]:
-        """The limits of retention, and the sizes of segments if they matter; runs outside the queue."""
+        """Return the retention limits, and segment sizes if they matter. Runs outside the queue."""
         limits = await self._context.topics.namespaces.retention(
             self._lead.name, self._context.settings.retention_s
         )
@@ -229,7 +242,7 @@ class LayoutChanges:
         return limits, {segment.id: load.size_bytes for segment, load in found if load is not None}
 
     async def trim(self, limits: Retention, sizes: Sizes) -> None:
-        """Let active segments drop data beyond the limits; runs outside the queue, as owners may be slow."""
+        """Let active segments drop data beyond the limits. Runs outside the queue, as owners may be slow."""
         layout, term = self._lead.layout, self._lead.term
         kept = kept_sizes(layout, limits, sizes)
         await together(
@@ -238,9 +251,9 @@ class LayoutChanges:
         )
 
     async def final_positions(self, limits: Retention, sizes: Sizes) -> dict[int, int]:
-        """The index after the last message of each segment to drop; runs outside the queue.
+        """Return the index after the last message of each segment to drop. Runs outside the queue.
 
-        A segment whose owner does not answer is missing: it is dropped without a memory of its end.
+        A segment whose owner does not answer is missing: it is dropped, and its end is not remembered.
         """
         layout = self._lead.layout
         segments = [layout.segment(id_) for id_ in self._prunable(limits, sizes)]
@@ -275,7 +288,7 @@ class LayoutChanges:
         return True
 
     async def delete_garbage(self) -> tuple[list[str], dict[str, str]]:
-        """Delete the storage of dropped segments; returns the deleted names, and the failures."""
+        """Delete the storage of dropped segments. Returns the deleted names, and the failures."""
         gone: list[str] = []
         troubles: dict[str, str] = {}
 

@@ -1,4 +1,4 @@
-"""The name holds, grace timers and pushes of connected consumers; must not know how membership is stored."""
+"""The name holds, grace timers and pushes of connected consumers. Does not know how members are stored."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class Members:
         self._pushes: dict[int, Push] = {}
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._released: dict[int, asyncio.Event] = {}
-        """Set when the token holds its name no more; consumers of the same name wait for it."""
+        """Set when the token no longer holds its name. Consumers of the same name wait for it."""
 
     async def make_room(self, sub: str, name: str, request: RegistrationRequest) -> None:
-        """Find out whether a name's holder lives; a holder known from storage gets time to return."""
+        """Find out whether a name's holder is alive. A holder known only from storage gets time to return."""
         hold = self.holds.named(sub, name)
         if hold is None or request.returns(hold.request):
             return
@@ -66,7 +66,7 @@ class Members:
                 await released.wait()
 
     def join(self, sub: str, name: str, push: Push, request: RegistrationRequest) -> int:
-        """Give the name to a new connection; returns the token that stands for it."""
+        """Give the name to a new connection, and return the token that identifies it."""
         former = self.holds.named(sub, name)
         token = next(self._tokens)
         self._handle(ConsumerJoined(sub, name, token, request))
@@ -81,7 +81,7 @@ class Members:
         self._handle(ConnectionLost(token))
 
     def left_unrecorded(self, token: int) -> None:
-        """Evict a consumer soon: it left, but that could not be stored."""
+        """Soon evict a consumer that left although its leaving could not be stored."""
         self.lost(token)
         if self.holds.of(token) is not None:
             self._timers.pop(token).cancel()
@@ -97,7 +97,7 @@ class Members:
             self._released.pop(token).set()
 
     def fit(self, sub: str, members: Mapping[str, ConsumerRecord]) -> None:
-        """Hold exactly the names of these members; a name without a connection counts as lost just now."""
+        """Hold exactly the names of these members. A name without a connection counts as just lost."""
         for hold in self.holds.all(sub):
             if hold.name not in members:
                 self.gone(hold.token)
@@ -113,9 +113,9 @@ class Members:
             push(assignment)
 
     def dismiss(self, sub: str, last: Assignment, *, register_again: bool = False) -> None:
-        """Push the last assignment of the subscription's consumers in the next iteration of the loop.
+        """Push the last assignment to the subscription's consumers in the next iteration of the event loop.
 
-        Our own clients register again, and then learn that the subscription was deleted. Clients of other
+        Anabranch clients register again, and then learn that the subscription was deleted. Clients of other
         vendors would recreate it, so they register again only if `register_again` is set.
         """
         loop = asyncio.get_running_loop()
@@ -127,12 +127,12 @@ class Members:
                     loop.call_soon(push, None)
 
     def seconds_left(self, hold: NameHold) -> float | None:
-        """Seconds until a lost consumer is evicted; None while it is connected."""
+        """Return the seconds until a lost consumer is evicted, or None if it is connected."""
         timer = self._timers.get(hold.token)
         return None if timer is None else max(0.0, timer.when() - asyncio.get_running_loop().time())
 
     def close(self) -> None:
-        """Forget all consumers and send them to the next leader; no timer stays behind."""
+        """Forget all consumers and send them to the next leader. No timer is left."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()

@@ -1,4 +1,4 @@
-"""How consumers join and leave groups, in the change queue; must not know how assignments reach them."""
+"""How consumers join and leave groups, in the change queue. Does not know how assignments reach them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Registrations:
         return Membership(token, sub, name, assignment, self._lead.record.incarnation)
 
     async def leave(self, token: int) -> None:
-        """Remove the consumer that this token stands for, if the token still holds a name."""
+        """Remove the consumer that this token identifies, if the token still holds a name."""
         hold = self._members.holds.of(token)
         if hold is None:
             return
@@ -59,7 +59,7 @@ class Registrations:
         self._notify(Happened.MEMBERS_CHANGED)
 
     async def evict(self, token: int) -> None:
-        """Remove a consumer whose grace period is over, unless it is back."""
+        """Remove a consumer whose grace period has ended, unless it is back."""
         hold = self._members.holds.of(token)
         if hold is not None and not hold.connected:
             await self.leave(token)

@@ -1,4 +1,4 @@
-"""A topic's state in words and numbers, for operators; changes nothing."""
+"""Describes a topic's state in words and numbers, for operators. Changes nothing."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ SUMMED = {
     "backlogMessages": "backlog_messages",
     "storageSize": "size_bytes",
 }
-"""Figures of a segment; the topic's figures are their sums."""
+"""Figures of a segment. The topic's figures are their sums."""
 
 
 async def topic_stats(
     lead: Leadership, records: Mapping[str, SubscriptionRecord], described: Mapping[str, Mapping[str, object]]
 ) -> dict[str, object]:
-    """Figures of each segment whose owner answers, and of each subscription in addition to `described`."""
+    """Return figures of each segment whose owner answers, and of each subscription besides `described`."""
     layout = lead.layout
     segments = [layout.segments[id_] for id_ in sorted(layout.segments)]
     loads = await together(lead.load(segment) for segment in segments)
@@ -59,7 +59,7 @@ async def topic_stats(
 
 
 async def segment_troubles(lead: Leadership) -> dict[str, str]:
-    """By segment what its owner reports as wrong: entries that cannot be read, a full disk."""
+    """Return the problems that owners report by segment, such as unreadable entries or a full disk."""
     segments = [lead.layout.segments[id_] for id_ in sorted(lead.layout.segments)]
     loads = await together(lead.load(segment) for segment in segments)
     return {
@@ -119,7 +119,7 @@ async def _subscription(
 def subscriptions(
     layout: Layout, subscriptions: Subscriptions, announcements: Announcements, members: Members
 ) -> dict[str, dict[str, object]]:
-    """Each subscription: its progress, its troubles, its members."""
+    """Return the progress, troubles and members of each subscription."""
     return {
         sub: {
             "type": record.type,
@@ -138,7 +138,7 @@ def subscriptions(
 
 
 def waiting(record: SubscriptionRecord, layout: Layout) -> dict[str, list[dict[str, object]]]:
-    """Each segment that is held back, at least in part, with the undrained buckets of its ancestors."""
+    """Return each segment that is held back, even in part, with the undrained buckets of its ancestors."""
     drained = groups.finished_by_group(record) if record.type == "CHECKPOINT" else frozenset(record.drained)
     if drained is None or record.type == "QUEUE":
         return {}
@@ -153,7 +153,7 @@ def waiting(record: SubscriptionRecord, layout: Layout) -> dict[str, list[dict[s
 
 
 def _blocker(record: SubscriptionRecord, segment: Segment, drained: Ranges) -> dict[str, object]:
-    """The buckets of a sealed segment that are not drained, with their readers."""
+    """Return the undrained buckets of a sealed segment, with their readers."""
     readers = sorted(
         name
         for name, consumer in record.consumers.items()

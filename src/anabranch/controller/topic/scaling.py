@@ -1,4 +1,7 @@
-"""The loads and last decisions of one topic's auto-scaling; must not know how a decision is carried out."""
+"""The loads and last decisions of one topic's auto-scaling (PIP-483, and PIP-486 for buckets).
+
+This module does not know how a decision is carried out.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ DECISIONS_KEPT = 50
 
 @dataclass(slots=True)
 class Tally:
-    """Layout changes since this broker leads the topic, and how often a limit prevented one; only grows."""
+    """Layout changes since this broker leads the topic, and how often a limit prevented one. Only grows."""
 
     splits: int = 0
     merges: int = 0
@@ -34,7 +37,7 @@ class Tally:
     merges_suppressed: int = 0
 
     def count(self, decision: Decision, *, done: bool) -> None:
-        """Add a decision of auto-scaling; `done` if its actions were committed."""
+        """Count a decision of auto-scaling; `done` means that its actions were committed."""
         self.splits_suppressed += "max_segments" in decision.capped
         self.merges_suppressed += "max_dag_depth" in decision.capped
         for action in (decision.action, *decision.then) if done else ():
@@ -54,7 +57,7 @@ class Scaling:
         self.history = LoadHistory()
         self.tally = Tally()
         self.clients = 0
-        """Producers and consumers of the active segments, as of the last observation."""
+        """The number of producers and consumers of the active segments at the last observation."""
         self.reload()
 
     def remember(self, tally: Tally, looks: Iterable[dict[str, Any]]) -> None:
@@ -63,22 +66,22 @@ class Scaling:
         self.looks.extend(looks)
 
     def reload(self) -> None:
-        """Take the history from the record; a corrupt history counts as empty."""
+        """Read the history from the record. A corrupt history counts as empty."""
         try:
             self.history = LoadHistory.from_json(self._lead.record.history)
         except CorruptDataError:
             self.history = LoadHistory()
 
     def policy(self) -> AutoScalePolicy:
-        """The policy in force; InvalidConfigurationError if its layers do not fit together."""
+        """Return the effective policy. Raises InvalidConfigurationError if its layers do not fit together."""
         return self.policy_with(self._lead.record.auto_scale_policy)
 
     def policy_with(self, topic: Override | None) -> AutoScalePolicy:
-        """The policy that would be in force if the topic's layer were this one."""
+        """Return the policy that would be effective with this layer for the topic."""
         return resolve(self._lead.context.settings.auto_scale, self._namespace, topic)
 
     def describe_policy(self) -> dict[str, object]:
-        """The policy in force, or the error in it."""
+        """Return the effective policy, or the error in it."""
         try:
             return {**to_json(self.policy())}
         except InvalidConfigurationError as error:
@@ -92,7 +95,7 @@ class Scaling:
             self._namespace = None
 
     async def observe(self) -> Mapping[int, float]:
-        """Messages per second of each active segment whose owner answers."""
+        """Measure the message rate per second of each active segment whose owner answers."""
         await self.load_namespace()
         active = self._lead.layout.active
         loads = await together(self._lead.load(segment) for segment in active)
@@ -106,7 +109,7 @@ class Scaling:
         return {id_: rates.msg_rate_in + rates.msg_rate_out for id_, rates in self._rates.items()}
 
     def look(self, sharing_consumers: int, other_consumers: int) -> Decision:
-        """Decide what to do now, and advance the history; `other_consumers` cannot share a segment."""
+        """Decide what to do now, and update the history; `other_consumers` cannot share a segment."""
         try:
             policy = self.policy()
         except InvalidConfigurationError as error:
@@ -123,7 +126,7 @@ class Scaling:
             await self._lead.update(lambda record: msgspec.structs.replace(record, history=new))
 
     def note(self, decision: Decision, outcome: str) -> None:
-        """Keep a decision for operators; repeated decisions to do nothing are counted, not listed."""
+        """Keep a decision for operators. Repeated decisions to do nothing are counted, not listed."""
         now_ms = self._lead.context.clock.wall_ms()
         look = {
             "firstMs": now_ms,
@@ -144,7 +147,7 @@ class Scaling:
 
 
 def rates_of(segment: Segment, load: SegmentLoad, now_s: float) -> SegmentRates:
-    """The load of a segment as auto-scaling wants it."""
+    """Return the load of a segment in the form that auto-scaling uses."""
     return SegmentRates(
         load.msg_rate_in,
         load.bytes_rate_in,

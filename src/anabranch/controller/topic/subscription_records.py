@@ -1,7 +1,7 @@
 """The stored subscriptions of one topic, as their leader last read or wrote them.
 
-Every write is a compare-and-set that checks the leader's term. Must not know what subscriptions do, nor which
-consumers and owners have to hear of a change: callers get each change as a value.
+Every write is a compare-and-set that checks the leader's term. This module does not know what subscriptions
+do, nor which consumers and owners have to be told of a change: callers get each change as a value.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from anabranch.metadata.records import SubscriptionRecord
 
 
 class RecordChange(NamedTuple):
-    """One subscription before and after a read or a write; None where there is no such subscription."""
+    """One subscription before and after a read or a write; None where the subscription does not exist."""
 
     subscription: str
     before: SubscriptionRecord | None
@@ -26,7 +26,7 @@ class RecordChange(NamedTuple):
 
 
 class SubscriptionRecords(Mapping[str, SubscriptionRecord]):
-    """The records of the topic that `lead` leads, by name of the subscription."""
+    """The records of the topic that `lead` leads, by subscription name."""
 
     def __init__(self, lead: Leadership) -> None:
         self._lead = lead
@@ -42,14 +42,17 @@ class SubscriptionRecords(Mapping[str, SubscriptionRecord]):
         return len(self._records)
 
     def existing(self, sub: str) -> SubscriptionRecord:
-        """The record of `sub`; SubscriptionNotFoundError if there is none."""
+        """Return the record of `sub`. Raises SubscriptionNotFoundError if there is none."""
         record = self._records.get(sub)
         if record is None:
             raise self._unknown(sub)
         return record
 
     async def claim_all(self) -> None:
-        """Read all records and write this leader's term into each; StaleTermError if one has a newer term."""
+        """Read all records and write this leader's term into each.
+
+        Raises StaleTermError if one has a newer term.
+        """
         found = await self._lead.context.topics.load_subscriptions(self._lead.name)
         await together(self._claim(sub) for sub in found)
 
@@ -93,7 +96,7 @@ class SubscriptionRecords(Mapping[str, SubscriptionRecord]):
     async def save(
         self, sub: str, change: Callable[[SubscriptionRecord], SubscriptionRecord]
     ) -> RecordChange:
-        """Write what `change` makes of the stored record; SubscriptionNotFoundError if there is none."""
+        """Write what `change` makes of the stored record. Raises SubscriptionNotFoundError without one."""
 
         def existing(found: SubscriptionRecord | None) -> SubscriptionRecord:
             if found is None:

@@ -1,6 +1,7 @@
 """The operations on the subscriptions of one topic: create, delete, move, drain, follow the layout.
 
-The shell around the pure `decide.groups`; runs in the change queue. Must not know how layouts come about.
+This is the shell around the pure `decide.groups`, and runs in the change queue. It does not know how layouts
+are decided.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from anabranch.model.names import validate_subscription
 replace = msgspec.structs.replace
 
 SETTLED_AT_ONCE = 32
-"""Subscriptions that follow a layout side by side; they share the commits of the metadata store."""
+"""How many subscriptions follow a layout concurrently. They share the commits of the metadata store."""
 
 
 class Subscriptions:
@@ -48,7 +49,7 @@ class Subscriptions:
         self.records = records
         self.load_by_segment: Mapping[int, float] = {}
         self.troubles: dict[str, str] = {}
-        """Why each of these subscriptions could not be finished or follow the layout."""
+        """Why each of these subscriptions could not be finished, or could not follow the layout."""
         self._lead = lead
         self._cursors = Cursors(lead)
         self._members = members
@@ -64,7 +65,7 @@ class Subscriptions:
         return any(record.unfinished is not None for record in self.records.values())
 
     async def load(self) -> None:
-        """Take the stored subscriptions over in this term; their consumers get a full grace period."""
+        """Take over the stored subscriptions in this term. Their consumers get a full grace period."""
         await self.records.claim_all()
         self._announcements.rosters.taken_over()
         self._restore()
@@ -82,12 +83,15 @@ class Subscriptions:
         self.layout_changed()
 
     def layout_changed(self) -> None:
-        """Let `settle` look at the drained segments and assignments of all subscriptions again."""
+        """Let `settle` examine the drained segments and assignments of all subscriptions again."""
         self._announcements.rosters.layout_changed()
         self._stale = dict.fromkeys(sorted(self.records))
 
     async def settle(self) -> bool:
-        """Finish interrupted operations and follow the layout; False if a subscription has to be retried."""
+        """Finish interrupted operations and follow the layout.
+
+        Returns False if a subscription needs a retry.
+        """
         await self._announcements.send()
         unfinished = (sub for sub, record in self.records.items() if record.unfinished is not None)
         due = sorted({*unfinished, *self._stale, *self.troubles} & self.records.keys())
@@ -106,19 +110,22 @@ class Subscriptions:
         except StaleTermError:
             raise
         except Exception as error:
-            # One subscription that fails must not hold up the others, but its record must be known.
+            # One failing subscription must not delay the others, but its record must be known.
             self.troubles[sub] = in_words(error)
             await self._announcements.announce(await self.records.read(sub))
 
     def is_ready(self, sub: str, kind: SubscriptionKind) -> bool:
-        """Whether the subscription is on all segments already, or needs to be on none."""
+        """Return whether the subscription is already on all segments, or needs to be on none."""
         record = self.records.get(sub)
         if record is None or record.unfinished is not None or record.type != kind:
             return False
         return kind == "CHECKPOINT" or record.initial_position is not None
 
     def for_new(self) -> dict[str, InitialPosition]:
-        """The subscriptions that a new segment gets at its start; unfinished creations add theirs later."""
+        """Return the subscriptions that a new segment gets at its start.
+
+        Unfinished creations add theirs later.
+        """
         return {
             sub: "earliest"
             for sub, record in sorted(self.records.items())
@@ -131,7 +138,8 @@ class Subscriptions:
     ) -> None:
         """Register the subscription and create it on the segments that do not have it yet.
 
-        SubscriptionNotFoundError if it was deleted after a caller opened it in this incarnation of the topic.
+        Raises SubscriptionNotFoundError if it was deleted after a caller opened it in this incarnation of the
+        topic.
         """
         validate_subscription(sub)
         if sub in self.records and self.records[sub].unfinished is not None:
@@ -139,7 +147,7 @@ class Subscriptions:
         if sub not in self.records:
             if opened_in == self._lead.record.incarnation:
                 raise SubscriptionNotFoundError(
-                    f"subscription {sub} of {self._lead.name} was deleted; open it again to begin anew"
+                    f"subscription {sub} of {self._lead.name} was deleted; open it again to start over"
                 )
             await self._lead.context.admit_subscription(self._lead.name, len(self.records))
             await self._create(sub, self._new(kind), start)
@@ -151,7 +159,7 @@ class Subscriptions:
             await self._create(sub, record, start)
 
     async def adopt(self, sub: str, kind: SubscriptionKind) -> None:
-        """Register a subscription that all segments have already."""
+        """Register a subscription that all segments already have."""
         if sub not in self.records:
             new = replace(self._new(kind), initial_position="earliest")
             await self._announcements.announce(await self.records.store(sub, lambda _: new))
@@ -179,7 +187,7 @@ class Subscriptions:
     async def _change_kind(
         self, sub: str, record: SubscriptionRecord, kind: SubscriptionKind
     ) -> SubscriptionRecord:
-        # Queue consumers do not register, and stream consumers would wait for them without end.
+        # Queue consumers do not register, and stream consumers would wait for them forever.
         if record.consumers or (record.type == "QUEUE" and await self._cursors.in_use(sub)):
             raise ConsumerBusyError(
                 f"subscription {sub} has {record.type} consumers; close them before using it as {kind}"
@@ -191,7 +199,10 @@ class Subscriptions:
         return await self.save(sub, lambda found: replace(found, type=kind))
 
     async def delete(self, sub: str, *, force: bool, created_at_ms: int | None = None) -> None:
-        """Remove the subscription, if created then; ConsumerBusyError while it is in use, unless forced."""
+        """Remove the subscription, if created then.
+
+        Raises ConsumerBusyError while it is in use, unless forced.
+        """
         known = self.records.get(sub)
         if created_at_ms is not None and (known is None or known.created_at_ms != created_at_ms):
             return
@@ -205,7 +216,7 @@ class Subscriptions:
         await self._finish(sub)
 
     async def move(self, sub: str, how: UnfinishedRecord) -> None:
-        """Move cursors, on one segment or all; after a seek, children wait for their parents again."""
+        """Move cursors, on one segment or all. After a seek, children wait for their parents again."""
         if how.segment_id is not None:
             self._lead.layout.segment(how.segment_id)
         record = self.records.existing(sub)
@@ -218,7 +229,7 @@ class Subscriptions:
             moving = replace(found, unfinished=how)
             if how.kind == "skip":
                 return moving
-            # Take children back before their parents are rewound: no reader may be ahead of a parent.
+            # Take children away before their parents are rewound: no reader may be ahead of a parent.
             return groups.read_again(moving, self._lead.layout, how.segment_id, self.load_by_segment)
 
         await self.save(sub, begin)
@@ -226,7 +237,7 @@ class Subscriptions:
         await self._finish(sub)
 
     async def _finish(self, sub: str) -> None:
-        """Carry out on every segment what the record says is unfinished; repeating it does no harm."""
+        """Carry out on every segment what the record lists as unfinished. Repeating it does no harm."""
         record = self.records[sub]
         unfinished = record.unfinished
         assert unfinished is not None
@@ -244,7 +255,7 @@ class Subscriptions:
         )
 
     def report_drained(self, event: Drained) -> None:
-        """Note an owner's report; `take_drains` looks at it in turn."""
+        """Note an owner's report, which `take_drains` handles in turn."""
         segment = self._lead.find(event.segment)
         if segment is not None:
             self._drains.setdefault(event.subscription, set()).add(segment.id)
@@ -257,7 +268,7 @@ class Subscriptions:
         await in_batches((self._follow_layout(sub, reported[sub]) for sub in known), SETTLED_AT_ONCE)
 
     async def _follow_layout(self, sub: str, only: Collection[int] | None = None) -> None:
-        """Record what is drained by now and assign the segments again."""
+        """Record what is drained by now, and assign the segments again."""
         if self.records[sub].unfinished is not None:
             return
         drained, parts = await self._cursors.drained(sub, self.records[sub], only)
@@ -268,7 +279,10 @@ class Subscriptions:
     async def save(
         self, sub: str, change: Callable[[SubscriptionRecord], SubscriptionRecord]
     ) -> SubscriptionRecord:
-        """Store what `change` makes of the record and announce it; SubscriptionNotFoundError without one."""
+        """Store what `change` makes of the record and announce it.
+
+        Raises SubscriptionNotFoundError without one.
+        """
         await self._announcements.announce(await self.records.save(sub, change))
         return self.records[sub]
 

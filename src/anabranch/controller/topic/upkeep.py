@@ -1,4 +1,4 @@
-"""The work of a leader without a request; a duty that fails is shown as a trouble and comes round again."""
+"""A leader's periodic work. A duty that fails is shown as a trouble and is tried again in the next round."""
 
 from __future__ import annotations
 
@@ -40,19 +40,20 @@ class Upkeep:
         self._undeleted: dict[str, str] = {}
         self._look_at_s = asyncio.get_running_loop().time() + self._interval_s()
         self._collect_at_s = float("inf")
-        # A broker may lead many idle topics, so a topic that waits for its next look has a timer and no task.
+        # A broker may lead many idle topics, so a topic that waits for its next check has a timer and no
+        # task.
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._started = False
         self.looked: Callable[[], None] = lambda: None
-        """Called after each look at the topic."""
+        """Called after each check of the topic."""
         self._at_rest = False
         self._policies_changed = False
         self._limits = Retention(None)
 
     @property
     def at_rest(self) -> bool:
-        """Whether the last look found nothing to do, now or later, until a client comes."""
+        """Return whether the last check found nothing to do, now or later, until a client comes."""
         if not self._at_rest or self._policies_changed or self.troubles():
             return False
         try:
@@ -61,7 +62,7 @@ class Upkeep:
             return False
 
     def policies_changed(self) -> None:
-        """Do not rest before another look: the one under way may have read the policies before."""
+        """Do not rest before another check, because the current one may have read the old policies."""
         self._policies_changed = True
 
     def start(self) -> None:
@@ -74,11 +75,11 @@ class Upkeep:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-            # The traceback of a cancelled task refers to this object, which would be a reference cycle.
+            # The traceback of a cancelled task refers to this object, which would create a reference cycle.
             self._task = None
 
     def troubles(self) -> dict[str, str]:
-        """The last failure of each duty, and each piece of garbage that could not be deleted."""
+        """Return the last failure of each duty, and each piece of garbage that could not be deleted."""
         return {**self._failed, **self._undeleted}
 
     def look_soon(self) -> None:
@@ -94,7 +95,10 @@ class Upkeep:
         self._set_timer()
 
     async def collect_garbage(self) -> None:
-        """Delete segments that the layout has dropped and strike them off; those that fail stay listed."""
+        """Delete segments that the layout has dropped and remove them from the list.
+
+        Failed ones stay listed.
+        """
         gone, self._undeleted = await self._layouts.delete_garbage()
         try:
             if gone:
@@ -104,7 +108,7 @@ class Upkeep:
                 self.collect_within(self._lead.context.jitter_s(self._settings.retry_max_s))
 
     async def prune(self) -> None:
-        """Drop what every subscription has read and what exceeds a limit of retention."""
+        """Drop what every subscription has read and what exceeds a retention limit."""
         measured = await self._layouts.measure()
         self._limits = measured[0]
         ends = await self._layouts.final_positions(*measured)
@@ -113,7 +117,7 @@ class Upkeep:
         await self._layouts.trim(*measured)
 
     async def look(self) -> Decision:
-        """Observe load and consumers once, and carry out what auto-scaling decides."""
+        """Observe load and consumers once, and carry out the step that auto-scaling decides (PIP-483)."""
         loads = self._subscriptions.load_by_segment = await self._scaling.observe()
         decision = await self._changes.run(self._scale)
         known = len(loads) == len(self._lead.layout.active)
@@ -148,7 +152,7 @@ class Upkeep:
         return self._lead.context.jitter_s(self._settings.auto_scale_interval_s)
 
     def _set_timer(self) -> None:
-        """Begin the next duty when it is due; duties that are under way set the timer when they end."""
+        """Start the next duty when it is due. Duties in progress set the timer when they end."""
         if self._started and self._task is None:
             self._cancel_timer()
             due_s = min(self._look_at_s, self._collect_at_s)
@@ -166,7 +170,7 @@ class Upkeep:
 
     async def _run(self, due_s: float) -> None:
         loop = asyncio.get_running_loop()
-        # A timer may fire a moment before its time.
+        # A timer may fire slightly early.
         if self._collect_at_s <= max(due_s, loop.time()):
             self._collect_at_s = float("inf")
             await self._do("garbage", self.collect_garbage)

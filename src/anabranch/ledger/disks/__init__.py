@@ -1,1 +1,1 @@
-"""The disk as a port, and its adapters: files, threads, syncs and free space."""
+"""The disk port and its adapters: files, threads, syncs and free space."""

@@ -1,4 +1,7 @@
-"""The disk as a port: named files below one root, and what makes their bytes durable.
+"""The disk as a port: named files below one root, and the operations that make their bytes durable.
+
+File names are relative, with `/` between folders. A folder is created with its first file and removed with
+its last.
 
 File names are relative, with `/` between folders. A folder is created with its first file and removed with
 its last.
@@ -11,14 +14,14 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
-"""Numbers of the errors of a full disk."""
+"""The errno values that mean the disk is full."""
 
 Write = tuple[str, Sequence[bytes]]
-"""A file name and the buffers to put at its end."""
+"""A file name, and the buffers to append to that file."""
 
 
 class DiskFullError(OSError):
-    """The disk has no room for the bytes; every file named in the call is as it was before the call."""
+    """The disk has no room for the bytes. Every file named in the call is unchanged."""
 
 
 class DiskSpace(NamedTuple):
@@ -37,20 +40,28 @@ class Disk(Protocol):
     """
 
     async def lock(self, name: str = "", fence: str | None = None) -> None:
-        """Take the root for this process alone, until `close`; HeldError when another process holds it.
+        """Lock the root for this process until `close`; raise HeldError if another process holds it.
+
+        A process that finds the root locked is told `name`. A holder whose name is `fence` is killed first;
+        when the call returns, that holder can no longer change the root.
 
         Another process that finds the root held learns `name`. A holder whose name is `fence` is killed
         first; when the call returns, that holder cannot change the root any more.
         """
 
     async def sizes(self) -> dict[str, int]:
-        """Every file under the root and its size in bytes."""
+        """Return the size in bytes of every file under the root."""
 
     async def read(self, file: str, offset: int, length: int) -> bytes:
-        """Bytes from `offset`, fewer at the end of the file; FileNotFoundError if the file is missing."""
+        """Return bytes from `offset`, fewer at the end of the file.
+
+        FileNotFoundError if the file is missing.
+        """
 
     async def append(self, writes: Sequence[Write], *, sync: bool = False) -> None:
-        """Put buffers at the end of each file, in order; create files that do not exist.
+        """Append buffers to each file, in order. Missing files are created.
+
+        With `sync`, all bytes in these files, and their names, are durable when the call returns.
 
         With `sync` everything in these files, and their names, is durable when the call returns.
         """
@@ -59,22 +70,27 @@ class Disk(Protocol):
         """Make the names of these files durable, and all bytes written to them before the call."""
 
     async def truncate(self, file: str, size: int) -> None:
-        """Cut the file to `size`; a power loss before the next sync may bring the rest back."""
+        """Cut the file to `size`. A power loss before the next sync may bring the cut bytes back."""
 
     async def replace(self, file: str, data: bytes, *, urgent: bool = False) -> None:
-        """Replace the content durably; after a crash the file has the old content or the new.
+        """Replace the content durably. After a crash the file has either the old or the new content.
+
+        An urgent call waits only for synced appends, not for other changes.
 
         An urgent call waits for synced appends only, not for other changes.
         """
 
     async def delete(self, files: Sequence[str]) -> None:
-        """Remove files; unknown names are skipped. A crash may bring the files back."""
+        """Remove files, skipping unknown names. A crash may bring the files back."""
 
     async def space(self) -> DiskSpace:
-        """The size of the disk, and the part of it that is free for this process."""
+        """Return the size of the disk, and how much of it this process may still use."""
 
     async def reserve(self, size_bytes: int | None = None) -> int:
-        """Hold this many bytes of the disk, as many as before by default; returns the bytes held now."""
+        """Reserve this many bytes of the disk, by default as many as before.
+
+        Return the bytes reserved now.
+        """
 
     async def close(self) -> None:
-        """Finish the calls under way and release the lock; no call may follow."""
+        """Finish the calls in progress and release the lock. No call may follow."""

@@ -1,4 +1,6 @@
-"""The disk of the operating system.
+"""The disk port on the operating system's files.
+
+This module knows files and how to make them durable, but nothing of logs, journals or records.
 
 This module knows files and what makes them durable; knows nothing of logs, journals or records.
 """
@@ -41,13 +43,13 @@ RESERVE_FILE = "reserve"
 
 
 class OsDisk:
-    """Files of the operating system; commits, other changes and reads do not wait for each other."""
+    """Files of the operating system. Commits, other changes and reads do not wait for each other."""
 
     def __init__(self, root: str | os.PathLike[str], *, open_files_max: int = 256) -> None:
         self._root = Path(root).absolute()
         self._lock_fd = -1
         self._closed = False
-        # Commits use one file at a time, so the journal file before it is closed when the next one starts.
+        # Commits go to one file at a time, so the previous journal file is closed when the next one starts.
         self._commits = _DiskThread("commit", self._root, 1)
         self._quick = None if SyncThread is None else QuickAppends(SyncThread())
         self._changes = _DiskThread("change", self._root, open_files_max)
@@ -64,7 +66,7 @@ class OsDisk:
         return await asyncio.get_running_loop().run_in_executor(self._reads, read_part, path, offset, length)
 
     def append(self, writes: Sequence[Write], *, sync: bool = False) -> Coroutine[Any, Any, None]:
-        # Every commit waits for each coroutine between the journal and its thread, so there are few of them.
+        # Every commit passes through each coroutine between the journal and its thread, so keep them few.
         quick = self._quick
         if sync and quick is not None and len(writes) == 1:
             file, buffers = writes[0]
@@ -76,7 +78,7 @@ class OsDisk:
         return thread.run(lambda: thread.append(writes, sync))
 
     async def _begin(self, quick: QuickAppends, file: str, buffers: Sequence[bytes]) -> None:
-        """Append to a new file in the usual way, which makes its name durable, and follow the file then."""
+        """Create a file with an ordinary append, which syncs its name, then send quick appends to it."""
         quick.follow(file, await self._commits.run(lambda: self._commits.begin(file, buffers)))
 
     async def sync(self, files: Sequence[str]) -> None:
@@ -94,7 +96,7 @@ class OsDisk:
         if self._quick is not None and self._quick.file in files:
             self._quick.leave()
         if any(map(self._commits.has_open, files)):
-            # The disk has no more room until the last descriptor of a deleted file is closed.
+            # The space of a deleted file is not freed until its last descriptor is closed.
             await self._commits.run(lambda: self._commits.forget(files))
 
     async def space(self) -> DiskSpace:
@@ -119,14 +121,14 @@ class OsDisk:
 
 
 class _DiskThread:
-    """One thread with its open files; it carries out changes one after the other."""
+    """One thread and its open files. It carries out changes one at a time."""
 
     def __init__(self, name: str, root: Path, open_files_max: int) -> None:
         self._root = root
         self._thread = WorkThread(f"anabranch-disk-{name}", "the disk is closed")
         self._open_files_max = open_files_max
         self._fds: OrderedDict[str, int] = OrderedDict()
-        # Files whose names this process synced; an earlier process may have died before it synced them.
+        # Files whose names this process has synced. An earlier process may have died before it synced a name.
         self._named: set[str] = set()
         self._synced_bytes = 0
 
@@ -147,12 +149,12 @@ class _DiskThread:
                 self._forget_pages([file for file, _ in writes])
 
     def begin(self, file: str, buffers: Sequence[bytes]) -> int:
-        """Append to a file and sync it; returns a descriptor of the file for the caller."""
+        """Append to a file and sync it; return a descriptor of the file that the caller has to close."""
         self.append([(file, buffers)], True)
         return os.dup(self._fd(file))
 
     def _write(self, writes: Sequence[Write]) -> int:
-        """Put the buffers at the ends of the files; without room for all of them no file keeps any."""
+        """Append the buffers to the files. If there is no room for all of them, no file keeps any."""
         written = 0
         before: list[tuple[str, int]] = []
         try:
@@ -169,7 +171,7 @@ class _DiskThread:
         return written
 
     def _forget_pages(self, files: Sequence[str]) -> None:
-        """Let the kernel reuse the pages of synced bytes: fresh pages make appends up to ten times slower."""
+        """Let the kernel reuse the pages of synced bytes. Fresh pages make appends up to ten times slower."""
         for file in files:
             os.posix_fadvise(self._fd(file), 0, 0, os.POSIX_FADV_DONTNEED)
 
@@ -208,7 +210,7 @@ class _DiskThread:
             self._forget(file)
             path = _path(self._root, file)
             path.unlink(missing_ok=True)
-            # Both threads use the folders directly below the root, so those stay.
+            # Both threads use the folders directly below the root, so those are never removed.
             if file.count("/") > 1:
                 with suppress(OSError):
                     path.parent.rmdir()
@@ -247,7 +249,7 @@ class _DiskThread:
 _FORGET_BYTES = 1024 * 1024
 
 _SYNCED_IN_TURN_MAX = 64
-"""A sync of more files is shared by several threads."""
+"""Syncs of more files than this are spread over several threads."""
 
 
 def _path(root: Path, file: str) -> Path:
@@ -257,7 +259,7 @@ def _path(root: Path, file: str) -> Path:
 
 
 def make_root(root: Path) -> None:
-    """Create the root and its parents, with durable names."""
+    """Create the root and its parents, and make their names durable."""
     if root.is_dir():
         return
     make_root(root.parent)

@@ -1,4 +1,4 @@
-"""System calls on the files of a store; knows nothing of the threads that make them."""
+"""System calls on the files of a store. Knows nothing of the threads that make the calls."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from anabranch.ledger.disks.disk import DiskSpace
 
 _BUFFERS_MAX = os.sysconf("SC_IOV_MAX")
 _JOIN_BYTES_MAX = 256 * 1024
-"""Up to this size one copy is cheaper than many small buffers in one system call."""
+"""Up to this size, one copy is cheaper than passing many small buffers to a system call."""
 
 _SYNC_THREADS = 16
-"""Most threads that share the syncs of many files."""
+"""The maximum number of threads that share the syncs of many files."""
 
 
 def write_all(fd: int, buffers: Sequence[bytes]) -> int:
@@ -38,7 +38,7 @@ def _write_one(fd: int, data: bytes | memoryview) -> None:
 
 
 def write_draft(draft: Path, data: bytes, make_room: Callable[[], None]) -> None:
-    """Write a new file and make its bytes durable; `make_room` closes files if no descriptor is left."""
+    """Write a new file and sync its bytes; `make_room` closes files if the process is out of descriptors."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
     fd = patiently(lambda: os.open(draft, flags, 0o600), make_room)
     try:
@@ -65,7 +65,7 @@ def resize_reserve(path: Path, size_bytes: int | None) -> int:
         try:
             os.posix_fallocate(fd, 0, size_bytes)
         except OSError:
-            # A disk that cannot hold the reserve now works without it.
+            # A disk without room for the reserve is used without one.
             os.ftruncate(fd, before)
             return before
         return size_bytes
@@ -109,7 +109,7 @@ def sizes_of(root: Path) -> dict[str, int]:
 
 
 def sync_folders(root: Path, files: Sequence[str]) -> None:
-    """Make the names of these files durable, and the names of the folders that lead to them."""
+    """Make the names of these files durable, and the names of all folders above them."""
     folders: dict[Path, None] = {}
     for file in files:
         folder = (root / file).parent
@@ -122,8 +122,8 @@ def sync_folders(root: Path, files: Sequence[str]) -> None:
 
 
 def side_by_side(sync: Callable[[Path], None], paths: Sequence[Path]) -> None:
-    """Sync many files or folders on several threads, because the file system commits their syncs together."""
-    # A few paths need no second thread.
+    """Sync many files or folders on several threads, so that the file system commits them together."""
+    # For a few paths, a second thread is not worth its start.
     with ThreadPoolExecutor(min(_SYNC_THREADS, 1 + len(paths) // 64), "anabranch-disk-sync") as threads:
         list(threads.map(sync, paths))
 

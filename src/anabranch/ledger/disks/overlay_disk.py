@@ -1,4 +1,4 @@
-"""A disk that keeps all changes in memory above another disk; recovery can be tried without effect."""
+"""A disk that keeps all changes in memory, on top of another disk, so that recovery can be tried safely."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from anabranch.ledger.disks.disk import Disk, DiskSpace, Write
 
 
 class OverlayDisk:
-    """The `Disk` port over the files of `below`, which stay as they are."""
+    """The `Disk` port over the files of `below`, which are never changed."""
 
     def __init__(self, below: Disk) -> None:
         self._below = below
         self._kept: dict[str, int] = {}
-        """Number of bytes at the start of each file that are still those of the disk below."""
+        """How many bytes at the start of each file still come from the disk below."""
         self._added: dict[str, bytearray] = {}
-        """Bytes behind the kept ones."""
+        """The bytes that follow those of the disk below."""
 
     async def lock(self, name: str = "", fence: str | None = None) -> None:
         await self._below.lock(name, fence)

@@ -1,4 +1,4 @@
-"""Measures the syncs of a store, and reports a disk that takes seconds for one."""
+"""Measures the syncs of a store, and reports a disk that takes seconds for a single sync."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WARN_AGAIN_S = 60.0
 
 
 class SyncWatch:
-    """The sync that a journal waits for."""
+    """Times the sync that a journal is waiting for."""
 
     def __init__(self) -> None:
         self._began_s: float | None = None
@@ -20,7 +20,7 @@ class SyncWatch:
 
     @property
     def slow(self) -> str | None:
-        """How long the present sync takes already, in words; None while it is not slow."""
+        """Describe how long the current sync has been running, or return None if it is not slow."""
         if self._began_s is None:
             return None
         taken_s = asyncio.get_running_loop().time() - self._began_s
@@ -30,7 +30,7 @@ class SyncWatch:
         self._began_s = now_s
 
     def ended(self, now_s: float) -> float:
-        """Return the seconds of the sync that began last; warn of a slow one, once a minute at most."""
+        """Return the seconds that the last sync took. Logs a slow one at most once a minute."""
         assert self._began_s is not None
         taken_s = now_s - self._began_s
         self._began_s = None

@@ -1,4 +1,8 @@
-"""Room on the disk of one store: while it is low, the store takes no entries and lives on its reserve.
+"""Tracks the room on a store's disk. While it is low, the store refuses entries and uses its reserve.
+
+The store refuses entries before the disk is full, so that acknowledgements, deletions and the ledger files
+still have room. If a write fails nevertheless, the reserve file is given up in steps, and allocated again
+later. This module knows nothing of what is written.
 
 The store stops taking entries before the disk is full, so that acknowledgements, deletions and the ledger
 files still find room. A reserve file is given up in steps when a write fails all the same, and held again
@@ -24,21 +28,21 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
-"""How often the free space is asked for."""
+"""How often the free space is checked."""
 
 RESERVE_SHARE = 16
-"""The reserve is at most this part of the disk, so that a small disk is usable."""
+"""The reserve is at most this fraction of the disk, so that a small disk remains usable."""
 
 GIVEN_UP_BYTES = 256 * 1024
-"""How much of the reserve file is given up at once."""
+"""How much of the reserve file is given up at a time."""
 
 PATIENCE = Backoff(1.0, 30.0)
-"""Time for which a store stays full after a failed write, because the free space may not tell the reason."""
+"""How long a store counts as full after a failed write, because the free space may not show the cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """Free bytes at which a store stops taking entries, takes them again, and the size of its reserve."""
+    """The free bytes at which a store stops and resumes taking entries, and the size of its reserve."""
 
     stop: int
     resume: int
@@ -46,18 +50,18 @@ class Levels:
 
     @staticmethod
     def of(total_bytes: int, wanted_bytes: int) -> Levels:
-        """The levels for a disk of this size and a configured reserve."""
+        """Return the levels for a disk of this size and a configured reserve."""
         stop = min(wanted_bytes, total_bytes // RESERVE_SHARE)
         return Levels(stop, stop + max(stop // 2, min(2**20, total_bytes // 64)), stop // 4)
 
 
 def is_full(free_bytes: int, owed_bytes: int, levels: Levels, *, was_full: bool) -> bool:
-    """Whether a store may take no entries; `owed_bytes` of the journal are still due in ledger files."""
+    """Return whether the store must refuse entries; `owed_bytes` still have to go to ledger files."""
     return free_bytes - owed_bytes < (levels.resume if was_full else levels.stop)
 
 
 class StoreSpace:
-    """Whether one store has room for entries. `owed` returns the bytes that wait for the ledger files."""
+    """Whether one store has room for entries. `owed` returns the bytes not yet in the ledger files."""
 
     def __init__(self, disk: Disk, wanted_bytes: int, owed: Callable[[], int]) -> None:
         self._disk = disk
@@ -69,26 +73,26 @@ class StoreSpace:
         self._patient_until_s = 0.0
         self._due = asyncio.Event()
         self.free_bytes: int | None = None
-        """Free space when it was last asked for, less the bytes written since."""
+        """The free space at the last check, minus the bytes written since."""
         self.full: str | None = None
-        """Why the store takes no entries now; None while it takes them."""
+        """Why the store refuses entries now, or None if it accepts them."""
         self.changed: Callable[[], None] = lambda: None
-        """Called when the store becomes full or has room again, and while it is full after each look."""
+        """Called when the store becomes full or has room again, and after each check while it is full."""
 
     def check(self) -> None:
-        """Raise StorageFullError while the store takes no entries."""
+        """Raise StorageFullError while the store accepts no entries."""
         if self.full is not None:
             raise StorageFullError(self.full)
 
     def used(self, size_bytes: int) -> None:
-        """Take note of written bytes; the store is full as soon as they use up the room."""
+        """Account for written bytes. The store becomes full as soon as they use up the room."""
         if self.free_bytes is not None:
             self.free_bytes -= size_bytes
             if self.full is None and is_full(self.free_bytes, self._owed(), self._levels, was_full=False):
                 self._become_full(self._little_room())
 
     def ran_out(self, error: DiskFullError) -> StorageFullError:
-        """A write failed for want of room: take no entries for a while; returns the error for callers."""
+        """Refuse entries for a while after a write found no room; return the error for its callers."""
         now_s = asyncio.get_running_loop().time()
         if self.full is None:
             if now_s > self._patient_until_s + PATIENCE.maximum:
@@ -98,7 +102,7 @@ class StoreSpace:
         return StorageFullError(self.full)
 
     async def give_up_reserve(self) -> bool:
-        """Free a part of the reserve file for a write that failed; False when nothing is left of it."""
+        """Give up a part of the reserve file after a failed write. Returns False if none is left."""
         if not self._held:
             return False
         left = max(self._held - GIVEN_UP_BYTES, 0)
@@ -106,7 +110,7 @@ class StoreSpace:
         return True
 
     async def with_reserve(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do work that may begin again; give up the reserve file for it as long as the disk is full."""
+        """Run repeatable work, giving up parts of the reserve file for as long as the disk is full."""
         while True:
             try:
                 return await work()
@@ -115,7 +119,7 @@ class StoreSpace:
                     raise
 
     def is_low(self, freed_bytes: int) -> bool:
-        """Whether the disk will be full soon, and freeing so many bytes would help for a while."""
+        """Return whether the disk will be full soon, and freeing this many bytes would help for a while."""
         return (
             self.full is None
             and self.free_bytes is not None
@@ -124,17 +128,17 @@ class StoreSpace:
         )
 
     def has_use_for(self, freed_bytes: int, catalog_bytes: int) -> bool:
-        """Whether a checkpoint of a full store, which frees so many bytes, is possible and worth its work."""
+        """Return whether a full store can make a checkpoint, and whether the freed bytes are worth it."""
         reachable = 0 if self.free_bytes is None else self.free_bytes + self._held
         needed = self._owed() + catalog_bytes + WORTHWHILE_BYTES
         return freed_bytes >= WORTHWHILE_BYTES and reachable >= needed
 
     def look_soon(self) -> None:
-        """Look at the free space at once, because files were deleted."""
+        """Check the free space at once, because files were deleted."""
         self._due.set()
 
     async def run(self) -> None:
-        """Look at the free space again and again, until cancelled."""
+        """Check the free space periodically until cancelled."""
         while True:
             self._due.clear()
             with suppress(TimeoutError):
@@ -143,14 +147,14 @@ class StoreSpace:
             try:
                 await self.look()
             except OSError as error:
-                _log.debug("the free space cannot be asked for: %s", error)
+                _log.debug("cannot read the free space of the disk: %s", error)
 
     async def find_reserve(self) -> None:
-        """Take over the reserve file that an earlier process held."""
+        """Take over the reserve file of an earlier process."""
         self._held = await self._disk.reserve()
 
     async def look(self) -> None:
-        """Ask for the free space, and decide whether the store takes entries."""
+        """Check the free space, and decide whether the store accepts entries."""
         space = await self._disk.space()
         self.free_bytes = space.free_bytes
         levels = self._levels = Levels.of(space.total_bytes, self._wanted_bytes)
@@ -161,13 +165,13 @@ class StoreSpace:
             if not full and asyncio.get_running_loop().time() >= self._patient_until_s:
                 self._failures += 1
                 self.full = None
-                _log.info("the store takes entries again, with %d bytes free", space.free_bytes)
+                _log.info("the store accepts entries again, with %d bytes free", space.free_bytes)
             self.changed()
         if self.full is None and self._held < levels.held:
             await self._hold(levels)
 
     async def _hold(self, levels: Levels) -> None:
-        """Hold the reserve file again, if the store still has room after that."""
+        """Allocate the reserve file again, if that leaves enough room for entries."""
         assert self.free_bytes is not None
         more = levels.held - self._held
         if not is_full(self.free_bytes - more, self._owed(), levels, was_full=True):
@@ -180,6 +184,6 @@ class StoreSpace:
         )
 
     def _become_full(self, reason: str) -> None:
-        self.full = f"the store takes no entries, because {reason}"
-        _log.warning("%s; delete topics or free the disk, and it goes on by itself", self.full)
+        self.full = f"the store accepts no entries, because {reason}"
+        _log.warning("%s; delete topics or free disk space, and it resumes by itself", self.full)
         self.changed()

@@ -1,4 +1,7 @@
-"""A thread that does blocking work for an event loop, one piece after the other.
+"""A thread that does blocking work for an event loop, one item at a time.
+
+An item reaches the thread and returns in less than half the time that an executor of the standard library
+takes: 35 instead of 85 microseconds, which every single publish would wait for.
 
 A piece of work crosses to the thread and back in a third of the time that an executor of the standard library
 takes: 35 instead of 85 microseconds, which every single publish would wait for.
@@ -21,10 +24,10 @@ _Piece = tuple[Callable[[], Any], asyncio.Future[Any]]
 
 
 class WorkThread:
-    """One thread; the first piece of work starts it."""
+    """One thread, started by its first item of work."""
 
     def __init__(self, name: str, closed: str) -> None:
-        """`closed` is the text of the error after `close`."""
+        """`closed` is the error text for calls after `close`."""
         self._name = name
         self._closed = closed
         self._pieces: SimpleQueue[_Piece | None] = SimpleQueue()
@@ -32,7 +35,7 @@ class WorkThread:
         self._ended = False
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Do the work in the thread; a cancelled call stops waiting, but the work is done nevertheless."""
+        """Do the work in the thread. Cancelling the call stops the wait, but not the work."""
         if self._ended:
             raise AlreadyClosedError(self._closed)
         if self._thread is None:
@@ -43,7 +46,7 @@ class WorkThread:
         return await outcome
 
     def close(self) -> None:
-        """Take no more work, and wait for the work that was taken."""
+        """Accept no more work, and wait for the work already accepted."""
         self._ended = True
         if self._thread is not None:
             self._pieces.put(None)
@@ -56,7 +59,7 @@ class WorkThread:
                 call = outcome.set_result, work()
             except BaseException as error:
                 call = outcome.set_exception, error
-            # The loop of a caller that was cancelled may be closed.
+            # The event loop of a cancelled caller may already be closed.
             with suppress(RuntimeError):
                 outcome.get_loop().call_soon_threadsafe(_settle, outcome, *call)
             del piece, work, outcome, call

@@ -1,1 +1,1 @@
-"""The bytes of journal and ledger files, and the coordinates of entries in them. Pure."""
+"""The byte formats of journal and ledger files, and the coordinates of entries in them. Pure."""

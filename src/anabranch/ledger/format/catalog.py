@@ -1,4 +1,8 @@
-"""The catalog: all state of a store except the entries, as of the start of one journal file. Pure.
+"""The catalog: all state of a store except its entries, as of the start of one journal file. Pure.
+
+The bounds are a second, small file, because they change more often than the catalog. They bound every number
+that the store may have handed out, so that no number is used twice even if the journal is lost. The store
+keeps two copies of both files.
 
 The bounds are a second, small file: they change more often than the catalog, and bound all numbers that the
 store may have handed out, so that these are never used again, also when the journal is lost. The store keeps
@@ -15,7 +19,10 @@ from anabranch.ledger.format.frames import decode_frame, encode_frame
 
 
 class LedgerRecord(msgspec.Struct, frozen=True, array_like=True):
-    """The synced part of one ledger's files; recovery takes later entries from the journal, not the files."""
+    """The synced part of one ledger's files.
+
+    Recovery takes later entries from the journal, not from the files.
+    """
 
     id: int
     first_ordinal: int
@@ -25,7 +32,7 @@ class LedgerRecord(msgspec.Struct, frozen=True, array_like=True):
     messages: int
     size_bytes: int
     elapsed_ms: int
-    """Highest broker time of its entries, relative to `base_ms`."""
+    """The highest broker time of its entries, relative to `base_ms`."""
     rows_checksum: int
 
 
@@ -34,7 +41,7 @@ class CursorRecord(msgspec.Struct, frozen=True, array_like=True):
     acks: bytes
     properties: dict[str, str]
     note: bytes = b""
-    """Missing in catalogs of versions that had no notes."""
+    """Missing in catalogs written by versions that had no notes."""
 
 
 class LogRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -44,10 +51,10 @@ class LogRecord(msgspec.Struct, frozen=True, array_like=True):
     first_ordinal: int
     first_index: int
     end_ledger: int
-    """Position after the last entry ever written; its ledger may be trimmed away."""
+    """The position after the last entry ever written. Its ledger may have been trimmed."""
     end_entry: int
     index_floor: int
-    """Lowest index for the first message of the next ledger; 0 if no messages were lost."""
+    """The lowest index for the first message of the next ledger; 0 if no messages were lost."""
     last_ms: int
     ledgers: list[LedgerRecord]
     cursors: list[CursorRecord]
@@ -56,12 +63,13 @@ class LogRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Catalog(msgspec.Struct, frozen=True):
-    """The state before the first commit of journal file `journal`."""
+    """The state before the first commit of journal file number `journal`."""
 
     salt: int
-    """Part of every commit's checksum: bytes of another directory or of a client never pass as a commit."""
+    """Part of every commit's checksum, so that bytes of another store or of a client never pass as a
+    commit."""
     serial: int
-    """Counts the catalogs of the store; the copy with the higher number is the newer one."""
+    """Counts the catalogs of the store. The copy with the higher number is the newer one."""
     journal: int
     next_commit: int
     next_log: int
@@ -70,14 +78,14 @@ class Catalog(msgspec.Struct, frozen=True):
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """Numbers that the store may have used; durable before the first use."""
+    """Numbers that the store may have used. They are durable before their first use."""
 
     salt: int
     serial: int
     next_ledger: int
-    """Ledger ids from here on were never handed out."""
+    """Ledger ids from this one on were never handed out."""
     journal: int
-    """The newest journal file; it exists, with one commit at least. 0 before the first one."""
+    """The newest journal file, which exists and has at least one commit; 0 before the first one."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -90,7 +98,7 @@ def encode_catalog(catalog: Catalog) -> bytes:
 
 
 def decode_catalog(data: bytes) -> Catalog:
-    """Undo `encode_catalog`; CorruptDataError or UnsupportedFormatError for anything else."""
+    """Decode what `encode_catalog` wrote; raise CorruptDataError or UnsupportedFormatError otherwise."""
     try:
         return _catalog_decoder.decode(decode_frame("catalog", data))
     except msgspec.DecodeError as error:
@@ -102,7 +110,7 @@ def encode_bounds(bounds: Bounds) -> bytes:
 
 
 def decode_bounds(data: bytes) -> Bounds:
-    """Undo `encode_bounds`; CorruptDataError or UnsupportedFormatError for anything else."""
+    """Decode what `encode_bounds` wrote; raise CorruptDataError or UnsupportedFormatError otherwise."""
     try:
         return _bounds_decoder.decode(decode_frame("bounds", data))
     except msgspec.DecodeError as error:

@@ -1,11 +1,12 @@
 """Commits of the journal, and the changes of logs and cursors in them. Pure.
 
-A *commit* is everything that one sync made durable: changes to logs and cursors, and per log a group of rows
-and records. Its bytes: head, contents, rows and records, contents again, tail. The tail repeats the head, so
-one damaged place never hides how long a commit is or what it changes. Each record has its own checksum.
+A *commit* is everything that one sync made durable: changes to logs and cursors, and for each log a group of
+rows and records. Its layout is head, contents, rows and records, contents again, tail. The tail repeats the
+head, so that one damaged place never hides how long a commit is or what it changes. Each record has its own
+checksum.
 
-The journal writes a commit only after the sync of the one before it. So recovery may drop bytes that are no
-commit as a torn tail, unless a commit follows them; then durable bytes were damaged.
+The journal writes a commit only after the previous one is synced. So recovery may drop undecodable bytes at
+the end as a torn tail, unless a commit follows them; in that case durable bytes were damaged.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _HEAD_MAGIC = b"aBc\xa5"
 _TAIL_MAGIC = b"aBe\xa5"
 _COMMIT_FIELDS = struct.Struct("<QQIQII")
 COMMIT_HEAD_BYTES = 8 + _COMMIT_FIELDS.size
-"""Of the head, and of the tail."""
+"""The magic bytes of the head and of the tail."""
 
 
 class UpTo(msgspec.Struct, frozen=True, array_like=True, tag=0):
@@ -34,13 +35,13 @@ class UpTo(msgspec.Struct, frozen=True, array_like=True, tag=0):
 
 
 class Acked(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """Whole entries were acknowledged: 64-bit little-endian ordinals."""
+    """Whole entries were acknowledged. The ordinals are 64-bit little-endian numbers."""
 
     ordinals: bytes
 
 
 class PartAcked(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """Messages of one entry were acknowledged; set bits, little-endian, are still pending."""
+    """Messages of one entry were acknowledged. Set bits, little-endian, are still pending."""
 
     ordinal: int
     remaining: bytes
@@ -48,7 +49,7 @@ class PartAcked(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 
 class Reset(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """Entries below the ordinal are acknowledged, and no others."""
+    """The cursor was reset: exactly the entries below the ordinal are acknowledged."""
 
     ordinal: int
 
@@ -107,7 +108,7 @@ class CursorDeleted(msgspec.Struct, frozen=True, array_like=True, tag=6):
 
 
 class PieceRecord(msgspec.Struct, frozen=True, array_like=True):
-    """Inherited sequence ids by producer, for the slots from `start` to `end`, both included."""
+    """Inherited sequence ids by producer, for the slots from `start` to `end` inclusive."""
 
     start: int
     end: int
@@ -115,7 +116,7 @@ class PieceRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LogInherited(msgspec.Struct, frozen=True, array_like=True, tag=7):
-    """The log inherited these sequence ids; they replace those of an earlier change of this kind."""
+    """The log inherited these sequence ids, which replace any that it inherited before."""
 
     log: int
     pieces: list[PieceRecord]
@@ -134,34 +135,35 @@ Change = (
 
 
 class Group(msgspec.Struct, frozen=True, array_like=True):
-    """The entries of one ledger in one commit; their rows and records follow in the commit's body."""
+    """The entries of one ledger in one commit. Their rows and records follow in the commit's body."""
 
     log: int
     ledger: int
     start: RowStart
-    """End of the ledger before this group."""
+    """The end of the ledger before this group."""
     entries: int
     size_bytes: int
-    """Length of the records, which follow the rows."""
+    """The length of the records, which follow the rows."""
     rows_checksum: int
     first_ordinal: int
-    """Of the ledger, like `first_index` and `base_ms`, because this may be the first group of the ledger."""
+    """Describes the ledger, as `first_index` and `base_ms` do, because this may be the ledger's first
+    group."""
     first_index: int
     base_ms: int
     last_ms: int
-    """Broker time of the last entry of the group."""
+    """The broker time of the group's last entry."""
     producers: dict[str, int]
 
 
 class Contents(msgspec.Struct, frozen=True, array_like=True):
-    """The decoded part of a commit: changes apply before groups."""
+    """The decoded contents of a commit. Changes are applied before groups."""
 
     changes: list[Change]
     groups: list[Group]
 
 
 class CommitHead(NamedTuple):
-    """The fixed head of a commit, repeated by its tail."""
+    """The fixed-size head of a commit, which its tail repeats."""
 
     number: int
     offset: int
@@ -186,7 +188,7 @@ _contents_decoder = msgspec.msgpack.Decoder(Contents)
 def encode_commit(
     owner: int, number: int, offset: int, contents: Contents, payload: Sequence[bytes]
 ) -> list[bytes]:
-    """The buffers of one commit; `payload` is rows and records of each group, in order."""
+    """Return the buffers of one commit. `payload` holds the rows and records of each group, in order."""
     encoded = _encoder.encode(contents)
     crc = 0
     length = 0
@@ -195,12 +197,12 @@ def encode_commit(
         length += len(piece)
     fields = _COMMIT_FIELDS.pack(number, offset, len(encoded), length, checksum(encoded), crc)
     sealed = fields + int(extend_checksum(owner, fields)).to_bytes(4, "little")
-    # The magic of the tail comes last: a commit that ends with a zero byte was not written to its end.
+    # The magic of the tail comes last: a commit that ends with a zero byte was not written completely.
     return [_HEAD_MAGIC, sealed, encoded, *payload, encoded, sealed, _TAIL_MAGIC]
 
 
 def decode_commit_head(owner: int, data: bytes, at: int, offset: int) -> CommitHead | None:
-    """The head at `at` in `data`, which is `offset` in the journal file; None when no head is there."""
+    """Return the head at `at` in `data`, which is `offset` in the journal file, or None if there is none."""
     if data[at : at + 4] != _HEAD_MAGIC:
         return None
     head = _decode_fields(owner, data[at + 4 : at + COMMIT_HEAD_BYTES])
@@ -217,7 +219,7 @@ def _decode_fields(owner: int, sealed: bytes) -> CommitHead | None:
 
 
 def find_commit_tail(owner: int, data: bytes, offset: int) -> CommitHead | None:
-    """The head of a commit at the start of `data`, from its tail; `data` starts at `offset` in the file."""
+    """Find the head of the commit at the start of `data` through its tail; `data` starts at `offset`."""
     at = data.find(_TAIL_MAGIC, COMMIT_HEAD_BYTES)
     while at >= 0:
         head = _decode_fields(owner, data[at + 4 - COMMIT_HEAD_BYTES : at])
@@ -228,7 +230,7 @@ def find_commit_tail(owner: int, data: bytes, offset: int) -> CommitHead | None:
 
 
 def find_commit(owner: int, data: bytes, start: int, offset: int) -> CommitHead | None:
-    """The first commit that begins in `data` at or after `start`; `data` starts at `offset` in the file."""
+    """Find the first commit at or after `start` in `data`, which starts at `offset` in the file."""
     at = data.find(_HEAD_MAGIC, start)
     while at >= 0:
         head = decode_commit_head(owner, data, at, offset + at)
@@ -239,21 +241,21 @@ def find_commit(owner: int, data: bytes, start: int, offset: int) -> CommitHead 
 
 
 class Commit(NamedTuple):
-    """A commit as recovery read it; `damage` is empty if all its bytes are as they were written."""
+    """A commit as recovery read it. `damage` is empty if all its bytes are intact."""
 
     head: CommitHead
     contents: Contents
     payload: bytes
-    """Rows and records of each group."""
+    """The rows and records of each group."""
     damage: tuple[str, ...] = ()
-    """Names of the damaged parts: head, contents, contents copy, tail, rows and records."""
+    """The names of the damaged parts: head, contents, contents copy, tail, rows and records."""
 
 
 PAYLOAD = "rows and records"
 
 
 def decode_commit(owner: int, head: CommitHead, data: bytes) -> Commit | None:
-    """The commit in exactly these bytes; None if both copies of its contents are damaged."""
+    """Return the commit in exactly these bytes, or None if both copies of its contents are damaged."""
     size, first = head.contents_bytes, COMMIT_HEAD_BYTES
     second = first + size + head.payload_bytes
     one, two = data[first : first + size], data[second : second + size]
@@ -290,5 +292,5 @@ def piece_records(pieces: Pieces) -> list[PieceRecord]:
 
 
 def pieces_of(records: Sequence[PieceRecord]) -> Pieces:
-    """Undo `piece_records`."""
+    """Convert what `piece_records` returned back."""
     return tuple(Piece(HashRange(record.start, record.end), record.sequences) for record in records)

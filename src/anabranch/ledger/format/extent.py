@@ -1,5 +1,8 @@
 """The extent of a log over its ledgers: converts between position, ordinal and index. Pure.
 
+Ordinals are consecutive across ledgers, while positions jump when a new ledger begins. Indexes are
+consecutive too, except after a loss of messages, whose indexes are not reused.
+
 Ordinals continue without a gap from ledger to ledger; positions jump when a ledger begins. Indexes continue
 too, except after messages were lost, whose indexes are not used again.
 """
@@ -38,10 +41,11 @@ class LedgerExtent:
         self.next_ordinal = 0
         self.next_index = 0
         self.index_floor = 0
-        """Lowest index for the first message of the next ledger: lost messages may have had lower ones."""
+        """The lowest index for the first message of the next ledger. Lost messages may have had lower
+        ones."""
         self.last_timestamp_ms = 0
         self.end = EARLIEST
-        """Position after the last entry ever stored."""
+        """The position after the last entry ever stored."""
 
     @property
     def size_bytes(self) -> int:
@@ -54,18 +58,18 @@ class LedgerExtent:
         self._ids.append(ledger.id)
 
     def advance(self) -> None:
-        """The last ledger got entries."""
+        """Update the end after the last ledger received entries."""
         ledger = self.ledgers[-1]
         self.next_ordinal = ledger.end_ordinal
         self.next_index = ledger.end_index
         self.end = Position(ledger.id, ledger.entries)
 
     def below(self, ordinal: int) -> list[Ledger]:
-        """Whole ledgers below `ordinal`."""
+        """Return the whole ledgers below `ordinal`."""
         return [ledger for ledger in self.ledgers if ledger.end_ordinal <= ordinal]
 
     def drop_below(self, ordinal: int) -> list[Ledger]:
-        """Forget whole ledgers below `ordinal` and return them."""
+        """Remove the whole ledgers below `ordinal` and return them."""
         dropped = self.below(ordinal)
         if dropped:
             count = len(dropped)
@@ -75,7 +79,7 @@ class LedgerExtent:
         return dropped
 
     def locate(self, ordinal: int) -> tuple[Ledger, int]:
-        """The ledger that holds a stored ordinal, and the entry in it."""
+        """Return the ledger that holds a stored ordinal, and the number of the entry in that ledger."""
         ledger = self.ledgers[bisect_right(self._starts, ordinal) - 1]
         return ledger, ordinal - ledger.first_ordinal
 
@@ -141,7 +145,7 @@ class LedgerExtent:
         return found
 
     def _parts(self, first: int, end: int) -> Iterator[tuple[Ledger, int, int]]:
-        """The ledgers with entries from `first` up to `end`, and which of their entries those are."""
+        """Yield each ledger with entries from `first` up to `end`, and the range of these entries in it."""
         for ledger in self.ledgers[max(bisect_right(self._starts, first) - 1, 0) :]:
             begin = max(first - ledger.first_ordinal, 0)
             last = min(end - ledger.first_ordinal, ledger.entries)

@@ -8,7 +8,7 @@ from anabranch.errors import CorruptDataError, UnsupportedFormatError
 from anabranch.ledger.format.records import checksum, extend_checksum
 
 FORMAT_VERSION = 2
-"""Version of all files of a store; the journal and the ledgers are read as their catalog says."""
+"""The format version of all files of a store. The catalog's version also applies to journal and ledgers."""
 
 _TITLE = re.compile(rb"anabranch ([a-z]+) ([1-9][0-9]{0,4})\n")
 
@@ -19,13 +19,16 @@ def encode_frame(kind: str, body: bytes) -> bytes:
 
 
 def decode_frame(kind: str, data: bytes) -> bytes:
-    """Undo `encode_frame`; CorruptDataError for damaged bytes, UnsupportedFormatError for another version."""
+    """Decode what `encode_frame` wrote.
+
+    CorruptDataError if damaged, UnsupportedFormatError if too new or old.
+    """
     title = _TITLE.match(data)
     if title is None or title.group(1) != kind.encode():
         raise CorruptDataError(f"the {kind} has an unknown format")
     body = data[title.end() + 4 :]
     version = int(title.group(2))
-    # Format 1 left the title out of the checksum.
+    # The checksum of format 1 did not cover the title.
     covered = title.group() if version > 1 else b""
     if data[title.end() : title.end() + 4] != _sum(covered, body):
         raise CorruptDataError(f"the {kind} does not match its checksum")

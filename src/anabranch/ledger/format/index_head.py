@@ -1,4 +1,6 @@
-"""The head of an index file: says which ledger of which log the rows behind it describe. Pure.
+"""The head of an index file, which says which ledger of which log its rows describe. Pure.
+
+It allows the entries of a log to be found again when the catalog or the journal is lost.
 
 With it the entries of a log can be found again when the catalog or the journal is lost.
 """
@@ -34,7 +36,7 @@ def encode_index_head(head: IndexHead) -> bytes:
 
 
 def decode_index_head(data: bytes) -> IndexHead | None:
-    """The head at the start of `data`; None if it is damaged."""
+    """Return the head at the start of `data`, or None if it is damaged."""
     end = _FIXED_BYTES + int.from_bytes(data[4:6], "little")
     body = data[_FIXED_BYTES:end]
     if data[:4] != _MAGIC or len(data) < end or checksum(body) != int.from_bytes(data[6:10], "little"):

@@ -1,6 +1,10 @@
 """Entry records and index rows. Pure.
 
 A *record* is one entry with a head that says where it belongs. Its checksum covers the log, the ledger and
+the position as well as the data, so a record in the wrong place fails the check like a damaged one. A *row*
+is the part of a record that the index file repeats.
+
+A *record* is one entry with a head that says where it belongs. Its checksum covers the log, the ledger and
 the position besides the data, so a record in the wrong place fails the check like a damaged one. A *row* is
 the part of a record that the index file repeats.
 """
@@ -47,19 +51,19 @@ class EntryRecord(NamedTuple):
 
 
 def seed(first: int, second: int) -> int:
-    """Start value that makes a checksum cover the owner of the bytes: (log, ledger) or (salt, journal)."""
+    """Return a start value that makes a checksum cover its owner: (log, ledger) or (salt, journal)."""
     return int(checksum(_SEED.pack(first, second)))
 
 
 def record_head(owner: int, entry: int, count: int, index: int, timestamp_ms: int, data: bytes) -> bytes:
-    """The bytes before the data of an entry; `owner` is the seed of its log and ledger."""
+    """Return the bytes before the data of an entry; `owner` is the seed of its log and ledger."""
     fields = _FIELDS.pack(len(data), entry, count, index, timestamp_ms)
     crc: int = extend_checksum(extend_checksum(owner, fields), data)
     return crc.to_bytes(4, "little") + fields
 
 
 def decode_record(owner: int, entry: int, stored: bytes) -> EntryRecord | None:
-    """The record in exactly these bytes, or None when the bytes are not that entry of that ledger."""
+    """Return the record in exactly these bytes, or None if they are not that entry of that ledger."""
     if len(stored) < HEAD_BYTES:
         return None
     crc, length, number, count, index, timestamp_ms = _HEAD.unpack_from(stored)
@@ -72,17 +76,17 @@ def decode_record(owner: int, entry: int, stored: bytes) -> EntryRecord | None:
 
 
 class Rows:
-    """Columns over the entries of one ledger; each value is relative to the start of the ledger."""
+    """Columns over the entries of one ledger. Each value is relative to the start of the ledger."""
 
     __slots__ = ("ends", "indexes", "times")
 
     def __init__(self) -> None:
         self.ends = array("I")
-        """Offset in the data file after each record."""
+        """The offset in the data file after each record."""
         self.indexes = array("I")
-        """Messages up to and including each entry."""
+        """The number of messages up to and including each entry."""
         self.times = array("I")
-        """Highest broker time up to each entry; it never falls, although the wall clock may."""
+        """The highest broker time up to each entry. It never decreases, although the wall clock may."""
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -93,7 +97,7 @@ class Rows:
         self.times.extend(other.times)
 
     def encode(self) -> bytes:
-        """Fixed rows of three numbers, little-endian."""
+        """Encode the rows, each as three little-endian numbers of fixed size."""
         flat = array("I", bytes(ROW_BYTES * len(self.ends)))
         flat[0::3] = self.ends
         flat[1::3] = self.indexes
@@ -103,18 +107,21 @@ class Rows:
         return flat.tobytes()
 
     def end(self, before: RowStart) -> RowStart:
-        """The end of a ledger that ended at `before` and got these rows."""
+        """Return the end of a ledger that ended at `before` and then received these rows."""
         if not self.ends:
             return before
         return RowStart(before.entries + len(self.ends), self.ends[-1], self.indexes[-1], self.times[-1])
 
     @staticmethod
     def filled(before: RowStart, end: RowStart) -> Rows:
-        """Rows of lost entries: only the last row is true, so that counts and sizes stay right."""
+        """Return rows for lost entries.
+
+        Only the last row is exact, so that later counts and sizes are right.
+        """
         rows = Rows()
         missing = end.entries - before.entries
         if missing > 0:
-            # Each lost entry held one message at least, if the number of messages allows that.
+            # Assume that each lost entry held at least one message, if the number of messages allows it.
             spread = min(before.messages, end.messages - missing)
             rows.ends.extend([before.size_bytes] * (missing - 1))
             rows.indexes.extend(max(spread, 0) + past for past in range(1, missing))
@@ -126,7 +133,7 @@ class Rows:
 
     @staticmethod
     def decode(data: bytes | memoryview) -> Rows:
-        """Undo `encode`."""
+        """Decode what `encode` returned."""
         flat = array("I")
         flat.frombytes(data)
         if sys.byteorder == "big":
@@ -137,24 +144,24 @@ class Rows:
 
 
 class RebuiltRows(NamedTuple):
-    """Rows that were rebuilt from records, and the entries whose records are damaged."""
+    """Rows rebuilt from records, and the entries whose records are damaged."""
 
     rows: Rows
     damaged: list[int]
-    """Numbers within the ledger."""
+    """The damaged entries, by their numbers in the ledger."""
 
 
 _RESYNC_MAX = 64
-"""A search for the next whole record gives up after this many damaged entries in a row."""
+"""The search for the next whole record gives up after this many consecutive damaged entries."""
 
 
 def rebuild_rows(
     owner: int, data: bytes, start: RowStart, end: RowStart, base: tuple[int, int]
 ) -> RebuiltRows:
-    """The rows of the records in `data`, which lie between `start` and `end` in their ledger.
+    """Rebuild the rows of the records in `data`, which lie between `start` and `end` in their ledger.
 
-    `base` is index and time at the start of the ledger. A damaged record costs its own entry, also if its
-    length is damaged.
+    `base` is the index and time at the start of the ledger. A damaged record affects only its own entry, even
+    if the damage is in its length.
     """
     first_index, base_ms = base
     rows = Rows()
@@ -185,19 +192,19 @@ def rebuild_rows(
 
 
 def whole_record(owner: int, number: int, data: bytes, at: int) -> EntryRecord | None:
-    """The record that begins at `at`, or None if the bytes there are not that entry."""
+    """Return the record that begins at `at`, or None if the bytes there are not that entry."""
     if at + HEAD_BYTES > len(data):
         return None
     _, length, found, *_ = _HEAD.unpack_from(data, at)
     end = at + HEAD_BYTES + length
-    # Only bytes that may be the record are copied; a search tries a great many other places.
+    # Copy only bytes that may be the record, because a search tries very many other places.
     if found != number or end > len(data):
         return None
     return decode_record(owner, number, data[at:end])
 
 
 def _next_whole_record(owner: int, number: int, data: bytes, at: int, end: int) -> tuple[int, int]:
-    """Offset and number of the first whole record behind `number`; the end if there is none."""
+    """Return offset and number of the first whole record after `number`, or the end if there is none."""
     for later in range(number + 1, min(end, number + 1 + _RESYNC_MAX)):
         pattern = later.to_bytes(4, "little")
         found = data.find(pattern, at + 8)
@@ -209,7 +216,7 @@ def _next_whole_record(owner: int, number: int, data: bytes, at: int, end: int) 
 
 
 def damaged_records(owner: int, data: bytes, start: RowStart, rows: Rows) -> list[int]:
-    """Numbers of the entries whose records in `data`, the bytes behind `start`, are damaged."""
+    """Return the numbers of the entries whose records in `data`, the bytes after `start`, are damaged."""
     damaged = []
     begin = 0
     for number, end in enumerate(rows.ends, start.entries):

@@ -1,4 +1,4 @@
-"""Saves the whole parts of a damaged commit, and tells damage from a write that was cut off. Pure."""
+"""Recovers the intact parts of a damaged commit, and tells damage from an interrupted write. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from anabranch.ledger.format.records import (
 )
 
 SECTOR_BYTES = 512
-"""The unit that a disk writes whole or not at all."""
+"""The unit that a disk writes completely or not at all."""
 
 Span = tuple[int, int]
 
@@ -31,9 +31,9 @@ class DamagedEntry(NamedTuple):
     number: int
     ordinal: int
     span: Span
-    """Place of the record in the payload of the commit."""
+    """The place of the record in the commit's payload."""
     start_bytes: int
-    """Place of the record in the data file."""
+    """The place of the record in the data file."""
 
 
 class Mended(NamedTuple):
@@ -45,7 +45,7 @@ class Mended(NamedTuple):
 
 
 def mend(commit: Commit, copies: Mapping[tuple[int, int], bytes]) -> Mended:
-    """Rebuild damaged rows, and replace damaged records by `copies`, by ledger and entry."""
+    """Rebuild damaged rows, and replace damaged records by those in `copies`, keyed by ledger and entry."""
     payload = bytearray(commit.payload)
     damaged: list[DamagedEntry] = []
     rows_damaged: list[tuple[Group, Span]] = []
@@ -94,7 +94,9 @@ def _damaged(group: Group, rows: Rows, number: int, records_at: int) -> DamagedE
 
 
 def is_torn(commit: Commit, data: bytes) -> bool:
-    """Whether the newest commit was never written to its end, rather than damaged afterwards.
+    """Return whether the newest commit was never written completely, rather than damaged afterwards.
+
+    A torn write leaves whole sectors of zeros, usually in several places; decay does not.
 
     A torn write leaves zeros instead of whole sectors, usually in several places; decay does not.
     """
@@ -117,7 +119,7 @@ def is_torn(commit: Commit, data: bytes) -> bool:
 
 
 def _has_hole(data: bytes, offset: int, span: Span) -> bool:
-    """Whether all bytes of the commit in some sector of the span are zero."""
+    """Return whether some sector of the span has only zeros where the commit has bytes."""
     first = (offset + span[0]) // SECTOR_BYTES * SECTOR_BYTES
     for sector in range(first, offset + span[1], SECTOR_BYTES):
         if not any(data[max(sector - offset, 0) : sector + SECTOR_BYTES - offset]):

@@ -1,4 +1,4 @@
-"""The contents of one commit, and the callers that wait for it. Does no input or output."""
+"""The contents of one commit, and the callers that wait for it. Does no I/O."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class CommitQueue:
 
     def __init__(self) -> None:
         self.began_s = 0.0
-        """When the first batch was queued."""
+        """The time at which the first batch was queued."""
         self.batches: list[Batch] = []
         self.changes: list[Change] = []
         self.applied: list[Callable[[], None]] = []
@@ -29,7 +29,10 @@ class CommitQueue:
         return bool(self.batches or self.changes or self.cursors or self.waiters)
 
     def close(self) -> list[Closed]:
-        """The batches as the commit stores them, and the steps of cursors as changes; nothing may follow."""
+        """Return the batches as the commit stores them, and turn the cursors' steps into changes.
+
+        Nothing may follow.
+        """
         for batch in self.batches:
             batch.owner.batch_taken()
         for cursor in self.cursors:
@@ -38,12 +41,16 @@ class CommitQueue:
         return [batch.close() for batch in self.batches]
 
     def make_entries(self) -> None:
-        """Make the entries of all closed batches, which need not wait until the commit is durable."""
+        """Create the entries of all closed batches. This need not wait until the commit is durable."""
         for batch in self.batches:
             batch.entries()
 
     def apply(self, closed: Sequence[Closed]) -> None:
-        """Everything is durable: hand it to the logs, wake readers, and answer all callers.
+        """Hand the durable contents to the logs, wake readers, and answer all callers.
+
+        Readers are woken first: a consumer waits for the message itself, a producer only for its receipt. At
+        20,000 messages a second this lowered the end-to-end p50 from 1.15-1.36 to 0.95-1.39 ms
+        (docs/benchmarks.md).
 
         Readers come first: a consumer waits for the message, and its producer only for the receipt.
         """

@@ -1,4 +1,4 @@
-"""Reads the commits of a journal file, past damage. Changes no file, and knows nothing of logs."""
+"""Reads the commits of a journal file, skipping damage. Changes no file, and knows nothing of logs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def journal_numbers(sizes: Mapping[str, int]) -> list[int]:
 
 
 class JournalPart(NamedTuple):
-    """The first `size` bytes of a journal file; only the newest file may have a torn tail behind them."""
+    """The first `size` bytes of a journal file. Only the newest file may have a torn tail after them."""
 
     number: int
     size: int
@@ -51,14 +51,14 @@ class JournalReader:
         self._window = b""
         self._start = 0
         self.end = 0
-        """End of the last commit that was read."""
+        """The end of the last commit that was read."""
         self.next_commit = 0
         self.findings: list[Finding] = []
         self.commits_lost = False
-        """Whether commits are missing whose contents no file holds."""
+        """Whether commits are missing whose contents are in no other file."""
 
     async def commits(self, next_commit: int) -> AsyncIterator[Commit]:
-        """All commits that can be read; `next_commit` is the number of the first."""
+        """Yield all readable commits. `next_commit` is the number expected for the first one."""
         self.next_commit = next_commit
         at = 0
         while at < self._part.size:
@@ -90,7 +90,7 @@ class JournalReader:
         self.findings.append(Finding(self._file, f"at byte {offset}: {what}"))
 
     async def _head_at(self, at: int) -> CommitHead | None:
-        """The head of the commit that begins at `at`, or of the next one that can be found."""
+        """Return the head of the commit at `at`, or that of the next commit that can be found."""
         head = decode_commit_head(self._owner, await self._read(at, COMMIT_HEAD_BYTES), 0, at)
         if self._fits(head):
             return head

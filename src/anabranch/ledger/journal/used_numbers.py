@@ -1,4 +1,4 @@
-"""Keeps the bounds of a store ahead of the ledger ids and the journal files that it uses."""
+"""Keeps the bounds of a store ahead of the ledger ids and journal files that the store uses."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from anabranch.ledger.format.catalog import Bounds
 from anabranch.ledger.recovery.store_files import StoreFiles
 
 LEDGERS_RESERVED = 2**16
-"""Ledger ids that the bounds declare used at a time; a process that is killed leaves the rest unused."""
+"""How many ledger ids the bounds declare as used at a time. A killed process leaves the rest unused."""
 
 
 class UsedNumbers:
-    """The bounds of one store; a number is durable in them before the commit that uses it."""
+    """The bounds of one store. A number is durable in them before a commit uses it."""
 
     def __init__(self, disk: Disk) -> None:
         self._file = StoreFiles(disk).bounds
@@ -25,6 +25,8 @@ class UsedNumbers:
     def prepare(self, journal: int, next_ledger: int) -> Awaitable[None] | None:
         """Allow a commit to this journal file, which exists, with ledgers below `next_ledger`.
 
+        Returns an awaitable that the commit has to wait for, or None, as for most commits.
+
         Returns what the commit has to wait for, which for most commits is nothing.
         """
         bounds = self._bounds
@@ -33,7 +35,7 @@ class UsedNumbers:
         return self._save(journal, bounds.next_ledger) if journal > bounds.journal else None
 
     async def close(self, next_ledger: int) -> None:
-        """Give ledger ids from `next_ledger` on back; the catalog says that they are unused."""
+        """Release the ledger ids from `next_ledger` on, which the catalog records as unused."""
         await self._save(self._bounds.journal, next_ledger)
 
     async def _save(self, journal: int, next_ledger: int) -> None:

@@ -1,1 +1,1 @@
-"""How a store is opened again: journal, ledger files and catalog are compared, mended and replayed."""
+"""Opens a store again: compares, mends and replays its journal, ledger files and catalog."""

@@ -37,19 +37,19 @@ _ZEROS = bytes(1024 * 1024)
 
 @dataclass
 class JournalFacts:
-    """The facts about ledgers that the journal holds."""
+    """Facts about ledgers that the journal contains."""
 
     sizes: dict[int, int] = field(default_factory=dict)
-    """Size of the data file of each ledger in the journal, with all entries of the journal."""
+    """The size of each ledger's data file once all journal entries are in it."""
     gaps: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
-    """Bytes of data files whose commits are missing before later commits of the same ledger."""
+    """Byte ranges of data files whose commits are missing before later commits of the same ledger."""
     trimmed: dict[int, int] = field(default_factory=dict)
     """The ordinal below which each log was trimmed."""
     deleted: set[int] = field(default_factory=set)
     next_ledger: int = 0
 
     def note(self, contents: Contents) -> None:
-        """Take over the facts of one commit."""
+        """Take over the facts from one commit."""
         for change in contents.changes:
             if isinstance(change, LogDeleted):
                 self.deleted.add(change.log)
@@ -75,16 +75,16 @@ class LedgerRecovery:
 
     @property
     def findings(self) -> list[Finding]:
-        """Damage of ledgers that are still there after the replay."""
+        """Return the damage of ledgers that still exist after the replay."""
         return [finding for ledger, finding in self._found if not ledger.dropped]
 
     @property
     def next_ledger(self) -> int:
-        """A number above all ledgers that have a file."""
+        """Return a number above those of all ledgers that have a file."""
         return max((_ledger_of(file) for file in self._files()), default=0) + 1
 
     async def restore(self, catalog: Catalog, logs: Mapping[int, StoredLog], facts: JournalFacts) -> None:
-        """Fill in the rows of all ledgers of the catalog."""
+        """Fill in the rows of all ledgers in the catalog."""
         found: list[tuple[StoredLog, Ledger, LedgerRecord]] = []
         for record in catalog.logs:
             log = logs[record.id]
@@ -94,7 +94,7 @@ class LedgerRecovery:
                     ledger.flushed = kept.entries
                 else:
                     found.append((log, ledger, kept))
-        # Many files at once, because a process that serves other stores is slow to get back to each read.
+        # Read many files at once, because in a process that serves other stores each single read has to wait.
         for first in range(0, len(found), _AT_ONCE):
             await asyncio.gather(*(self._restore_rows(*each) for each in found[first : first + _AT_ONCE]))
         for record in catalog.logs:
@@ -138,7 +138,7 @@ class LedgerRecovery:
         self._sizes[ledger.index_file] = self._wanted[ledger.index_file]
 
     async def copies(self, damaged: Sequence[DamagedEntry]) -> dict[tuple[int, int], bytes]:
-        """Whole records of entries that are damaged in the journal, by ledger and entry."""
+        """Return whole records of entries that are damaged in the journal, keyed by ledger and entry."""
         found: dict[tuple[int, int], bytes] = {}
         files = {_ledger_of(file): file for file in self._files() if file.endswith(".data")}
         for entry in damaged:
@@ -160,7 +160,7 @@ class LedgerRecovery:
         self._found.append((ledger, Finding(ledger.data_file, what, lost, log.name)))
 
     async def spares(self, catalog: Catalog, facts: JournalFacts) -> Spares:
-        """Read the entries that neither catalog nor journal knows."""
+        """Read the entries that neither the catalog nor the journal knows."""
         found = Spares()
         for file in self._files():
             if not file.endswith(".data"):
@@ -187,22 +187,25 @@ class LedgerRecovery:
         found.add_ledger(head, await self._disk.read(file, 0, self._sizes[file]))
 
     async def clear_away(self) -> None:
-        """Cut or extend each file to its size in the catalog; the journal fills most other files again."""
+        """Cut or extend each file to its size in the catalog.
+
+        The journal fills most of the other files again.
+        """
         longer = [file for file in self._files() if file not in self._wanted and self._sizes[file]]
         for file, size in sorted(self._wanted.items()):
             present = self._sizes.get(file, 0)
             if present > size:
                 longer.append(file)
             elif present < size:
-                # The lost entries stay damaged; entries from the journal still get their offsets.
+                # The lost entries stay damaged, but entries from the journal still get their offsets.
                 await self._disk.append([(file, list(_zeros(size - present)))])
-        # No sync is needed: recovery ignores bytes beyond these sizes until the next checkpoint.
+        # This needs no sync: recovery ignores bytes beyond these sizes until the next checkpoint.
         for first in range(0, len(longer), _AT_ONCE):
             some = longer[first : first + _AT_ONCE]
             await asyncio.gather(*(self._disk.truncate(file, self._wanted.get(file, 0)) for file in some))
 
     async def delete_strays(self, logs: Iterable[StoredLog]) -> None:
-        """Delete the files of ledgers that are in no log after the replay."""
+        """Delete the files of ledgers that belong to no log after the replay."""
         kept = {file for log in logs for ledger in log.extent.ledgers for file in files_of(ledger)}
         await self._disk.delete([file for file in self._files() if file not in kept])
 
@@ -219,7 +222,7 @@ def _end_of(kept: LedgerRecord) -> RowStart:
 
 
 def _ledger_of(file: str) -> int:
-    """The ledger that a file belongs to; -1 if its name says none."""
+    """Return the ledger that a file belongs to, or -1 if its name does not tell."""
     name = file.rpartition("/")[2].partition(".")[0]
     return int(name) if name.isdecimal() else -1
 

@@ -1,7 +1,7 @@
-"""Rebuilds a catalog from ledger files and journal when both copies are lost.
+"""Rebuilds a catalog from ledger files and the journal when both copies are lost.
 
-Index files name their logs and ledgers. Cursors, seals and logs without entries are known only as far as the
-journal tells about them; the others are lost.
+Index files name their logs and ledgers. Cursors, seals and logs without entries can be restored only if the
+journal mentions them; all others are lost.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from anabranch.ledger.ledgers import FOLDER
 
 @dataclass
 class _JournalStart:
-    """The begin of the journal: its first file and commit, and the end of each ledger before it."""
+    """The beginning of the journal: its first file and commit, and the end of each ledger before it."""
 
     number: int = 1
     next_commit: int = 1
@@ -29,7 +29,7 @@ class _JournalStart:
 
 
 async def rebuild_catalog(disk: Disk, sizes: Mapping[str, int], salt: int) -> Catalog:
-    """The catalog as of the start of the oldest journal file, as far as the files tell."""
+    """Return the catalog as of the start of the oldest journal file, as far as it can be reconstructed."""
     journal = await _read_journals(disk, sizes, salt)
     logs: dict[str, list[tuple[IndexHead, LedgerRecord]]] = {}
     next_log = next_ledger = 1
@@ -65,7 +65,7 @@ async def _read_journals(disk: Disk, sizes: Mapping[str, int], salt: int) -> _Jo
 
 
 def _ledger_record(head: IndexHead, stored: bytes, data_bytes: int, end: RowStart | None) -> LedgerRecord:
-    """The record of a ledger up to `end`, where the journal begins, or up to the end of its files."""
+    """Return the record of a ledger up to `end`, where the journal begins, or to the end of its files."""
     rows = Rows.decode(stored[: len(stored) // ROW_BYTES * ROW_BYTES])
     entries = sum(row_end <= data_bytes for row_end in rows.ends)
     if end is not None:
@@ -86,7 +86,7 @@ def _ledger_record(head: IndexHead, stored: bytes, data_bytes: int, end: RowStar
 
 
 def _log_record(name: str, found: list[tuple[IndexHead, LedgerRecord]]) -> LogRecord:
-    # A log that was deleted and created again has files of both; only the newer log exists.
+    # A log that was deleted and recreated has files of both. Only the newer log exists.
     log = max(head.log for head, _ in found)
     ledgers: list[LedgerRecord] = []
     kept = [record for head, record in found if head.log == log]
@@ -113,7 +113,7 @@ def _log_record(name: str, found: list[tuple[IndexHead, LedgerRecord]]) -> LogRe
 
 
 def _extended(record: LedgerRecord, ordinal: int) -> LedgerRecord:
-    """The ledger with the lost entries before `ordinal`; its index then counts as damaged."""
+    """Return the ledger with the lost entries before `ordinal` added. Its index then counts as damaged."""
     missing = ordinal - record.first_ordinal - record.entries
     if missing <= 0:
         return record

@@ -1,8 +1,9 @@
 """Recovers a store: reads catalog and bounds, checks journal and ledger files, and replays the journal.
 
-Recovery reads the whole journal before it cuts or deletes a file; before that it writes only the copies of
-catalog and bounds that are damaged, missing or older. Damage to one place is repaired from another copy of
-the same bytes; entries that no file holds any more keep their places in the log and cannot be read.
+Recovery reads the whole journal before it cuts or deletes any file; until then it rewrites only copies of
+catalog and bounds that are damaged, missing or outdated. So a recovery that is interrupted or refuses to
+continue has destroyed nothing, and can be started again. Damage in one place is repaired from another copy of
+the same bytes. Entries that no file holds any more keep their places in the log, but cannot be read.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from anabranch.ledger.stored_log import StoredLog
 _FLUSH_BYTES = 16 * 1024 * 1024
 
 LEDGERS_SKIPPED = 2**20
-"""Ledger ids left out when no file says which ones were handed out."""
+"""The number of ledger ids to skip when no file says which ones were handed out."""
 
 INDEXES_SKIPPED = 2**20
-"""Indexes left out in each log when the journal lost entries, because readers may know their indexes."""
+"""The number of indexes to skip in each log when the journal lost entries, because readers may know them."""
 
 
 class Recovery:
@@ -60,12 +61,12 @@ class Recovery:
         self._unbegun: list[str] = []
 
     async def run(self, now_ms: int) -> Recovered:
-        """Recover every log; CorruptDataError, with no file changed, if both catalogs are lost."""
+        """Recover every log. Raises CorruptDataError, with no file changed, if both catalogs are lost."""
         self._sizes = await self._disk.sizes()
         bounds = await self._files.bounds.load(self._sizes)
         catalogs = await self._files.catalog.load(self._sizes)
         catalog = catalogs.newest
-        # Ids that follow the clock are new even if the directory is empty or a restored backup.
+        # Ids that follow the clock are unused even if the directory is empty or a restored backup.
         ids_from = now_ms // 1000
         if catalog is None and self._is_new(bounds.newest, catalogs):
             return await self._found(now_ms, max(ids_from, 1))
@@ -96,13 +97,14 @@ class Recovery:
         state.rebuilt = self._rebuilt
         replay = Replay(state, self._make_log, await ledgers.spares(catalog, facts))
         copies = await ledgers.copies(damaged)
-        # All files were read. From here on recovery cuts and deletes; it may be interrupted and begun again.
+        # All files have been read. From here on recovery cuts and deletes, and may be interrupted and
+        # restarted.
         await ledgers.clear_away()
         old = [number for number in journal_numbers(self._sizes) if number < catalog.journal]
         await self._disk.delete([journal_file(number) for number in old])
         await self._replay(replay, parts, copies)
         await self._close_journal(parts)
-        # The last entries wait in memory, as before the crash; the storage writes them behind.
+        # The last entries wait in memory, as before the crash, until the storage writes them to ledger files.
         self._behind.drop(replay.dropped)
         await self._behind.delete_dropped()
         await ledgers.delete_strays(state.logs.values())
@@ -110,20 +112,23 @@ class Recovery:
         return state
 
     def _is_new(self, bounds: Bounds | None, catalogs: Loaded[Catalog]) -> bool:
-        """Whether no store was here; a founder may have died before it wrote the catalog."""
+        """Return whether there was no store here.
+
+        Its first process may have died before it wrote the catalog.
+        """
         begun = bounds is not None and bounds.journal > 0
         files = [file for file in self._sizes if file.startswith((f"{FOLDER}/", f"{LEDGERS}/"))]
         return not (begun or files or catalogs.findings)
 
     async def _found(self, salt: int, next_ledger: int) -> Recovered:
-        """Begin an empty data directory."""
+        """Create a store in an empty data directory."""
         fresh = Bounds(salt, 1, next_ledger, 0)
         await self._files.bounds.save(fresh)
         await self._files.catalog.save(Catalog(salt, 1, 1, 1, 1, next_ledger, []))
         return Recovered(salt, 1, 1, 1, 1, next_ledger, fresh)
 
     async def _rebuild(self, salt: int) -> Catalog:
-        """The catalog as far as other files tell; only a repair may go on with it."""
+        """Rebuild the catalog as far as other files allow. Only a repair may continue with the result."""
         if not self._may_rebuild:
             raise CorruptDataError(
                 "no copy of the catalog of the store can be read; restore the store from a backup, "
@@ -135,7 +140,7 @@ class Recovery:
         return await rebuild_catalog(self._disk, self._sizes, salt)
 
     def _bounds_of(self, bounds: Loaded[Bounds], catalog: Catalog, ledgers: LedgerRecovery) -> Bounds:
-        """The bounds of the store; a safe guess if both copies are lost."""
+        """Return the bounds of the store, or a safe guess if both copies are lost."""
         if bounds.newest is not None and bounds.newest.salt == catalog.salt:
             return bounds.newest
         next_ledger = max(catalog.next_ledger, ledgers.next_ledger) + LEDGERS_SKIPPED
@@ -147,10 +152,10 @@ class Recovery:
     async def _renew_copies(
         self, bounds: Loaded[Bounds], known: Bounds, catalogs: Loaded[Catalog], catalog: Catalog
     ) -> None:
-        """Write damaged, missing or older copies again."""
+        """Rewrite damaged, missing or outdated copies."""
         self._findings += bounds.findings + catalogs.findings
         if known.journal or catalog.serial > 1:
-            # A younger store may have been killed while it was founded.
+            # A new store may have been killed while it was being created.
             for file in bounds.missing + catalogs.missing:
                 self._findings.append(Finding(file, "the file is missing; the other copy is used"))
         if not bounds.current or known != bounds.newest:
@@ -161,7 +166,7 @@ class Recovery:
     async def _check_journals(
         self, catalog: Catalog, bounds: Bounds, facts: JournalFacts
     ) -> tuple[list[JournalPart], list[DamagedEntry]]:
-        """The readable part of each journal file; only the newest file may have a torn tail."""
+        """Return the readable part of each journal file. Only the newest file may have a torn tail."""
         numbers = [number for number in journal_numbers(self._sizes) if number >= catalog.journal]
         newest = max([bounds.journal, *numbers])
         for number in range(catalog.journal, bounds.journal + 1):
@@ -182,7 +187,7 @@ class Recovery:
             self._commits_lost |= reader.commits_lost
             if not reader.end:
                 if number > bounds.journal:
-                    # Its writer died during the first commit; the next commit begins the file again.
+                    # Its writer died during the first commit. The next commit starts the file over.
                     self._unbegun.append(journal_file(number))
                     continue
                 self._lose(Finding(journal_file(number), "the file is empty; all its commits are lost"))
@@ -209,7 +214,7 @@ class Recovery:
             replay.skip_lost(INDEXES_SKIPPED)
 
     async def _close_journal(self, parts: list[JournalPart]) -> None:
-        """Cut a torn tail off, and sync the rest, because its writer may have died before the sync."""
+        """Cut off a torn tail and sync the rest, because the writer may have died before its sync."""
         sizes = {journal_file(part.number): part.size for part in parts[-1:]}
         sizes |= dict.fromkeys(self._unbegun, 0)
         for file, size in sizes.items():

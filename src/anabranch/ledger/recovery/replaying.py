@@ -1,4 +1,4 @@
-"""Applies the commits of the journal to the logs of a store. Does no input or output."""
+"""Applies the commits of the journal to the logs of a store. Does no I/O."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class Recovered:
     next_ledger: int
     bounds: Bounds
     journals: dict[int, int] = field(default_factory=dict)
-    """Journal files newer than the catalog, and their lengths."""
+    """Journal files newer than the catalog, with their lengths."""
     logs: dict[int, StoredLog] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     rebuilt: bool = False
-    """Whether the catalog is rebuilt; then the journal changes cursors that the catalog does not know."""
+    """Whether the catalog was rebuilt. Then the journal changes cursors that the catalog does not know."""
 
 
 class Replay:
@@ -64,10 +64,10 @@ class Replay:
         """Ledgers that the journal trimmed or deleted."""
         self.findings: list[Finding] = []
         self._lost: list[tuple[Finding, int, int]] = []
-        """Lost entries, with their log and the ordinal of the last of them."""
+        """Lost entries, each with its log and the last lost ordinal."""
 
     def apply(self, commit: Commit, copies: Mapping[tuple[int, int], bytes], file: str) -> None:
-        """Apply one commit; `copies` are whole records of entries that are damaged in the journal."""
+        """Apply one commit. `copies` holds whole records of entries that are damaged in the journal."""
         payload = commit.payload
         if commit.damage:
             payload = self._mend(commit, copies, file)
@@ -102,7 +102,7 @@ class Replay:
             self._create(group.log, self._lost_logs[group.log])
         log = self.state.logs.get(group.log)
         if log is None:
-            # The log was deleted, before the catalog was written or in this journal.
+            # The log was deleted, either before the catalog was written or in this journal.
             return
         self._add_spares(log, group.first_ordinal + group.start.entries)
         lost = log.replay_group(group, rows, records)
@@ -118,7 +118,7 @@ class Replay:
             self.state.logs[id_] = self._make_log(id_, name)
 
     def _add_spares(self, log: StoredLog, ordinal: int) -> bool:
-        """Add entries below `ordinal` that only the ledger files hold; returns whether there were any."""
+        """Add entries below `ordinal` that only the ledger files hold. Returns whether there were any."""
         added = False
         while self._spares and log.extent.next_ordinal < ordinal:
             found = self._spares.following(log)
@@ -133,7 +133,7 @@ class Replay:
         return added
 
     def _change(self, change: Change) -> None:
-        """Apply one change; the catalog may contain it already."""
+        """Apply one change, which the catalog may already contain."""
         state = self.state
         if isinstance(change, LogCreated):
             self._create(change.log, change.name)
@@ -157,7 +157,7 @@ class Replay:
                 _change_cursor(log.cursors, change)
 
     def finish(self) -> bool:
-        """Add entries behind the end of the journal; returns whether there were any."""
+        """Add entries that follow the end of the journal. Returns whether there were any."""
         for finding, id_, ordinal in self._lost:
             lost_log = self.state.logs.get(id_)
             dropped = lost_log is None or ordinal < lost_log.extent.first_ordinal
@@ -171,7 +171,7 @@ class Replay:
         return added
 
     def skip_lost(self, indexes: int) -> None:
-        """Let no new message have the index or the acknowledgement of a lost one."""
+        """Make sure that no new message gets the index or the acknowledgement of a lost one."""
         for log in self.state.logs.values():
             if not log.sealed:
                 log.extent.index_floor = max(log.extent.next_index, log.extent.index_floor) + indexes
@@ -193,7 +193,7 @@ def _change_cursor(cursors: LogCursors, change: CursorCreated | CursorChanged | 
 
 
 def _cut(acks: AckSet, end: int) -> AckSet:
-    """The acknowledged entries below `end`."""
+    """Return the acknowledged entries below `end`."""
     cut = AckSet(min(acks.mark, end))
     cut.acknowledge([ordinal for ordinal in range(cut.mark, end) if ordinal in acks])
     return cut

@@ -1,7 +1,7 @@
-"""Entries that the journal lost and ledger files still hold. Does no input or output.
+"""Entries that the journal lost but ledger files still hold. Does no I/O.
 
 Only committed entries reach the ledger files, and each record says where it belongs. So whole records that
-continue a log are as good as those of the journal.
+continue a log are as trustworthy as those in the journal.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from anabranch.ledger.stored_log import StoredLog
 
 
 class Spares:
-    """Bytes of ledger files about which catalog and journal say nothing."""
+    """Bytes of ledger files that neither the catalog nor the journal mentions."""
 
     def __init__(self) -> None:
         self._parts: dict[tuple[int, int], bytes] = {}
@@ -38,15 +38,15 @@ class Spares:
         self._parts[ledger, offset] = data
 
     def add_ledger(self, head: IndexHead, data: bytes) -> None:
-        """Add the data file of a ledger that catalog and journal do not know."""
+        """Add the data file of a ledger that neither the catalog nor the journal knows."""
         self._ledgers[head.log, head.first_ordinal] = (head, data)
 
     def logs(self) -> Sequence[tuple[int, str]]:
-        """Ids and names of the logs of unknown ledgers."""
+        """Return the ids and names of the logs of unknown ledgers."""
         return sorted({(head.log, head.name) for head, _ in self._ledgers.values()})
 
     def following(self, log: StoredLog) -> Closed | None:
-        """The entries that continue the log from its end, or None if no file holds them."""
+        """Return the entries that continue the log from its end, or None if no file holds them."""
         ledger = log.extent.ledgers[-1] if log.extent.ledgers else None
         if ledger is not None:
             data = self._parts.pop((ledger.id, ledger.size_bytes), b"")
@@ -65,7 +65,7 @@ class Spares:
 
 
 def _group(head: IndexHead, start: RowStart, data: bytes) -> Closed | None:
-    """The whole records at the start of `data`; None if there is none."""
+    """Return the whole records at the start of `data`, or None if there are none."""
     owner = seed(head.log, head.ledger)
     rows = Rows()
     at, elapsed_ms, last_ms = 0, start.elapsed_ms, head.base_ms

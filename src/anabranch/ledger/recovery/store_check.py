@@ -1,4 +1,4 @@
-"""Checks or repairs the store in a directory that no process serves.
+"""Checks or repairs the store in a directory that no process is serving.
 
 Both recover the store as its next owner would, and then read every entry. A check changes no file.
 """
@@ -20,19 +20,19 @@ _READ_BYTES = 4 * 1024 * 1024
 
 
 async def check_store(disk: Disk, clock: Clock) -> StoreReport:
-    """Report all damage of the store; HeldError if a process serves it. The disk is closed afterwards."""
+    """Report all damage of the store. Raises HeldError if a process is serving it. Closes the disk."""
     return await _inspect(FileStorage(OverlayDisk(disk), clock=clock, rebuild=True), keep=False)
 
 
 async def repair_store(disk: Disk, clock: Clock) -> StoreReport:
-    """Rebuild everything that can be rebuilt; the report says what was damaged and which entries are lost."""
+    """Rebuild everything that can be rebuilt, and report what was damaged and which entries are lost."""
     return await _inspect(FileStorage(disk, clock=clock, rebuild=True), keep=True)
 
 
 async def _inspect(storage: FileStorage, *, keep: bool) -> StoreReport:
     await storage.open()
     try:
-        # Lost entries keep their places, so reading finds each of them once.
+        # Lost entries keep their places, so reading the log finds each of them once.
         findings = [replace(finding, lost_entries=0) for finding in storage.findings]
         entries = 0
         names = (*storage.names(), *storage.side_names())

@@ -1,7 +1,7 @@
 """The two files of which a store keeps two copies each: catalog and bounds.
 
-A copy is replaced only after the other one is durable, so one of them is whole at any time, and damage to one
-copy costs nothing. This module knows nothing of journals and ledgers.
+A copy is replaced only after the other one is durable, so one of them is intact at any time, and damage to
+one copy loses nothing. This module knows nothing of journals and ledgers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BOUNDS = "bounds"
 
 
 class Numbered(Protocol):
-    """A value that carries its serial number."""
+    """A value with a serial number."""
 
     @property
     def serial(self) -> int: ...
@@ -42,13 +42,13 @@ class Loaded(Generic[T]):
 
     newest: T | None = None
     current: bool = False
-    """Whether both copies are whole and alike."""
+    """Whether both copies are intact and equal."""
     findings: list[Finding] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
 
 
 class PairedFile(Generic[T]):
-    """One value in two files."""
+    """One value, stored in two files."""
 
     def __init__(
         self, disk: Disk, file: str, encode: Callable[[T], bytes], decode: Callable[[bytes], T]
@@ -59,7 +59,7 @@ class PairedFile(Generic[T]):
         self._decode = decode
 
     async def load(self, sizes: dict[str, int]) -> Loaded[T]:
-        """The newer whole copy; a damaged copy is a finding. Raises UnsupportedFormatError."""
+        """Return the newer intact copy. A damaged copy is a finding. May raise UnsupportedFormatError."""
         loaded: Loaded[T] = Loaded()
         whole: dict[bytes, T] = {}
         read = 0
@@ -80,7 +80,7 @@ class PairedFile(Generic[T]):
         return loaded
 
     async def save(self, value: T, *, urgent: bool = False) -> int:
-        """Replace both copies, durably; returns their size in bytes."""
+        """Replace both copies durably, and return their size in bytes."""
         data = self._encode(value)
         for file in self.files:
             await self._disk.replace(file, data, urgent=urgent)
@@ -88,7 +88,7 @@ class PairedFile(Generic[T]):
 
 
 class StoreFiles:
-    """Catalog and bounds of one store."""
+    """The catalog and bounds of one store."""
 
     def __init__(self, disk: Disk) -> None:
         self.catalog: PairedFile[Catalog] = PairedFile(disk, CATALOG, encode_catalog, decode_catalog)

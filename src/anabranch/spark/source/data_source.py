@@ -134,8 +134,8 @@ class AnabranchSource(DataSource):  # type: ignore[misc]
     """`.format("anabranch")` for `read`, `readStream`, `write` and `writeStream`.
 
     Example:
-        spark.dataSource.register(AnabranchSource) orders =
-        spark.read.format("anabranch").option("service.url", "pulsar://127.0.0.1:6650").load("orders")
+        spark.dataSource.register(AnabranchSource)
+        orders = spark.read.format("anabranch").option("service.url", "pulsar://127.0.0.1:6650").load("orders")
         orders.groupBy("segment").count().show()
     """
 

@@ -124,7 +124,7 @@ async def test_consumers_that_share_a_segment_are_seen_with_the_buckets_that_cha
     one, two = await subscribe("a"), await subscribe("b")
     samples = await read_metrics(admin)
     assert value(samples, "segment_sharing_consumers", **where) == 2
-    assert value(samples, "segment_buckets_withheld", **where) in (0, 2), "one may have all at hand"
+    assert value(samples, "segment_buckets_withheld", **where) in (0, 2), "one may have buffered all"
     for consumer in (one, two):
         await take(consumer, acknowledge=True)
     assert value(await read_metrics(admin), "segment_buckets_withheld", **where) == 0

@@ -82,7 +82,7 @@ async def test_neither_secret_nor_a_proof_can_be_used_again(loop: SimLoop) -> No
     again = two.accept(dials.hello)
     assert again is not None
     assert not again.is_proven_by(answer)
-    # The proof of the accepting broker is no proof of a dialing one, and the other way round.
+    # The proof of the accepting broker does not prove a dialing broker, nor the other way round.
     assert not again.is_proven_by(again.challenge[32:])
 
 

@@ -23,7 +23,7 @@ OPEN_STATES = [state for state in StoreState if state not in (StoreState.UNOWNED
 
 
 def walk(state: StoreState, aim: StoreAim, *, failing: StoreStep | None = None) -> list[StoreStep]:
-    """The steps until the store is as it should be, or until a failing step leaves the state as it was."""
+    """Return the steps until the store reaches its aim, or until a failing step leaves it as it was."""
     steps: list[StoreStep] = []
     while (step := next_step(state, aim)) is not None:
         steps.append(step)

@@ -185,7 +185,7 @@ async def test_an_unknown_topic_is_neither_compacted_nor_unloaded(brokers: Broke
 
 
 async def trimmed(brokers: Brokers) -> WireClient:
-    """As `published`, compacted, with one entry more, and the log has dropped all entries before that."""
+    """The topic of `published` after a compaction and one more entry; the log dropped all older entries."""
     await published(brokers)
     await compact(brokers)
     # A broker begins a ledger when it starts, and a log drops whole ledgers.

@@ -23,7 +23,7 @@ async def set_policy(brokers: Brokers, path: str, body: object) -> None:
 
 
 async def made(brokers: Brokers) -> Admin:
-    """An admin, after it made the classic topic."""
+    """The fixture `admin`, after the classic topic was made."""
     admin = Admin(brokers)
     assert (await admin.ask("PUT", CLASSIC)).status == 204
     return admin

@@ -59,7 +59,7 @@ async def test_the_bytes_are_counted_again_after_a_while() -> None:
 
 
 class CreditedConnection:
-    """A connection that keeps what its client is told, and whether it is read."""
+    """A connection that records what its client is told, and whether the broker reads from it."""
 
     def __init__(self) -> None:
         self.publish_bytes = 0

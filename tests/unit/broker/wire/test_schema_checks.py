@@ -33,7 +33,7 @@ class Side:
         self._id = 0
 
     async def produce(self, schema: pb.Schema | None) -> int | None:
-        """The version that a producer got, -1 for none; None if it was refused because of its schema."""
+        """Open a producer; return its schema version, -1 without one, or None if the schema was refused."""
         self._id += 1
         options = {} if schema is None else {"schema": schema}
         answer = await self._client.producer(TOPIC, producer_id=self._id, **options)

@@ -76,7 +76,7 @@ async def test_a_reader_waits_for_entries_that_are_not_stored_yet() -> None:
     assert [entry.place for entry in await reader.read()] == [EntryPlace(8, 0)]
     # The toy claims an entry that it never delivers.
     toy.stored.append(EntryPlace(8, 1))
-    with pytest.raises(OperationTimeoutError, match="gave no message within 5 s"):
+    with pytest.raises(OperationTimeoutError, match="delivered no message within 5 s"):
         await reader.read(5)
     await reader.close()
     with pytest.raises(AlreadyClosedError):

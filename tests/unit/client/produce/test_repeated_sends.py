@@ -85,7 +85,7 @@ async def test_a_merge_of_a_parent_that_the_producer_never_wrote_to_loses_nothin
 
 
 async def test_parents_whose_last_ids_differ_are_told_apart(brokers: Brokers) -> None:
-    """A message that one parent lost has a lower number than the other parent stored; it is no repetition."""
+    """A message that one parent lost has a lower number than the other one stored, but is not a duplicate."""
 
     async with brokers.client() as client:
         controller = await begin(brokers, client)

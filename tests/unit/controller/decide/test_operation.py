@@ -200,5 +200,5 @@ def test_a_repeated_change_conflicts_if_the_topic_or_the_segment_is_gone() -> No
     after = LAYOUT.split(1, None, now_ms=0)
     with pytest.raises(ConflictError, match="created again"):
         operation.is_made(requested(None, seen), after, 8)
-    with pytest.raises(ConflictError, match="may have been made"):
+    with pytest.raises(ConflictError, match="may already have been made"):
         operation.is_made(requested(None, seen), after.prune([1]), 7)

@@ -7,7 +7,7 @@ the share of the topic. Their classes tell the parts of each event of a segment,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -255,3 +255,9 @@ def checked_target(to: SeekTarget) -> int | SeekWord | MessageId:
         )
     one_of("to", to, SeekWord)
     return to
+
+
+async def end_runs(consumers: Iterable[object], deadline: Deadline) -> None:
+    """End every `run` of these consumers before anything closes, because their handlers may use producers."""
+    running = [each.runs for each in consumers if isinstance(each, SubscriptionParts)]
+    await asyncio.gather(*(runs.end(deadline) for runs in running))

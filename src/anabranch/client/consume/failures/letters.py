@@ -25,7 +25,7 @@ from anabranch.client.net.topics.schemas import has_own_schemas, look_up_writer
 from anabranch.client.options import DEAD_LETTER_ENDING, DeadLetter, log, retry_ending
 from anabranch.client.produce.producer import AsyncProducer
 from anabranch.client.received import Received, Source
-from anabranch.client.schema import BYTES, EncodedSchema, Schema
+from anabranch.client.schema import BYTES, BytesSchema, Schema
 from anabranch.errors import (
     AnabranchError,
     IncompatibleSchemaError,
@@ -91,7 +91,7 @@ class LetterProducers:
         )
         if found is None or found.kind == "None":
             return BYTES
-        return EncodedSchema(Definition(found.kind, found.data, found.properties))
+        return BytesSchema(Definition(found.kind, found.data, found.properties))
 
     async def close_by(self, deadline: Deadline) -> None:
         """Close the producers that are open."""

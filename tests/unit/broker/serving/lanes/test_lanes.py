@@ -108,7 +108,7 @@ async def two(brokers: Brokers, permits: int = 0) -> tuple[WireClient, WireClien
 
 @pytest.fixture
 def cold(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Let entries be read from disk unless they are the last few; the ordinals at which such reads began."""
+    """Let all but the last few entries be read from disk; return the ordinals at which reads began."""
     remembered, each = MemoryLog.read_cached, MemoryLog.read_each_cached
     began: list[int] = []
 

@@ -54,7 +54,7 @@ def by_key(client: WireClient) -> dict[str, list[int]]:
 
 
 async def pair(brokers: Brokers, *metas: pb.KeySharedMeta) -> tuple[WireClient, WireClient]:
-    """A consumer that takes one message, and one with room; the messages of a round are published."""
+    """A consumer with one permit and one with many, after the messages of one round were published."""
     busy, free = await brokers.connect(), await brokers.connect()
     await free.producer()
     await busy.subscribe(kind=pb.CommandSubscribe.Key_Shared, name="a", permits=1, keySharedMeta=metas[0])

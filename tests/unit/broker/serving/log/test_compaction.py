@@ -31,7 +31,7 @@ STEPS = [
     "compaction.marked",
 ]
 Messages = list[tuple[str | None, bytes | None]]
-"""Keys and values; None is no key, or a tombstone."""
+"""Keys and values. The key None stands for a message without a key, the value None for a tombstone."""
 
 
 def entry_of(messages: Messages, compression: Compression = Compression.NONE) -> bytes:

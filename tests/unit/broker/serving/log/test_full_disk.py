@@ -65,7 +65,7 @@ async def test_a_producer_is_refused_with_the_reason_while_the_disk_is_full(
     refused = await client.producer(producer_id=2, producer_name="q")
     assert isinstance(refused, pb.CommandError)
     assert refused.error == pb.ServiceNotReady
-    assert "takes no entries" in refused.message
+    assert "accepts no entries" in refused.message
 
 
 async def test_consumers_and_admin_calls_go_on_and_publishing_follows_by_itself(
@@ -82,7 +82,7 @@ async def test_consumers_and_admin_calls_go_on_and_publishing_follows_by_itself(
         controller = await brokers.controller()
         troubles = (await controller.explain())["troubles"]
         assert isinstance(troubles, dict)
-        assert "takes no entries" in troubles["segment 0"]
+        assert "accepts no entries" in troubles["segment 0"]
         disk.capacity = disk.used + 50_000
         consumer = await client.subscribe_stream(TOPIC, "s", initial_position="earliest")
         before = await drain(consumer)

@@ -47,7 +47,7 @@ async def begin(brokers: Brokers, ids: dict[str, range]) -> WireClient:
 
 
 async def send(client: WireClient, sequence: int, key: str | None, producer_id: int = 9) -> int:
-    """Publish one message; its entry, NO_ID when it was taken for a repetition."""
+    """Publish one message; return its entry, or NO_ID if the broker took it for a duplicate."""
     client.publish(b"x", sequence, key=key, producer_id=producer_id)
     return (await client.receipt()).entry
 

@@ -22,7 +22,7 @@ async def set_rate(brokers: Brokers, messages: int = -1, size: int = -1) -> None
 
 
 async def credit(client: WireClient, producer_id: int = 1) -> tuple[int | None, int | None]:
-    """The next credit of a producer that the broker tells: bytes and messages."""
+    """Return the next credit that the broker grants a producer: bytes and messages."""
     told = await client.take(
         lambda c: isinstance(c, pb.CommandProducerCredit) and c.producer_id == producer_id
     )

@@ -51,7 +51,7 @@ def cold(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 async def _hold(brokers: Brokers, kind: int) -> tuple[WireClient, list[pb.MessageIdData]]:
-    """Let a consumer receive COUNT entries, and store one more; its client, and the ids."""
+    """Let a consumer receive COUNT entries, and store one more; return its client and the ids."""
     client = await brokers.connect()
     await client.producer()
     await client.subscribe(kind=kind, permits=COUNT)

@@ -174,7 +174,7 @@ async def test_unsubscribe_deletes_the_subscription_and_closes(
         with pytest.raises(AlreadyClosedError):
             await consumer.receive(timeout=1)
         again = await subscribe(client, kind, topic)
-        assert await take(again) == every(0, 2), "the subscription was made anew, at the beginning"
+        assert await take(again) == every(0, 2), "the subscription was created again, at the beginning"
 
 
 @pytest.mark.parametrize("topic", [TOPIC, CLASSIC])
