@@ -40,10 +40,7 @@ class QuotaConfig:
         low=0,
     )
     max_subscriptions_per_topic: int = setting(
-        0,
-        "Most durable subscriptions of a topic. 0 means no limit.",
-        pulsar="maxSubscriptionsPerTopic",
-        low=0,
+        0, "Most durable subscriptions of a topic; 0 is unlimited.", pulsar="maxSubscriptionsPerTopic", low=0
     )
     publish_messages_per_s: int = setting(
         0,

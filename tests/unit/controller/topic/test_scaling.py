@@ -84,7 +84,7 @@ async def test_buckets_for_more_consumers_follow_the_traffic(plane: ControlPlane
     (segment,) = controller.layout.active
     assert segment.bucket_count == 8
     assert {0x8000, 0x8001} <= set(segment.bucket_splits)
-    assert "the boundaries of 1 follow their traffic" in decisions(controller)[-1]["reason"]
+    assert "the bucket boundaries of 1 segment follow the traffic" in decisions(controller)[-1]["reason"]
 
 
 @pytest.mark.plane(settings=SETTINGS)
