@@ -175,7 +175,7 @@ class KeyedLocks:
 
 
 async def together(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run the calls side by side; the first failure cancels the other calls and is raised unchanged.
+    """Run the calls concurrently; the first failure cancels the other calls and is raised unchanged.
 
     A TaskGroup that is cancelled while a call fails reports only the failure, and the task that cancelled it
     would wait for ever.
@@ -198,7 +198,10 @@ async def together(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 async def in_slices(items: Iterable[T], size: int) -> AsyncIterator[T]:
-    """The items one by one; other tasks run after each `size` of them, so that long work stalls no client."""
+    """Yield the items one by one.
+
+    Other tasks run after every `size` items, so that long work stalls no client.
+    """
     for number, item in enumerate(items, 1):
         yield item
         if number % size == 0:
@@ -220,7 +223,7 @@ class Backoff:
     maximum: float = 60.0
     multiplier: float = 2.0
     jitter: float = 0.1
-    """Each wait is varied by up to this part of itself, so that clients do not come back at one moment."""
+    """Each wait varies by up to this fraction, so that clients do not all come back at the same moment."""
 
     def __post_init__(self) -> None:
         for name, least in (("initial", 0), ("maximum", 0), ("multiplier", 1), ("jitter", 0)):
@@ -232,23 +235,26 @@ class Backoff:
             raise refused("jitter of a backoff", "a number of at most 1", self.jitter)
 
     def delay(self, attempt: int, rng: Random | None = None) -> float:
-        """Seconds to wait after the failure number `attempt`, counted from 0; no `rng` means no jitter."""
+        """Return the seconds to wait after failure number `attempt`, counted from 0.
+
+        No `rng` means no jitter.
+        """
         # The exponent is bounded so that a client that fails for days does not overflow a float.
         grown = min(self.initial * self.multiplier ** min(attempt, 64), self.maximum)
         return grown if rng is None else grown * (1 + self.jitter * (rng.random() - 0.5))
 
     def delays(self, rng: Random | None = None) -> Iterator[float]:
-        """The waits after the first, second, third... failure, without end."""
+        """Yield the waits after the first, second, third... failure, without end."""
         return (self.delay(attempt, rng) for attempt in count())
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the same call may succeed later: a refused connection, a restart, a full queue."""
+    """Return whether the same call may succeed later: a refused connection, a restart, a full queue."""
     return isinstance(error, AnabranchError) and error.retryable
 
 
 def is_bare_timeout(error: BaseException) -> bool:
-    """Whether `asyncio.timeout` expired, rather than a call that reports its own timeout."""
+    """Return whether `asyncio.timeout` expired, rather than a call that reports its own timeout."""
     return isinstance(error, TimeoutError) and not isinstance(error, AnabranchError)
 
 
@@ -279,7 +285,7 @@ async def retry(
             if not transient(error):
                 raise
             last = error
-        # The last attempt may only have run out of time; an earlier one knows the problem.
+        # The last attempt may simply have run out of time; an earlier error names the problem.
         problem = f": {last}" if isinstance(last, AnabranchError) else problem
         delay = backoff.delay(failures, rng)
         failures += 1
@@ -291,7 +297,7 @@ async def retry(
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """A uvloop event loop where uvloop is installed, else the standard one."""
+    """Return a uvloop event loop where uvloop is installed, else the standard one."""
     try:
         import uvloop
     except ImportError:

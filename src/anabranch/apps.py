@@ -72,7 +72,7 @@ class HandlerOptions:
     schema: Codec[Any] = field(default_factory=Schema.bytes)
     concurrency: int = 500
     retry: Backoff = RETRY
-    """The pauses of a key whose handler raised."""
+    """How long a key waits after its handler raised."""
     dead_letter: DeadLetter | None = None
     """The place of messages that failed too often."""
     initial_position: InitialPosition = "earliest"
@@ -129,7 +129,7 @@ class App:
         chosen = options or HandlerOptions()
         name, subscription = str(parse_topic(topic)), validate_subscription(subscription)
         if any((each.topic, each.subscription) == (name, subscription) for each in self._subscribers):
-            raise InvalidConfigurationError(f"{subscription} of {name} has a handler already")
+            raise InvalidConfigurationError(f"subscription {subscription} of {name} already has a handler")
 
         def register(handler: F) -> F:
             check_callable(handler)
@@ -152,7 +152,7 @@ class App:
             self._bench.publish(name, value, key, schema)
             return
         if self._client is None:
-            raise InvalidConfigurationError("the application does not run; publish from a handler")
+            raise InvalidConfigurationError("the application is not running; publish from a handler")
         # A handler may make its schema in each call, so equal ones share a producer.
         definition = getattr(schema, "definition", None)
         of = name, schema if definition is None else (type(value), repr(definition))
@@ -174,7 +174,7 @@ class App:
         if not self._subscribers:
             raise InvalidConfigurationError("the application has no handlers; use @app.subscriber")
         if self._client is not None or self._bench is not None:
-            raise InvalidConfigurationError("the application runs already")
+            raise InvalidConfigurationError("the application is already running")
         async with AsyncExitStack() as stack:
             if self._lifespan is not None:
                 await stack.enter_async_context(self._lifespan())
@@ -204,7 +204,7 @@ class App:
     async def bench(self) -> AsyncIterator[Bench]:
         """Run handlers without a broker; the bench delivers messages and keeps the published ones."""
         if self._client is not None or self._bench is not None:
-            raise InvalidConfigurationError("the application runs already")
+            raise InvalidConfigurationError("the application is already running")
         async with AsyncExitStack() as stack:
             if self._lifespan is not None:
                 await stack.enter_async_context(self._lifespan())
@@ -237,7 +237,7 @@ class _BenchMessages:
         self.published: list[BenchPublished] = []
 
     def make(self, topic: str, schema: Codec[Any], prepared: Prepared) -> Message[Any]:
-        """A message as a consumer hands it out."""
+        """Return a message as a consumer hands it out."""
         self._count += 1
         return message_without_broker(topic, schema, prepared, self._count, self._clock.wall_ms())
 

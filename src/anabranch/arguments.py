@@ -16,11 +16,11 @@ from anabranch.errors import InvalidConfigurationError
 V = TypeVar("V")
 
 INT32_MAX = 2**31 - 1
-"""Largest number of fields that Pulsar's protocol keeps in 32 bits with a sign."""
+"""Largest number that fits the signed 32-bit fields of Pulsar's protocol."""
 
 
 def refused(name: str, expected: str, value: object) -> InvalidConfigurationError:
-    """The error for an argument of a wrong type or value."""
+    """Return the error for an argument of a wrong type or value."""
     return InvalidConfigurationError(f"{name} must be {expected}, not {value!r}")
 
 
@@ -31,7 +31,7 @@ def of_kind(name: str, value: object, kind: type | tuple[type, ...], expected: s
 
 
 def check_optional(name: str, value: object, kind: type, expected: str) -> None:
-    """As `of_kind`, for an argument that may be None."""
+    """Check the type of an argument that may be None."""
     of_kind(name, value, (kind, NoneType), expected)
 
 
@@ -69,7 +69,7 @@ def check_number(name: str, value: object, *, least: float) -> None:
 
 
 def whole(name: str, value: int, *, least: int = 0, most: int | None = None) -> int:
-    """A whole number within its bounds."""
+    """Return a whole number within its bounds."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise refused(name, f"a whole number of at least {least}", value)
     if most is not None and value > most:
@@ -78,13 +78,13 @@ def whole(name: str, value: int, *, least: int = 0, most: int | None = None) -> 
 
 
 def mapped(name: str, value: Mapping[str, V] | None) -> dict[str, V]:
-    """A copy of a mapping; None is an empty one."""
+    """Return a copy of a mapping; None gives an empty one."""
     check_optional(name, value, Mapping, "a mapping")
     return dict(value or {})
 
 
 def listed(name: str, values: Iterable[object], kind: type[V], expected: str) -> tuple[V, ...]:
-    """The items of an argument that is a list of one kind of objects."""
+    """Return the items of an argument that is a list of one kind of objects."""
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
         raise refused(name, expected, values)
     found = tuple(values)
@@ -100,5 +100,5 @@ def refuse_unknown(given: Mapping[str, object], known: type) -> None:
 
 
 def texts(name: str, values: Iterable[str]) -> list[str]:
-    """The items of an argument that is a list of texts."""
+    """Return the items of an argument that is a list of texts."""
     return list(listed(name, values, str, "a list of texts"))

@@ -13,7 +13,7 @@ class Clock(Protocol):
     """Wall time for display, retention and stamps; never for leases or timeouts."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since the epoch."""
+        """Return the milliseconds since the epoch."""
 
 
 class SystemClock:
@@ -24,7 +24,7 @@ class SystemClock:
 
 
 def moment(time_ms: int) -> datetime:
-    """The instant, or the latest one that Python knows."""
+    """Return the instant, or the latest one that Python knows."""
     try:
         return _EPOCH + timedelta(milliseconds=time_ms)
     except OverflowError:

@@ -1,6 +1,7 @@
 """File descriptors of one process: its limit, how ports and stores share it, and files opened at the limit.
 
-Sockets are opened by strangers and files by the broker itself, so the stores' share is set aside first.
+Strangers decide how many sockets are open, and the broker how many files, so the stores' share is set aside
+first.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 _logger = logging.getLogger(__name__)
 
 EXHAUSTED = (errno.EMFILE, errno.ENFILE)
-"""Errors that say that the process, or the machine, has no descriptor left; the disk is fine."""
+"""Errors that mean that the process or the machine has no descriptor left, while the disk is fine."""
 
 PATIENCE_S = 60.0
 """How long opening a file waits for a free descriptor."""
@@ -31,12 +32,12 @@ _ANY_PROCESS = 64
 _EACH_WORKER = 4
 """Connections between two workers."""
 _EACH_STORE = 8
-"""Lock, journal, reads and replaced files of one store, beside the ledger files that it keeps open."""
+"""Lock, journal, reads and replaced files of one store, in addition to the ledger files it keeps open."""
 _FILES_OF_STORE = (8, 256)
 _HTTP_LEAST = 16
 _CONNECTIONS_LEAST = 16
 _SHARE = 8
-"""The ledger files, and likewise the HTTP port, get one part of this many if descriptors are few."""
+"""If descriptors are scarce, the ledger files and the HTTP port each get one part in this many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,9 @@ def patiently(attempt: Callable[[], int], make_room: Callable[[], None] = lambda
                 raise
             if not deadline:
                 deadline = now + PATIENCE_S
-                _logger.warning("%s; a file of a store waits for a descriptor", os.strerror(error.errno))
+                _logger.warning(
+                    "%s; opening a file of a store waits for a free descriptor", os.strerror(error.errno)
+                )
                 make_room()
                 continue
         time.sleep(RETRY_S)

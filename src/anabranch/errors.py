@@ -16,8 +16,13 @@ class AnabranchError(Exception):
 
 
 def in_words(error: BaseException) -> str:
-    """Class and text of an error, for a reader without its traceback."""
+    """Return the class and text of an error, for readers who do not see its traceback."""
     return f"{type(error).__name__}: {error}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its regular noun, such as `1 segment` or `2 segments`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 class InvalidConfigurationError(AnabranchError, ValueError):
@@ -37,7 +42,7 @@ class MessageTooBigError(AnabranchError, ValueError):
 
 
 class LayoutError(AnabranchError, ValueError):
-    """A split, merge, rebucket or prune that the layout does not allow."""
+    """The layout does not allow this split, merge, rebucket or prune."""
 
 
 class TopicNotFoundError(AnabranchError, LookupError):
@@ -125,7 +130,7 @@ class AuthenticationError(AnabranchError, PermissionError):
 
 
 class CredentialsUnavailableError(AuthenticationError):
-    """The issuer of the credentials cannot be reached or is out of order; it may answer later."""
+    """The issuer of the credentials cannot be reached or does not work; a later call may succeed."""
 
     retryable = True
 
@@ -181,7 +186,7 @@ class NotAllowedError(ServerError):
 
 
 class LimitExceededError(NotAllowedError):
-    """A list, text, number of bytes, or a quota, exceeds its limit; the text names it. Use less."""
+    """A list, text, size or quota exceeds its limit; the error text names the limit."""
 
 
 class UnsupportedFeatureError(ServerError):
@@ -211,7 +216,7 @@ class ProducerFencedError(ServerError):
 
 
 class ConsumerBusyError(ServerError):
-    """Other consumers of the subscription exclude this consumer; it may be free later."""
+    """Other consumers hold the subscription and exclude this one; it may become free later."""
 
     retryable = True
 
@@ -269,11 +274,11 @@ class CompressionError(AnabranchError):
 
 
 class CorruptDataError(AnabranchError):
-    """Stored bytes are damaged; reading of the segment stops."""
+    """Stored bytes are damaged; the segment cannot be read past them."""
 
 
 class DamagedEntriesError(CorruptDataError):
-    """Stored entries with `messages` are damaged: ordinals `first` up to `end`, which is readable again."""
+    """The entries from ordinal `first` up to, but not including, `end` are damaged; they held `messages`."""
 
     def __init__(self, text: str, first: int = 0, end: int = 0, messages: int = 0) -> None:
         super().__init__(text)
@@ -285,7 +290,7 @@ class UnsupportedFormatError(AnabranchError):
 
 
 class BadEntryError(CorruptDataError):
-    """A stored entry cannot be decoded; the next call goes on behind it. `message_id` means all of it."""
+    """A stored entry cannot be decoded; the next call continues after it. `message_id` names the entry."""
 
     def __init__(self, text: str, topic: str = "", message_id: Any = None) -> None:
         super().__init__(text)
@@ -293,7 +298,7 @@ class BadEntryError(CorruptDataError):
 
 
 class MissingDataError(AnabranchError):
-    """The metadata or the files of a store are gone or those of another store; restore a backup."""
+    """The metadata or files of a store are missing or belong to another store; restore a backup."""
 
 
 class DataLossError(AnabranchError):

@@ -1,4 +1,4 @@
-"""Named steps at which a test may kill, stop or fail the process.
+"""Named steps at which a test may kill or stop the process, or make a step fail.
 
 Production code awaits `reach("split.sealed")` between two effects; the default does nothing. `from_text`
 parses the ANABRANCH_FAILPOINTS variable: `name=action[,name=action...]` with the actions `kill` (SIGKILL to
@@ -55,7 +55,7 @@ class ProcessFailpoints:
             raise FailpointReachedError(name)
 
     def _take(self, name: str, file: Path) -> str | None:
-        """The action of the file at this step; None if another process took it."""
+        """Return the action of the file at this step; None if another process took it."""
         try:
             action = _parse(file.read_text()).get(name)
             if action is not None:

@@ -52,7 +52,7 @@ def take(file: Path, name: str = "", *, fence: str | None = None) -> int:
             if fence is None:
                 raise _held(file, read_holder(fd), "")
             _evict(file, fd, fence)
-        # A file that is cut first may lose its room on a full disk.
+        # Write before cutting: on a full disk, a file that is cut first may lose its space.
         os.ftruncate(fd, os.pwrite(fd, f"{os.getpid()} {name}".strip().encode() + b"\n", 0))
     except BaseException:
         os.close(fd)
@@ -67,7 +67,10 @@ def read_holder(fd: int) -> Holder:
 
 
 def is_held_by_named_process(file: Path) -> bool:
-    """Whether the process that the lock file names holds the lock; otherwise its children inherited it."""
+    """Return whether the process that the lock file names holds the lock.
+
+    If it does not, its children have inherited the lock.
+    """
     fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return not LOCKS.exists() or holds(read_holder(fd).pid, file, "FLOCK")
@@ -76,7 +79,7 @@ def is_held_by_named_process(file: Path) -> bool:
 
 
 def kernel_holder(file: Path, kind: str, at: int = 0) -> int | None:
-    """The process that has locked the byte `at` of a file; None when the kernel lists none."""
+    """Return the process that has locked the byte `at` of a file; None when the kernel lists none."""
     try:
         listed = [_Lock.parse(line) for line in LOCKS.read_text().splitlines()]
     except OSError:
@@ -86,7 +89,7 @@ def kernel_holder(file: Path, kind: str, at: int = 0) -> int | None:
 
 
 def holds(pid: int, file: Path, kind: str, at: int = 0) -> bool:
-    """Whether a process has locked the byte `at` of a file exclusively, according to the kernel."""
+    """Return whether a process has locked the byte `at` of a file exclusively, according to the kernel."""
     # On some file systems the inode numbers in the kernel's list of all locks differ from those of `stat`.
     try:
         wanted = file.stat()
@@ -129,7 +132,7 @@ class _Lock(NamedTuple):
 
 
 def kill_holder(pid: int, holds: Callable[[], bool]) -> bool:
-    """Kill a process if `holds` returns true; False when it has ended or holds no lock any more."""
+    """Kill a process if `holds` returns true; False if it has ended or no longer holds a lock."""
     if pid in (0, os.getpid()):
         return False
     try:
@@ -144,7 +147,7 @@ def kill_holder(pid: int, holds: Callable[[], bool]) -> bool:
 
 
 def waits_for_disk(pid: int) -> bool:
-    """Whether a thread of the process is in an uninterruptible call, which only the disk can end."""
+    """Return whether a thread of the process is in an uninterruptible call, which only the disk can end."""
     try:
         tasks = list(Path(f"/proc/{pid}/task").iterdir())
         return any((task / "stat").read_text().rpartition(")")[2].split()[0] == "D" for task in tasks)

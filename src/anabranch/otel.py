@@ -102,7 +102,7 @@ class Telemetry(Interceptor):
 
     @contextmanager
     def handling(self, message: Message[Any]) -> Iterator[Any]:
-        """The span of the work with a message, below that of its producer."""
+        """Yield the span of the work with a message, below that of its producer."""
         place = {**_place(message.topic, "process"), **_subscription(message)}
         span = self._tracer.start_span(
             f"process {message.topic}",
@@ -127,7 +127,7 @@ class Telemetry(Interceptor):
             self._processing.record(time.perf_counter() - began, {**place, **_fault(failure)})
 
     def context_of(self, message: Message[Any]) -> Any:
-        """The context that the producer of a message sent along, for links and spans of your own."""
+        """Return the context that the producer of a message sent along, for links and spans of your own."""
         return self._propagate.extract(message.properties)
 
     def _record(self, span: Any, error: BaseException) -> None:

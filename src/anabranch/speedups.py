@@ -1,7 +1,7 @@
 """The compiled functions and types that are built from `csrc/`, or their Python forms.
 
-The Python form of each function stands beside its caller; the function is None where the package was built
-without a compiler. `ANABRANCH_SPEEDUPS=off` chooses the Python forms.
+The Python form of each function stands next to its caller; the compiled function is None if the package was
+built without a compiler. `ANABRANCH_SPEEDUPS=off` chooses the Python forms.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if os.environ.get("ANABRANCH_SPEEDUPS", "on") != "off":
     with suppress(ImportError):
         _sending, _reading = import_module("anabranch._sending"), import_module("anabranch._reading")
         _columns = import_module("anabranch._columns")
-    # Other systems than Linux lack event descriptors.
+    # Only Linux has event descriptors.
     with suppress(ImportError):
         _syncing = import_module("anabranch._syncing")
 
@@ -70,10 +70,13 @@ class SyncThreadType(Protocol):
         """Append the bytes to the file of a descriptor and sync it; RuntimeError while another one lasts."""
 
     def take(self) -> tuple[int, int] | None:
-        """The bytes that the append wrote and the number of its error, or 0; None while it is under way."""
+        """Return the bytes that the append wrote and the number of its error, or 0.
+
+        Return None while it is under way.
+        """
 
     def fileno(self) -> int:
-        """The descriptor that becomes readable when an append has ended."""
+        """Return the descriptor that becomes readable when an append has ended."""
 
     def close(self) -> None:
         """Take no more appends, and wait for the one under way."""
@@ -87,7 +90,7 @@ PackedRows: Any = getattr(_sending, "PackedRows", list)
 if TYPE_CHECKING or _sending is None:
 
     class RoomGate:
-        """Whether callers must wait for room."""
+        """Tells whether callers must wait for room."""
 
         __slots__ = ("full",)
         full: bool

@@ -24,7 +24,7 @@ class TimeHistogram:
         self.sum_s = 0.0
 
     def observe(self, seconds: float, times: int = 1) -> None:
-        """Count a duration, of several entries if they share it."""
+        """Count a duration, once for each entry that shares it."""
         self.counts[bisect_left(BOUNDS_S, seconds)] += times
         self.sum_s += seconds * times
 

@@ -121,7 +121,7 @@ def test_schemas_are_added_compared_found_and_deleted(broker: BrokerProcess) -> 
         assert not admin.check_schema("orders", other).compatibility
         with pytest.raises(ConflictError):
             admin.add_schema("orders", other)
-        with pytest.raises(InvalidConfigurationError, match="no Avro schema"):
+        with pytest.raises(InvalidConfigurationError, match="not an Avro schema"):
             admin.add_schema("orders", PostedSchema(type="AVRO", schema='"odd"'))
         with pytest.raises(InvalidConfigurationError, match="PostedSchema"):
             admin.add_schema("orders", "STRING")  # type: ignore[arg-type]

@@ -121,7 +121,7 @@ async def test_a_run_that_is_stopped_lets_its_handlers_end(anabranch_broker: Loc
         await (await client.create_producer("orders")).send(b"tea", key="alice")
         running = asyncio.ensure_future(app.run(stop=stop))
         await asyncio.wait_for(began.wait(), 20)
-        with pytest.raises(InvalidConfigurationError, match="runs already"):
+        with pytest.raises(InvalidConfigurationError, match="already running"):
             await app.run()
         stop.set()
         await asyncio.wait_for(running, 20)

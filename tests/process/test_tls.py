@@ -161,7 +161,7 @@ def test_a_renewed_certificate_is_used_without_a_restart(
         open_one.sendall(CONNECT)
         assert open_one.recv(2**16)
         Path(pair.key).write_text("half of a key")
-        assert eventually(lambda: broker.log_text.count("the ones before stay in use") >= workers)
+        assert eventually(lambda: broker.log_text.count("the previous ones stay in use") >= workers)
         assert serial(broker.tls_port, context) == before
         renewed(pair, authority.server("next"))
         # Any worker may accept a connection of the shared port; each of them looks at the files itself.

@@ -135,10 +135,10 @@ class AuthenticationConfig:
     )
     audit_log: str = setting(
         "audit.log",
-        "The audit log: a file (relative to the data directory), stderr, or off.",
+        "The audit log goes to a file (relative to the data directory), stderr, or off.",
     )
     audit_log_bytes_max: int = setting(
-        64 * MIB, "Size at which the audit log begins a new file.", low=64 * KIB
+        64 * MIB, "Size at which the audit log starts a new file.", low=64 * KIB
     )
     audit_log_files: int = setting(
         10, "How many full files of the audit log are kept for each process.", low=1, high=1000

@@ -13,7 +13,7 @@ class AuthorizationConfig:
 
     authorization: bool = setting(
         False,
-        "Whether roles need rights. Then a role may do only what it was granted; it needs authentication.",
+        "Whether roles need rights: a role may then do only what it was granted. Needs authentication.",
         pulsar="authorizationEnabled",
     )
     superuser_roles: str = setting(
@@ -28,7 +28,7 @@ class AuthorizationConfig:
     )
     role_wildcards: bool = setting(
         False,
-        "Whether a grant to prefix* or *suffix is one to every role whose name begins or ends so.",
+        "Whether a grant to prefix* or *suffix applies to every role whose name starts or ends that way.",
         pulsar="authorizationAllowWildcardsMatching",
     )
     grants_on_missing_topics: bool = setting(
@@ -39,5 +39,5 @@ class AuthorizationConfig:
 
 
 def split_roles(text: str) -> frozenset[str]:
-    """The roles in a setting, which separates them by commas."""
+    """Return the roles in a setting, which separates them by commas."""
     return frozenset(comma_list(text))

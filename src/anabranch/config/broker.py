@@ -52,7 +52,7 @@ class BrokerConfig(
     )
     lease_s: float = setting(
         5.0,
-        "A worker that is silent for this long is killed, and the other workers take over its stores.",
+        "A worker that has been silent for this long is killed; the other workers take over its stores.",
         low=0.2,
     )
     cluster: str = setting("standalone", "Name of the cluster in the admin API.", pulsar="clusterName")
@@ -66,7 +66,7 @@ class BrokerConfig(
     )
     keep_alive_s: float = setting(
         30.0,
-        "The broker pings a connection that is silent for this long, and closes it after twice as long.",
+        "The broker pings a connection after this long without traffic, and closes it after twice as long.",
         pulsar="keepAliveIntervalSeconds",
         low=0.1,
     )
@@ -96,7 +96,7 @@ class BrokerConfig(
     )
     deduplication: bool = setting(
         True,
-        "Store each (producer, sequence id) once, also when a producer sends it again to another segment.",
+        "Store each (producer, sequence id) once, even if a producer sends it again to another segment.",
         pulsar="brokerDeduplicationEnabled",
     )
     auto_create_topics: bool = setting(
@@ -104,7 +104,7 @@ class BrokerConfig(
     )
     bucket_budget: int = setting(
         4,
-        "Entry buckets of a new topic over all its segments; so many consumers can share it in key order.",
+        "Entry buckets of a new topic over all its segments: how many consumers can share it in key order.",
         pulsar="scalableTopicEntryBucketBudget",
         low=1,
         high=1024,
@@ -134,26 +134,26 @@ class BrokerConfig(
     )
     segment_retention_s: float = setting(
         604_800.0,
-        "Messages stay for this long, and until every subscription acknowledged them. -1 is for ever.",
+        "Messages stay for this long, and until every subscription acknowledged them. -1 means for ever.",
         low=-1,
     )
     max_unacked_per_consumer: int = setting(
         50_000,
-        "Most unacknowledged messages of one shared consumer. 0 is no limit.",
+        "Most unacknowledged messages of one shared consumer. 0 means no limit.",
         pulsar="maxUnackedMessagesPerConsumer",
         low=0,
     )
     max_unacked_per_subscription: int = setting(
         200_000,
-        "Most unacknowledged messages of all consumers of a shared subscription. 0 is no limit.",
+        "Most unacknowledged messages of all consumers of a shared subscription. 0 means no limit.",
         pulsar="maxUnackedMessagesPerSubscription",
         low=0,
     )
     dispatch_max_entries: int = setting(
-        100, "Most entries of one read for a subscription.", pulsar="dispatcherMaxReadBatchSize", low=1
+        100, "Most entries in one read for a subscription.", pulsar="dispatcherMaxReadBatchSize", low=1
     )
     dispatch_max_bytes: int = setting(
-        5 * MIB, "Most bytes of one read for a subscription.", pulsar="dispatcherMaxReadSizeBytes", low=1
+        5 * MIB, "Most bytes in one read for a subscription.", pulsar="dispatcherMaxReadSizeBytes", low=1
     )
     partial_frames_bytes_max: int = setting(
         256 * MIB,
@@ -177,7 +177,7 @@ class BrokerConfig(
     )
     publish_credit_bytes: int = setting(
         MIB // 2,
-        "Bytes that the producers of an Anabranch client may send ahead on one connection; 0 is no limit.",
+        "Bytes that the producers of an Anabranch client may send ahead on one connection; 0 means no limit.",
         low=0,
     )
     cache_bytes: int = setting(64 * MIB, "Memory for recently written or read entries.", low=0)
@@ -225,13 +225,13 @@ class BrokerConfig(
         self.check_tls()
 
     def url_of(self, scheme: str, port: int) -> str:
-        """The URL at which clients reach a port of this process."""
+        """Return the URL at which clients reach a port of this process."""
         host = self.advertised_host or self.host
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def plain_fields() -> list[dataclasses.Field[Any]]:
-    """The fields of BrokerConfig outside the auto-scale policy, those of its bases last."""
+    """Return the fields of BrokerConfig outside the auto-scale policy, those of its bases last."""
     own = BrokerConfig.__annotations__
     fields = [field for field in dataclasses.fields(BrokerConfig) if field.name != "auto_scale"]
     return sorted(fields, key=lambda field: field.name not in own)

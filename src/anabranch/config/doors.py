@@ -24,7 +24,10 @@ class DoorsConfig:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only processes of this machine reach the address; names other than localhost are open."""
+    """Return whether only processes of this machine reach the address.
+
+    Host names other than localhost count as reachable from outside.
+    """
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

@@ -41,7 +41,10 @@ DYNAMIC: Final[Mapping[str, str]] = {
 
 
 def with_values(config: BrokerConfig, values: Mapping[str, str]) -> BrokerConfig:
-    """The settings with these values, by Pulsar's names; InvalidConfigurationError if one cannot be."""
+    """Return the settings with these values, by Pulsar's names.
+
+    Raise InvalidConfigurationError for a value that is not allowed or cannot change while brokers run.
+    """
     changed: dict[str, Any] = {}
     for name, text in values.items():
         field = DYNAMIC.get(name)

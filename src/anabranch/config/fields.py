@@ -19,21 +19,21 @@ def setting(
     low: float | None = None,
     high: float | None = None,
 ) -> Any:
-    """A field with its description for the default configuration file and its allowed values."""
+    """Return a field with its description for the default configuration file and its allowed values."""
     return dataclasses.field(
         default=default, metadata={"about": about, "pulsar": pulsar, "low": low, "high": high}
     )
 
 
 def port_setting(default: int, about: str, *, pulsar: str) -> Any:
-    """A field for a port; an empty text means OFF, as in Pulsar."""
-    about = f"{about} 0 picks a free one; -1 or an empty text is none."
+    """Return a field for a port; an empty text means OFF, as in Pulsar."""
+    about = f"{about} 0 picks a free one; -1 or an empty text switches it off."
     metadata = {"about": about, "pulsar": pulsar, "low": OFF, "high": 65535, "empty": OFF}
     return dataclasses.field(default=default, metadata=metadata)
 
 
 def secret_setting(about: str, *, pulsar: str) -> Any:
-    """An optional text that may hold a secret, so the representation of the settings leaves it out."""
+    """Return an optional text that may hold a secret, so the representation of the settings leaves it out."""
     return dataclasses.field(
         default="",
         repr=False,
@@ -64,5 +64,5 @@ def check_value(field: dataclasses.Field[Any], value: object) -> None:
 
 
 def comma_list(text: str) -> list[str]:
-    """The words of a setting that separates them by commas."""
+    """Return the words of a setting that separates them by commas."""
     return [word for part in text.split(",") if (word := part.strip())]

@@ -75,7 +75,7 @@ def default_settings() -> dict[str, Any]:
 
 
 def default_text() -> str:
-    """The default configuration file: every setting with its description and value."""
+    """Return the default configuration file: every setting with its description and value."""
     lines = [
         "# Every setting of an Anabranch broker with its default value.",
         "# Pass a file like this with `anabranch serve --config FILE`, one setting with `--set key=value`.",
@@ -181,7 +181,7 @@ _UNITS = {"KiB": KIB, "MiB": MIB, "GiB": 2**30}
 
 
 def parse_setting(name: str, text: str) -> object:
-    """The value of a setting written on the command line, in the type of its default."""
+    """Return the value of a setting written on the command line, in the type of its default."""
     table, _, field = name.rpartition(".")
     default = getattr(AutoScalePolicy(), field) if table else _FIELDS[name].default
     if not text and not table and _FIELDS[name].metadata.get("empty") is not None:
@@ -196,7 +196,7 @@ def parse_setting(name: str, text: str) -> object:
 
 
 def parse_number(subject: str, text: str) -> int | float:
-    """A number as a user writes it, also with a unit, like 64MiB; raises InvalidConfigurationError."""
+    """Return a number as a user writes it, also with a unit, like 64MiB; raises InvalidConfigurationError."""
     digits, unit = (text[:-3], _UNITS[text[-3:]]) if text[-3:] in _UNITS else (text, 1)
     try:
         return (int(digits) if digits.lstrip("+-").replace("_", "").isdigit() else float(digits)) * unit

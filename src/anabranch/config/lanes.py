@@ -11,11 +11,11 @@ KEYED_DISPATCH = ("lanes", "window")
 
 @dataclass(frozen=True, kw_only=True)
 class LaneConfig:
-    """How subscriptions that deliver by key or bucket treat a key that cannot go on."""
+    """How subscriptions that deliver by key or bucket treat a key whose messages are stuck."""
 
     keyed_dispatch: str = setting(
         "lanes",
-        "Delivery by key or bucket past stuck keys: lanes, without end, or window, for 10,000 entries.",
+        "How far delivery goes on past stuck keys: lanes is without limit, window is 10,000 entries.",
     )
     keyed_consistent_hashing: bool = setting(
         True,
@@ -27,15 +27,15 @@ class LaneConfig:
     )
     lane_unacked_s: float = setting(
         30.0,
-        "A message that is not acknowledged within this time gives its key a lane. 0 is never.",
+        "A message that is not acknowledged within this time gives its key a lane. 0 means never.",
         low=0,
     )
     lane_max: int = setting(
-        50_000, "Most lanes of a subscription; with more, it stops to read past stuck keys.", low=1
+        50_000, "Most lanes of a subscription; with more, it stops reading past stuck keys.", low=1
     )
     lane_memory_bytes: int = setting(
         32 * 2**20,
-        "Memory for the lanes of a subscription; beyond it, the subscription stops to read past stuck keys.",
+        "Memory for the lanes of a subscription; beyond it, it stops reading past stuck keys.",
         low=64 * 2**10,
     )
     lane_relief: bool = setting(
@@ -43,7 +43,7 @@ class LaneConfig:
     )
     lane_note_entries: int = setting(
         10_000,
-        "About how many delivered messages a restart reads again before it goes on beside the lanes.",
+        "About how many delivered messages a restart reads again before delivery continues past the lanes.",
         low=1,
     )
     lane_retained_bytes: int = setting(

@@ -14,7 +14,7 @@ from anabranch.errors import InvalidConfigurationError
 
 _NO: Final = ("false",)
 _STORES: Final = "use PEM files: tlsCertificateFilePath, tlsKeyFilePath and tlsTrustCertsFilePath"
-_FACTORIES: Final = "TLS factories of Java do not exist here"
+_FACTORIES: Final = "Java TLS factories are not supported"
 _PROVIDERS: Final = ("jdk", "openssl", "openssl_refcnt", "sunjsse", "conscrypt")
 _PROVIDER: Final = "TLS is that of OpenSSL, whose build decides about FIPS"
 
@@ -81,7 +81,7 @@ PROTECTING: Final[Mapping[str, Unsupported]] = {
     "maxSameAddressConsumersPerTopic": Unsupported(("0",), "use maxConsumersPerTopic"),
     "haProxyProtocolEnabled": Unsupported(_NO, "the broker does not speak HAProxy's protocol"),
     "webServiceHaProxyProtocolEnabled": Unsupported(_NO, "the broker does not speak HAProxy's protocol"),
-    "brokerInterceptors": Unsupported((), "interceptors of Java do not exist here"),
+    "brokerInterceptors": Unsupported((), "Java interceptors are not supported"),
     "bindAddresses": Unsupported((), "set bindAddress and the ports"),
 }
 """Refused with any value but a harmless one, unless this broker has a setting of that name."""
@@ -99,9 +99,10 @@ class ForeignSettings(NamedTuple):
 
 
 def sort_out(found: Mapping[str, str], ours: Collection[str], where: str) -> ForeignSettings:
-    """Settings of this broker and those that have no effect; InvalidConfigurationError for protecting ones.
+    """Sort settings into those of this broker and those without effect; refuse protecting ones.
 
-    A name that is neither ours nor Pulsar's is left among ours, so that the caller refuses it.
+    A name that neither Anabranch nor Pulsar has stays among those of this broker, so that the caller refuses
+    it.
     """
     from importlib import resources  # It takes longer than all of this module, and few files need it.
 
@@ -125,7 +126,7 @@ def sort_out(found: Mapping[str, str], ours: Collection[str], where: str) -> For
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """The settings in a text; the last one of equal names counts."""
+    """Return the settings in a text; the last one of equal names counts."""
     found: dict[str, str] = {}
     for line in _logical_lines(text):
         # The key ends at the first equals sign, colon or space that no backslash precedes.

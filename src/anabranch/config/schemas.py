@@ -16,7 +16,7 @@ class SchemaConfig:
 
     schema_compatibility_strategy: str = setting(
         "FULL",
-        f"How the next schema of a topic must fit to earlier ones: {', '.join(STRATEGIES[:5])}, "
+        f"How the next schema of a topic must fit earlier ones: {', '.join(STRATEGIES[:5])}, "
         "or the last three with _TRANSITIVE.",
         pulsar="schemaCompatibilityStrategy",
     )

@@ -38,7 +38,7 @@ class TlsConfig:
     )
     tls_allow_insecure: bool = setting(
         False,
-        "Ask clients for no certificate and verify none of other brokers. For tests only.",
+        "Do not ask clients for certificates and do not verify those of other brokers. For tests only.",
         pulsar="tlsAllowInsecureConnection",
     )
     tls_protocols: str = setting(
@@ -51,7 +51,7 @@ class TlsConfig:
     )
     tls_refresh_s: float = setting(
         300.0,
-        "Interval between two checks for changed files; 0 is one second. New connections use the new files.",
+        "Interval between checks for changed files; 0 means one second. New connections use the new files.",
         pulsar="tlsCertRefreshCheckDurationSec",
         low=0,
     )
@@ -62,7 +62,7 @@ class TlsConfig:
     )
     broker_client_trust_file: str = setting(
         "",
-        "Authorities of the other brokers, as PEM; tls_trust_file if empty. The own certificate is trusted.",
+        "Authorities of the other brokers, as PEM; tls_trust_file if empty. Their own one is trusted.",
         pulsar="brokerClientTrustCertsFilePath",
     )
     broker_client_certificate_file: str = setting(

@@ -17,11 +17,14 @@ from anabranch.errors import (
 T = TypeVar("T")
 
 REFRESH: Final = b"PulsarAuthRefresh"
-"""The challenge of a broker that wants fresh credentials, because the former ones expire."""
+"""The challenge of a broker that wants fresh credentials because the previous ones expire."""
 
 
 def checked_authentication(given: Authentication | None) -> Authentication | None:
-    """The argument `authentication` of a client; raises InvalidConfigurationError for any other object."""
+    """Return the argument `authentication` of a client.
+
+    Raise InvalidConfigurationError for an object that has no credentials.
+    """
     if given is None or (
         isinstance(getattr(given, "method_name", None), str) and callable(getattr(given, "auth_data", None))
     ):
@@ -35,7 +38,7 @@ def checked_authentication(given: Authentication | None) -> Authentication | Non
 async def proof(
     authentication: Authentication, host: str, timeout_s: float, challenge: bytes = REFRESH
 ) -> bytes:
-    """Fresh credentials for a broker, or the answer to its challenge; raises AuthenticationError."""
+    """Return fresh credentials for a broker, or the answer to its challenge; raises AuthenticationError."""
     respond = getattr(authentication, "respond", None)
     if challenge == REFRESH or respond is None:
         data: Any = await _asked(authentication, lambda: authentication.auth_data(host), timeout_s)
@@ -49,7 +52,7 @@ async def proof(
 
 
 async def http_headers(authentication: Authentication, host: str, timeout_s: float) -> dict[str, str]:
-    """The headers that prove the role in a request over HTTP."""
+    """Return the headers that prove the role in a request over HTTP."""
     headers = getattr(authentication, "http_headers", None)
     if headers is None:
         raise InvalidConfigurationError(
@@ -90,7 +93,7 @@ async def _asked(authentication: Authentication, ask: Callable[[], Awaitable[T]]
             raise CredentialsUnavailableError(
                 f"{_kind(authentication)} gave no credentials within {timeout_s:g} s"
             ) from None
-        # The text of a foreign error may contain a secret; its traceback is there for the developer.
+        # The text of a foreign error may contain a secret. Developers still find it in the traceback.
         raise AuthenticationError(
             f"{_kind(authentication)} gave no credentials: it raised {type(error).__name__}"
         ) from error

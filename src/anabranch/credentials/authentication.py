@@ -38,7 +38,10 @@ class Authentication(Protocol):
         """The name of the method as the broker knows it, such as `token`."""
 
     async def auth_data(self, host: str) -> bytes:
-        """Fresh credentials for a broker; called for each connection and when the broker asks again."""
+        """Return fresh credentials for a broker.
+
+        It is called for each connection, and whenever the broker asks again.
+        """
 
 
 def bearer(token: str) -> dict[str, str]:
@@ -79,16 +82,16 @@ class AuthenticationToken:
         return text
 
     async def auth_data(self, host: str) -> bytes:
-        """The credentials for a broker, as its connections carry them."""
+        """Return the credentials for a broker, as its connections carry them."""
         return (await self._token()).encode()
 
     async def http_headers(self, host: str) -> Mapping[str, str]:
-        """The headers that prove the role in a request over HTTP."""
+        """Return the headers that prove the role in a request over HTTP."""
         return bearer(await self._token())
 
     @classmethod
     def from_parameters(cls, text: str) -> AuthenticationToken:
-        """The token in Pulsar's `authParams`: `token:secret`, `file:///path`, `env:NAME` or JSON."""
+        """Return the token in Pulsar's `authParams`: `token:secret`, `file:///path`, `env:NAME` or JSON."""
         if not text.strip().startswith("{"):
             return cls(text.strip())
         given = parse_parameters(text)
@@ -116,16 +119,16 @@ class AuthenticationTLS:
         return f"AuthenticationTLS({self.certificate_path!r}, {self.private_key_path!r})"
 
     async def auth_data(self, host: str) -> bytes:
-        """The credentials for a broker, as its connections carry them."""
+        """Return the credentials for a broker, as its connections carry them."""
         return b""
 
     async def http_headers(self, host: str) -> Mapping[str, str]:
-        """The headers that prove the role in a request over HTTP."""
+        """Return the headers that prove the role in a request over HTTP."""
         return {"X-Pulsar-Auth-Method-Name": "tls"}
 
     @classmethod
     def from_parameters(cls, text: str) -> AuthenticationTLS:
-        """The files in Pulsar's `authParams`: `tlsCertFile:/path,tlsKeyFile:/path` or JSON."""
+        """Return the files in Pulsar's `authParams`: `tlsCertFile:/path,tlsKeyFile:/path` or JSON."""
         given = parse_parameters(text)
         refuse_unknown(given, ("tlsCertFile", "tlsKeyFile"), "AuthenticationTLS")
         return cls(given.get("tlsCertFile", ""), given.get("tlsKeyFile", ""))
@@ -169,17 +172,17 @@ class AuthenticationBasic:
         return f"AuthenticationBasic({self._username!r}, {HIDDEN})"
 
     async def auth_data(self, host: str) -> bytes:
-        """The credentials for a broker, as its connections carry them."""
+        """Return the credentials for a broker, as its connections carry them."""
         return f"{self._username}:{self._password}".encode()
 
     async def http_headers(self, host: str) -> Mapping[str, str]:
-        """The headers that prove the role in a request over HTTP."""
+        """Return the headers that prove the role in a request over HTTP."""
         encoded = base64.b64encode(await self.auth_data(host)).decode()
         return {"Authorization": f"Basic {encoded}", "X-Pulsar-Auth-Method-Name": self.method_name}
 
     @classmethod
     def from_parameters(cls, text: str) -> AuthenticationBasic:
-        """User and password in Pulsar's `authParams`: JSON with userId or username, and password."""
+        """Return user and password from `authParams`: JSON with userId or username, and password."""
         return cls(auth_params_string=text)
 
 

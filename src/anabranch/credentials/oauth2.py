@@ -127,15 +127,15 @@ class AuthenticationOauth2:
 
     @classmethod
     def from_parameters(cls, text: str) -> AuthenticationOauth2:
-        """The flow in Pulsar's `authParams`: JSON with the type, the issuer and the key file."""
+        """Return the flow in Pulsar's `authParams`: JSON with the type, the issuer and the key file."""
         return cls(text)
 
     async def auth_data(self, host: str) -> bytes:
-        """The credentials for a broker, as its connections carry them."""
+        """Return the credentials for a broker, as its connections carry them."""
         return (await self._token()).encode()
 
     async def http_headers(self, host: str) -> Mapping[str, str]:
-        """The headers that prove the role in a request over HTTP."""
+        """Return the headers that prove the role in a request over HTTP."""
         return bearer(await self._token())
 
     async def _token(self) -> str:
@@ -201,7 +201,7 @@ def _lifetime_s(answered: object) -> float:
 
 
 def _client(document: str) -> tuple[str, str]:
-    """The id and the secret of the client in a key document."""
+    """Return the id and the secret of the client in a key document."""
     try:
         content = json.loads(document)
         client_id, secret = content["client_id"], content["client_secret"]

@@ -9,7 +9,7 @@ from anabranch.errors import InvalidConfigurationError
 
 
 def parse_parameters(text: str) -> dict[str, str]:
-    """The parameters by name; raises InvalidConfigurationError, whose text contains no value.
+    """Return the parameters by name; raises InvalidConfigurationError, whose text contains no value.
 
     A value of the short form may contain colons, as paths and URLs do, but no comma.
     """
@@ -40,7 +40,7 @@ def _from_json(text: str) -> dict[str, str]:
 
 
 def one_of_names(given: Mapping[str, str], names: Iterable[str]) -> str | None:
-    """The value of the first of several names of one parameter; None if none of them has a value."""
+    """Return the value of the first of several names of one parameter; None if none of them has a value."""
     return next((given[name] for name in names if given.get(name)), None)
 
 

@@ -16,12 +16,12 @@ from anabranch.errors import AuthenticationError, InvalidConfigurationError
 
 
 def is_place(text: str) -> bool:
-    """Whether the text names a file or a variable, and so may be shown."""
+    """Return whether the text names a file or a variable, and so may be shown."""
     return text.startswith(("file:", "env:"))
 
 
 def secret_reader(text: str) -> Callable[[], str]:
-    """A function that reads the secret of `file:///path`, `env:NAME`, `token:secret` or a bare secret.
+    """Return a function that reads the secret of `file:///path`, `env:NAME`, `token:secret` or a bare secret.
 
     The function raises AuthenticationError when there is no secret at that place. It can be pickled.
     """
@@ -36,7 +36,7 @@ def secret_reader(text: str) -> Callable[[], str]:
 
 
 def file_path(url: str) -> Path:
-    """The path of `file:///absolute`, `file:/absolute` or `file:relative`."""
+    """Return the path of `file:///absolute`, `file:/absolute` or `file:relative`."""
     parts = urlsplit(url)
     if parts.netloc not in ("", "localhost"):
         raise InvalidConfigurationError(
@@ -46,7 +46,10 @@ def file_path(url: str) -> Path:
 
 
 def read_file(path: Path) -> str:
-    """The text of a file without white space around it; raises AuthenticationError if there is none."""
+    """Return the text of a file without white space around it.
+
+    Raise AuthenticationError if the file cannot be read or is empty.
+    """
     try:
         text = path.read_text().strip()
     except (OSError, ValueError) as error:
@@ -65,7 +68,7 @@ def _read_variable(name: str) -> str:
 
 
 def document_reader(url: str) -> Callable[[], str]:
-    """A function that reads the text of `file://`, `data:` (also base64) or a bare path."""
+    """Return a function that reads the text of `file://`, `data:` (also base64) or a bare path."""
     if url.startswith("data:"):
         head, comma, content = url.removeprefix("data:").partition(",")
         if not comma:

@@ -44,7 +44,7 @@ def authentication_from(plugin: str, parameters: str) -> Authentication | None:
 
 
 def _short(plugin: str) -> str:
-    """The short name of one of Pulsar's classes in Java; any other name as it is."""
+    """Return the short name of one of Pulsar's classes in Java; any other name as it is."""
     name = plugin.removeprefix(_JAVA).removeprefix("oauth2.")
     return name.removeprefix("Authentication").lower() if plugin.startswith(_JAVA) else name.lower()
 

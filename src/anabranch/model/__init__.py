@@ -1,4 +1,4 @@
-"""Values and decisions of the domain, pure: hashes, ranges, names, ids, layouts, drains, assignments.
+"""The values and decisions of the domain: hashes, ranges, names, ids, layouts, drains, assignments.
 
-This package must not know the wire, the disk, an event loop or a clock.
+Everything here is pure. This package must not know the wire, the disk, an event loop or a clock.
 """

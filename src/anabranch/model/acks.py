@@ -4,6 +4,9 @@ Entries are identified by ordinals. All entries below `mark` are acknowledged; a
 number of holes. The set stores the *pending* entries below its highest acknowledged entry as a compressed
 bitmap, so that the mark, the next entry to deliver and the backlog are each one look-up. This module knows
 nothing of ledgers, disks or consumers.
+
+Example: after `acknowledge([0, 1, 3])` the mark is 2, the top is 4 and there is one hole. The next pending
+ordinal from 3 on is 4, and a log that ends at ordinal 6 has a backlog of 3 (ordinals 2, 4 and 5).
 """
 
 from __future__ import annotations
@@ -24,13 +27,13 @@ _FEW = 8
 
 
 class AckSet:
-    """A mutable set of acknowledged ordinals; entries may be acknowledged message by message too."""
+    """A mutable set of acknowledged ordinals. Single messages of an entry can be acknowledged as well."""
 
     __slots__ = ("_mark", "_parts", "_pending", "_top")
 
     def __init__(self, mark: int = 0) -> None:
         if mark < 0:
-            raise ValueError(f"an ordinal is never negative: {mark}")
+            raise ValueError(f"an ordinal cannot be negative: {mark}")
         # The entry before `_top` is acknowledged; entries from `_top` on are not, except in part. `_pending`
         # holds the unacknowledged ordinals below `_top`; `_mark` is the lowest of them, or `_top`.
         self._mark = mark
@@ -90,7 +93,8 @@ class AckSet:
             raise ValueError(f"entry {ordinal} with {count} messages cannot be acknowledged in part")
         if ordinal in self:
             return True
-        # No step costs more than the bits that are given or were given before: entries may be large.
+        # A client chooses `count`, so the work must not grow with it: each step costs at most as much as the
+        # bits given now or earlier.
         left = remaining if remaining.bit_length() <= count else remaining & ((1 << count) - 1)
         before = self._parts.get(ordinal)
         if before is not None:
@@ -116,9 +120,9 @@ class AckSet:
         self._mark = self._pending.min() if self._pending else self._top
 
     def reset(self, ordinal: int) -> None:
-        """Entries below `ordinal` are acknowledged from now on, and no others."""
+        """Forget everything: from now on exactly the entries below `ordinal` are acknowledged."""
         if ordinal < 0:
-            raise ValueError(f"an ordinal is never negative: {ordinal}")
+            raise ValueError(f"an ordinal cannot be negative: {ordinal}")
         self._pending.clear()
         self._parts.clear()
         self._mark = self._top = ordinal
@@ -128,11 +132,11 @@ class AckSet:
         return self._parts.get(ordinal)
 
     def partly(self, limit: int | None = None) -> list[tuple[int, int]]:
-        """The partly acknowledged entries, at most `limit`, and the bits of their pending messages."""
+        """Return the partly acknowledged entries, at most `limit`, and the bits of their pending messages."""
         return list(islice(self._parts.items(), limit))
 
     def next_pending(self, ordinal: int) -> int:
-        """The first ordinal at or after this one that is not wholly acknowledged."""
+        """Return the first ordinal at or after this one that is not wholly acknowledged."""
         if ordinal >= self._top:
             return ordinal
         try:
@@ -142,7 +146,7 @@ class AckSet:
         return found
 
     def pending_from(self, ordinal: int, end: int, limit: int) -> list[int]:
-        """The first `limit` ordinals from this one on, and below `end`, that are not wholly acknowledged."""
+        """Return up to `limit` ordinals, from this one to below `end`, that are not wholly acknowledged."""
         found: list[int] = []
         if ordinal < self._top:
             inside = self._pending.iter_equal_or_larger(max(ordinal, 0))
@@ -152,14 +156,14 @@ class AckSet:
         return found
 
     def pending_count(self, end: int) -> int:
-        """How many ordinals below `end` are not wholly acknowledged."""
+        """Return how many ordinals below `end` are not wholly acknowledged."""
         if end <= self._mark:
             return 0
         inside: int = self._pending.range_cardinality(0, min(end, self._top))
         return inside + max(0, end - self._top)
 
     def keep_pending(self, ordinals: BitMap64) -> None:
-        """Remove the wholly acknowledged ordinals from a set of ordinals, in time far below one step each."""
+        """Remove wholly acknowledged ordinals from a set of ordinals; much faster than testing each one."""
         if not ordinals:
             return
         after = ordinals & BitMap64(range(self._top, ordinals.max() + 1))
@@ -167,7 +171,7 @@ class AckSet:
         ordinals |= after
 
     def pending_below(self, end: int) -> BitMap64:
-        """The ordinals below `end` that are not wholly acknowledged, in a bitmap of their own."""
+        """Return the ordinals below `end` that are not wholly acknowledged, in a bitmap of their own."""
         found = self._pending.copy()
         if end < self._top:
             found.remove_range(end, self._top)
@@ -181,12 +185,12 @@ class AckSet:
         return copied
 
     def reopen(self, ordinals: BitMap64) -> None:
-        """Make acknowledged entries pending again, wholly."""
+        """Make all messages of acknowledged entries pending again."""
         if ordinals:
             assert ordinals.max() < self._top, "an entry that was never acknowledged is pending anyway"
             self._pending.update(ordinals)
             low, high = self._pending.min(), self._top
-            # All entries from the new top on are pending; it is found by halving, because they may be many.
+            # Every entry from the new top on is pending. There may be many, so a binary search finds the top.
             while low < high:
                 middle = (low + high) // 2
                 if self._pending.range_cardinality(middle, self._top) == self._top - middle:
@@ -198,7 +202,7 @@ class AckSet:
             self._mark = self._pending.min() if self._pending else high
 
     def encode(self) -> bytes:
-        """The whole set as bytes; the size depends on the number of holes, not on their distance."""
+        """Return the whole set as bytes; the size depends on the number of holes, not on their distance."""
         self._pending.run_optimize()
         pieces = [_HEAD.pack(_VERSION, self._top, len(self._parts))]
         for ordinal, left in self._parts.items():
@@ -216,7 +220,7 @@ class AckSet:
             raise CorruptDataError(f"{len(data)} bytes are not an acknowledgement set") from cause
 
     def _forget_parts(self, end: int) -> None:
-        """Forget the parts of entries from the mark up to `end`; the shorter of the two ways is taken."""
+        """Forget the partly acknowledged entries from the mark up to `end`, by the cheaper of two loops."""
         if end - self._mark < len(self._parts):
             for ordinal in range(self._mark, end):
                 self._parts.pop(ordinal, None)
@@ -238,11 +242,11 @@ class AckSet:
         elif ordinal > self._mark:
             self._pending.discard(ordinal)
         elif ordinal < 0:
-            raise ValueError(f"an ordinal is never negative: {ordinal}")
+            raise ValueError(f"an ordinal cannot be negative: {ordinal}")
 
     def _acknowledge_many(self, ordinals: Sequence[int]) -> None:
         if min(ordinals) < 0:
-            raise ValueError(f"an ordinal is never negative: {min(ordinals)}")
+            raise ValueError(f"an ordinal cannot be negative: {min(ordinals)}")
         highest = max(ordinals)
         if highest >= self._top:
             self._pending.add_range(self._top, highest + 1)
@@ -277,7 +281,7 @@ class AckSet:
 
 
 def bits_from_words(words: Sequence[int]) -> int:
-    """The bit set of the wire's `ack_set`: signed 64-bit words, lowest first."""
+    """Return the bit set of the wire's `ack_set`: signed 64-bit words, lowest first."""
     return int.from_bytes(struct.pack(f"<{len(words)}q", *words), "little")
 
 
@@ -288,7 +292,7 @@ def words_from_bits(bits: int) -> list[int]:
 
 
 def bits_at(indexes: Sequence[int]) -> int:
-    """The bit set with these indexes, in time linear in the highest one."""
+    """Return the bit set with these indexes, in time linear in the highest one."""
     found = bytearray(max(indexes, default=0) // 8 + 1)
     for index in indexes:
         found[index >> 3] |= 1 << (index & 7)

@@ -4,6 +4,11 @@
 the reader of its parent, and the other segments are dealt out by load. A segment that opens bucket by bucket
 moves no consumer. This module knows nothing of connections, grace periods or how an assignment reaches its
 consumer.
+
+Example: consumers a and b read segments 0 and 1. Segment 1 is split into 2 and 3. Until segment 1 is drained,
+nothing changes: b still reads 1, and no consumer reads 2 or 3, because a newer message of a key must not
+overtake an older one. Once 1 is drained, b gets both children and a keeps 0. If instead a third consumer c
+joins while 0 and 1 have four buckets each, c shares segment 0 with a by buckets, and b is not disturbed.
 """
 
 from __future__ import annotations
@@ -29,7 +34,7 @@ _NO_LOAD: Mapping[int, float] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """A segment given to a consumer: alone, or by buckets.
+    """A segment given to a consumer, either exclusively or shared by buckets.
 
     Consumers read a segment by buckets when several share it, and while only some of its buckets are open.
     Then they acknowledge single entries, so that no acknowledgement covers an entry of a closed bucket.
@@ -68,7 +73,10 @@ class Assignment:
     """In a checkpoint group: whether other members have to commit before slots can move."""
 
     def replaces(self, other: Assignment | None) -> bool:
-        """Whether this assignment may follow `other`; without generations the layout epoch decides."""
+        """Return whether this assignment may replace `other`.
+
+        Without generations the layout epoch decides.
+        """
         if other is None:
             return True
         if UNCOUNTED not in (self.generation, other.generation):
@@ -77,7 +85,7 @@ class Assignment:
 
 
 def _ready(layout: Layout, drained: frozenset[int], parts: Parts) -> list[tuple[Segment, Ranges]]:
-    """The segments that may be read now, by range, each with its open buckets.
+    """Return the segments that may be read now, by range, each with its open buckets.
 
     A segment is ready when all its ancestors in the layout have drained one of its buckets, and it is active
     or not drained itself.
@@ -140,7 +148,7 @@ def _kept_by_buckets(
     owners: Mapping[int, Sequence[str]],
     previous: Mapping[str, tuple[Assigned, ...]],
 ) -> set[int]:
-    """Segments that stay shared by buckets, because a change would make their consumers attach again.
+    """Return the segments that stay shared by buckets, so that their consumers need not attach again.
 
     They are those whose readers stay the same, and partly drained ones whose children are read already.
     """
@@ -156,7 +164,7 @@ def _kept_by_buckets(
 
 
 def bucket_owners(bucket_count: int, names: Sequence[T]) -> list[T]:
-    """The reader of each bucket of a shared segment: equal runs of buckets, in the order of `names`."""
+    """Return the reader of each bucket of a shared segment: equal runs of buckets, ordered by `names`."""
     count = len(names)
     owners: list[T] = []
     for at, name in enumerate(names):
@@ -178,7 +186,7 @@ def _previous_readers(names: Sequence[str], previous: Mapping[str, tuple[Assigne
 
 
 def _heirs(layout: Layout, segment: Segment, readers: Readers) -> list[str]:
-    """Readers of the ancestors, nearest first, because they have state for the keys of the segment."""
+    """Return the readers of the ancestors, nearest first: they have state for the keys of the segment."""
     found = []
     for ancestor in sorted(layout.ancestors(segment.id), reverse=True):
         found += [name for name in readers.get(ancestor, ()) if name not in found]
@@ -192,13 +200,13 @@ def _deal(
     readers: Readers,
     load: Mapping[int, float],
 ) -> dict[int, list[str]]:
-    """One reader per segment; there are at least as many segments as consumers."""
+    """Choose one reader per segment; there are at least as many segments as consumers."""
     kept: dict[str, list[Segment]] = {name: [] for name in names}
     heirs: dict[int, list[str]] = {}
     for segment in segments:
         before = readers.get(segment.id, ())
         if before:
-            # Of several consumers that shared the segment, the one with the fewest segments keeps it.
+            # If several consumers shared the segment, the one with the fewest segments keeps it.
             kept[min(before, key=lambda name: (len(kept[name]), name))].append(segment)
         else:
             heirs[segment.id] = _heirs(layout, segment, readers)
@@ -207,7 +215,7 @@ def _deal(
     for name in names:
         kept[name], released = _release(kept[name], quota[name], load)
         free += released
-    # The heaviest first, so that lighter segments can even out the load.
+    # Heaviest first, so that the lighter segments can even out the load afterwards.
     free.sort(key=lambda segment: (-load.get(segment.id, 0.0), segment.range, segment.id))
     weight = {name: sum(load.get(segment.id, 0.0) for segment in kept[name]) for name in names}
     for inherit in (True, False):
@@ -231,7 +239,7 @@ def _quotas(
     kept: Mapping[str, Sequence[Segment]],
     heirs: Mapping[int, Sequence[str]],
 ) -> dict[str, int]:
-    """Number of segments per consumer; a surplus segment goes to the consumer where that moves the fewest."""
+    """Return the number of segments per consumer; a surplus segment goes where it causes the fewest moves."""
     even, odd = divmod(len(segments), len(names))
     inherits = dict.fromkeys(names, 0)
     for named in heirs.values():
@@ -273,7 +281,7 @@ def _release(
 def _share(
     layout: Layout, segments: Sequence[Segment], names: Sequence[str], readers: Readers, share: bool
 ) -> dict[int, list[str]]:
-    """At most one segment per consumer; there are more consumers than segments."""
+    """Choose at most one segment per consumer; there are more consumers than segments."""
     places = readers_per_segment(segments, len(names) if share else len(segments))
     owners = keep_readers(segments, places, readers)
     placed = {name for given in owners.values() for name in given}
@@ -283,7 +291,7 @@ def _share(
             if name in idle and len(owners[segment.id]) < places[segment.id]:
                 owners[segment.id].append(name)
                 idle.remove(name)
-    # A segment without a reader comes before a segment that only lacks a further reader.
+    # A segment without any reader comes before one that only has room for another reader.
     for segment in sorted(segments, key=lambda s: (bool(owners[s.id]), s.range, s.id)):
         missing = places[segment.id] - len(owners[segment.id])
         owners[segment.id] += idle[:missing]

@@ -39,7 +39,7 @@ class CheckpointKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The point to continue reading: after the last message read, per segment, or at one of three starts.
+    """A place to continue reading: per segment after the last message read, or at one of three starts.
 
     A segment without a position is newer than a regular checkpoint and is read from its beginning. A
     checkpoint of a reader that started at a time keeps that time for the segments without a position.
@@ -54,36 +54,39 @@ class Checkpoint:
     timestamp_ms: int = 0
     """For AT_TIME: reading starts at the first message published then or later."""
     parts: Mapping[int, SlotPositions] = field(default_factory=dict)
-    """Positions by bucket, of segments whose buckets are not read equally far. `positions` has the lowest."""
+    """Positions by bucket, for segments whose buckets were read to different points. `positions` has the
+    lowest."""
 
     def __post_init__(self) -> None:
         parts = {id_: self.parts[id_] for id_ in sorted(self.parts) if not self.parts[id_].is_whole}
         found = {**self.positions, **{id_: slots.lowest for id_, slots in self.parts.items()}}
         if found and self.kind in (CheckpointKind.EARLIEST, CheckpointKind.LATEST):
-            raise InvalidConfigurationError("a checkpoint at an end of the topic has no positions")
+            raise InvalidConfigurationError(
+                "a checkpoint at the beginning or end of a topic cannot have positions"
+            )
         ordered = {segment: found[segment] for segment in sorted(found)}
         object.__setattr__(self, "positions", MappingProxyType(ordered))
         object.__setattr__(self, "parts", MappingProxyType(parts))
 
     @staticmethod
     def earliest() -> Checkpoint:
-        """The beginning of the topic."""
+        """Return the beginning of the topic."""
         return Checkpoint(kind=CheckpointKind.EARLIEST)
 
     @staticmethod
     def latest() -> Checkpoint:
-        """The end of the topic at the time of opening."""
+        """Return the end of the topic at the time of opening."""
         return Checkpoint(kind=CheckpointKind.LATEST)
 
     @staticmethod
     def at_ms(timestamp_ms: int) -> Checkpoint:
-        """The first message published at this time or later."""
+        """Return the first message published at this time or later."""
         whole("timestamp_ms", timestamp_ms, most=2**63 - 1)
         return Checkpoint(kind=CheckpointKind.AT_TIME, timestamp_ms=timestamp_ms)
 
     @property
     def is_regular(self) -> bool:
-        """Whether it names positions, and not the beginning, the end or a time."""
+        """Whether it holds positions, rather than standing for the beginning, the end or a time."""
         return self.kind is CheckpointKind.REGULAR
 
     @property
@@ -92,7 +95,7 @@ class Checkpoint:
         return self.kind is CheckpointKind.LATEST
 
     def slots(self, segment: int) -> SlotPositions | None:
-        """The positions inside one segment; None if the checkpoint does not name it."""
+        """Return the positions inside one segment; None if the checkpoint does not name it."""
         if segment in self.parts:
             return self.parts[segment]
         id_ = self.positions.get(segment)
@@ -112,14 +115,14 @@ class Checkpoint:
 
     @staticmethod
     def merge(checkpoints: Iterable[Checkpoint]) -> Checkpoint:
-        """One checkpoint for a whole group: the latest position of each bucket of each segment.
+        """Return one checkpoint for a whole group: the latest position of each bucket of each segment.
 
         A member that has received nothing still has the start it was given, and adds no position. If all
         members have the same start, that start is the result.
         """
         given = listed("checkpoints", checkpoints, Checkpoint, "a list of Checkpoint objects")
         if not given:
-            raise InvalidConfigurationError("there is no checkpoint to merge")
+            raise InvalidConfigurationError("merge needs at least one checkpoint")
         placed = [checkpoint for checkpoint in given if checkpoint.is_regular or checkpoint.positions]
         if not placed:
             if any(checkpoint != given[0] for checkpoint in given):
@@ -137,7 +140,7 @@ class Checkpoint:
         return Checkpoint({}, kind, times[0] if times else 0, slots)
 
     def to_bytes(self) -> bytes:
-        """The byte form that other V5 clients read; only Anabranch knows AT_TIME."""
+        """Return the byte form that other V5 clients read; only Anabranch knows AT_TIME."""
         if self.is_regular:
             return bytes((self.kind,)) + self._position_bytes()
         if self.kind is CheckpointKind.AT_TIME:
@@ -159,7 +162,9 @@ class Checkpoint:
         try:
             return _read_checkpoint(ByteReader(bytes(data)))
         except BadBytes as cause:
-            raise InvalidConfigurationError(f"{len(data)} bytes are no checkpoint: {cause}") from cause
+            raise InvalidConfigurationError(
+                f"these {len(data)} bytes are not a checkpoint: {cause}"
+            ) from cause
 
 
 def _read_checkpoint(reader: ByteReader) -> Checkpoint:

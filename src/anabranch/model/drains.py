@@ -1,8 +1,12 @@
 """Which slots of sealed segments an ordered subscription has drained, and which slots of children that opens.
 
 A slot here is a value of the bucket half of a key's hash. A split or merge keeps that half, so a segment and
-its descendants have the same slots, with any bucket boundaries. This module knows nothing of logs, consumers
-or reports of drains.
+its descendants have the same slots, even if their bucket boundaries differ. This module knows nothing of
+logs, consumers or how drains are reported.
+
+Example: segment 1 was split into 2 and 3, which have two buckets each (first slots 0 and 0x8000). While slots
+0 to 0x7fff of segment 1 are drained, the same slots of 2 and 3 are open, so the first bucket of each child
+may be read. The second bucket stays closed, because its older messages are still in segment 1.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ NO_PARTS: Parts = MappingProxyType({})
 
 
 def union(ranges: Iterable[HashRange]) -> Ranges:
-    """The slots of all these ranges; they may overlap and have any order."""
+    """Return the slots of all these ranges; they may overlap and have any order."""
     found: list[HashRange] = []
     for part in sorted(ranges):
         if found and part.start <= found[-1].end + 1:
@@ -36,7 +40,7 @@ def union(ranges: Iterable[HashRange]) -> Ranges:
 
 
 def intersection(one: Ranges, other: Ranges) -> Ranges:
-    """The slots in both sets."""
+    """Return the slots in both sets."""
     if one == ALL:
         return other
     if other == ALL:
@@ -55,7 +59,7 @@ def intersection(one: Ranges, other: Ranges) -> Ranges:
 
 
 def difference(one: Ranges, other: Ranges) -> Ranges:
-    """The slots of the first set that are not in the second."""
+    """Return the slots of the first set that are not in the second."""
     found = []
     for part in one:
         start = part.start
@@ -71,14 +75,14 @@ def difference(one: Ranges, other: Ranges) -> Ranges:
 
 
 def covers(ranges: Ranges, part: HashRange) -> bool:
-    """Whether every slot of `part` is in the set."""
+    """Return whether every slot of `part` is in the set."""
     return any(found.start <= part.start and part.end <= found.end for found in ranges)
 
 
 def open_slots(layout: Layout, drained: frozenset[int], parts: Parts = NO_PARTS) -> dict[int, Ranges]:
-    """The slots of each segment that all its ancestors have drained; pruned ancestors do not count."""
+    """Return the slots of each segment that all its ancestors have drained; pruned ancestors are ignored."""
     found: dict[int, Ranges] = {}
-    for id_ in sorted(layout.segments):  # Parents have lower ids, so theirs are known first.
+    for id_ in sorted(layout.segments):  # Parents have lower ids, so their slots are already known.
         slots = ALL
         for parent in layout.segments[id_].parents:
             passed = ALL if parent in drained else parts.get(parent, ())
@@ -88,7 +92,7 @@ def open_slots(layout: Layout, drained: frozenset[int], parts: Parts = NO_PARTS)
 
 
 def open_buckets(segment: Segment, slots: Ranges) -> Ranges:
-    """The buckets of a segment whose slots are all open, because an entry may have any slot of its bucket."""
+    """Return the buckets whose slots are all open: an entry may belong to any slot of its bucket."""
     if slots == ALL:
         return ALL
     return union(bucket for bucket in bucket_ranges(segment.bucket_splits) if covers(slots, bucket))

@@ -40,7 +40,7 @@ Vector = tuple[tuple[int, "MessageId"], ...]
 
 @dataclass_transform(frozen_default=True, eq_default=False)
 def _value(cls: type[_T]) -> type[_T]:
-    """A dataclass frozen for type checkers only: at run time that makes creation five times slower."""
+    """Make a dataclass frozen for type checkers only: at run time, creation would be five times slower."""
     return dataclass(slots=True, eq=False)(cls)
 
 
@@ -71,12 +71,12 @@ class MessageId:
 
     @staticmethod
     def earliest() -> MessageId:
-        """The id before all messages of any topic."""
+        """Return the id before all messages of any topic."""
         return MessageId(-1, *EARLIEST)
 
     @staticmethod
     def latest() -> MessageId:
-        """The id after all messages of any topic."""
+        """Return the id after all messages of any topic."""
         return MessageId(-1, *LATEST)
 
     @property
@@ -110,7 +110,7 @@ class MessageId:
         return (self.segment, self.ledger, self.entry, self.partition, self.batch_index)
 
     def to_bytes(self) -> bytes:
-        """The byte form of a V5 client: segment, classic id, vector, topic, cross-topic vector."""
+        """Return the byte form of a V5 client: segment, classic id, vector, topic, cross-topic vector."""
         pieces = [LONG.pack(self.segment), sized(self.classic_bytes()), vector_bytes(self.vector)]
         pieces.append(INT.pack(-1) if self.topic is None else sized(self.topic.encode()))
         if self.cross is None:
@@ -128,10 +128,12 @@ class MessageId:
         try:
             return _read_message_id(ByteReader(bytes(data)))
         except (BadBytes, UnicodeDecodeError) as cause:
-            raise InvalidConfigurationError(f"{len(data)} bytes are no message id: {cause}") from cause
+            raise InvalidConfigurationError(
+                f"these {len(data)} bytes are not a message id: {cause}"
+            ) from cause
 
     def classic_bytes(self) -> bytes:
-        """The classic id (protobuf MessageIdData), without segment, vector and topic."""
+        """Return the classic id (protobuf MessageIdData), without segment, vector and topic."""
         pieces = [b"\x08", varint_bytes(self.ledger), b"\x10", varint_bytes(self.entry)]
         if self.partition >= 0:
             pieces += (b"\x18", varint_bytes(self.partition))
@@ -170,7 +172,7 @@ class ByteReader:
 
     def take(self, length: int) -> bytes:
         if not 0 <= length <= self.left:
-            raise BadBytes(f"a length of {length} where {self.left} bytes are left")
+            raise BadBytes(f"a length of {length}, but only {self.left} bytes are left")
         self.offset += length
         return self.data[self.offset - length : self.offset]
 
@@ -194,7 +196,7 @@ class ByteReader:
     def expect(self, count: int, item_bytes_min: int) -> int:
         """Refuse a count of items that the remaining bytes cannot hold."""
         if not 0 <= count * item_bytes_min <= self.left:
-            raise BadBytes(f"a count of {count} where {self.left} bytes are left")
+            raise BadBytes(f"a count of {count}, but only {self.left} bytes are left")
         return count
 
     def end(self) -> None:
@@ -229,7 +231,7 @@ def read_vector(reader: ByteReader) -> Vector:
 
 
 def read_classic(data: bytes, segment: int, own: Mapping[int, list[bytes]] | None = None) -> MessageId:
-    """The classic id in `data`; the contents of Anabranch's own fields are added to `own`."""
+    """Return the classic id in `data`; the contents of Anabranch's own fields are added to `own`."""
     fields: dict[int, int] = {}
     chunks: list[bytes] = []
     read_fields(ByteReader(data), fields, {7: chunks, **(own or {})})

@@ -8,6 +8,10 @@ duplicate only if it is one in every piece.
 
 Too low an id stores a message twice; too high an id loses a message. So the functions that drop or join ids
 to bound the size only lower them. This module knows nothing of storage or wire.
+
+Example: producer p stored up to id 9 in segment 0000-7fff and up to 5 in 8000-ffff, and the two are merged.
+The child inherits two pieces. Id 7 with a key in slot 0x1000 is a duplicate (7 <= 9); with a key in slot
+0x9000 it is new (7 > 5). If the slot is unknown, 7 counts as new and 5 as a duplicate.
 """
 
 from __future__ import annotations
@@ -25,10 +29,11 @@ UNKNOWN = -1
 """Below every sequence id: the producer is unknown."""
 
 PIECES_MAX = 32
-"""Most pieces that a segment inherits; neighbours are joined to keep it."""
+"""Most pieces that a segment inherits; above this, neighbours are joined."""
 
 BYTES_MAX = 512 * 1024
-"""Approximate size of all pieces, because brokers send them; producers unused for longest are dropped."""
+"""Approximate limit for all pieces, because brokers send them; above it, the least recently used producers
+go."""
 
 _SEQUENCE_BYTES = 12
 
@@ -53,7 +58,10 @@ def handed_on(
     *,
     bytes_max: int = BYTES_MAX,
 ) -> Pieces:
-    """The pieces that a segment passes to its children; its own ids rise, so they hold in its whole range."""
+    """Return the pieces that a segment passes to its children.
+
+    Its own ids only rise, so each of them applies to its whole range.
+    """
     pieces = [Piece(piece.range, _highest(piece.sequences, own)) for piece in _filled(inherited, own_range)]
     return tuple(_lightened(_coalesced(pieces), bytes_max))
 
@@ -65,7 +73,7 @@ def inherit(
     pieces_max: int = PIECES_MAX,
     bytes_max: int = BYTES_MAX,
 ) -> Pieces:
-    """The pieces that a new segment inherits from all its parents; empty when no producer is known."""
+    """Return the pieces that a new segment inherits from all its parents; empty when no producer is known."""
     pieces = _lightened(_fewer(_coalesced(_filled(passed_on, child)), pieces_max), bytes_max)
     return tuple(pieces) if any(piece.sequences for piece in pieces) else ()
 
@@ -84,7 +92,7 @@ class Known:
         self.lowest = min(self._sequences, default=UNKNOWN) if gapless else UNKNOWN
 
     def is_duplicate(self, sequence: int, slot: int | None) -> bool:
-        """Whether a message was stored before; `slot` is that of its key, None if unknown."""
+        """Return whether a message was stored before; `slot` is that of its key, None if unknown."""
         if slot is None:
             return sequence <= self.lowest
         at = bisect_right(self._starts, slot) - 1
@@ -92,12 +100,15 @@ class Known:
 
 
 def highest_of(names: Iterable[str], sequences: Mapping[str, int]) -> int:
-    """The highest sequence id that is known under one of these names."""
+    """Return the highest sequence id that is known under one of these names."""
     return max((sequences.get(name, UNKNOWN) for name in names), default=UNKNOWN)
 
 
 def _filled(pieces: Iterable[Piece], whole: HashRange) -> list[Piece]:
-    """The pieces cut to a range, empty in gaps; where pieces of classic topics overlap, the lowest ids."""
+    """Return the pieces cut to a range, empty in gaps.
+
+    If pieces of classic topics overlap, each producer keeps its lowest id.
+    """
     given = [piece for piece in pieces if piece.range.overlaps(whole)]
     cuts = {whole.start, *(piece.range.start for piece in given), *(piece.range.end + 1 for piece in given)}
     starts = sorted(cut for cut in cuts if cut in whole)
@@ -125,7 +136,7 @@ def _fewer(pieces: list[Piece], pieces_max: int) -> list[Piece]:
 
 
 def _lightened(pieces: list[Piece], bytes_max: int) -> list[Piece]:
-    """The pieces without the producers unused for longest, until they fit."""
+    """Return the pieces without the least recently used producers, so that they fit."""
     age: dict[str, int] = {}
     uses: Counter[str] = Counter()
     for piece in pieces:
@@ -157,7 +168,7 @@ def _lower(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
 
 
 def _lost(left: Piece, right: Piece) -> int:
-    """Number of producers whose ids would be lowered or dropped by a join."""
+    """Return the number of producers whose ids a join would lower or drop."""
     same = sum(right.sequences.get(producer) == number for producer, number in left.sequences.items())
     return len(left.sequences.keys() | right.sequences.keys()) - same
 

@@ -68,7 +68,10 @@ class Segment:
         return len(self.bucket_splits) + 1
 
     def shares_keys(self, other: Segment) -> bool:
-        """Whether a key may lie in both; keys of this segment lie anywhere if it is a classic topic."""
+        """Return whether a key may lie in both segments.
+
+        The keys of a classic topic lie anywhere on the ring.
+        """
         return self.is_classic or self.range.overlaps(other.range)
 
 
@@ -86,7 +89,7 @@ class Layout:
 
     @staticmethod
     def initial(count: int, *, now_ms: int, bucket_budget: int = 4, first_id: int = 0) -> Layout:
-        """The layout of a new topic; its segments share the bucket budget."""
+        """Return the layout of a new topic; its segments share the bucket budget."""
         ranges = initial_ranges(count)
         splits = equal_bucket_splits(min(MAX_BUCKETS, max(1, bucket_budget // count)))
         segments = {
@@ -108,18 +111,18 @@ class Layout:
         return tuple(sorted(found, key=lambda segment: segment.id))
 
     def segment(self, id_: int) -> Segment:
-        """The segment with this id; raises SegmentNotFoundError."""
+        """Return the segment with this id; raises SegmentNotFoundError."""
         try:
             return self.segments[id_]
         except KeyError:
             active = [str(segment.id) for segment in self.active]
             some = ", ".join(active[:IDS_NAMED]) + (", ..." if len(active) > IDS_NAMED else "")
             raise SegmentNotFoundError(
-                f"the layout of epoch {self.epoch} has no segment {id_}; active are {some or 'none'}"
+                f"the layout of epoch {self.epoch} has no segment {id_}; active segments: {some or 'none'}"
             ) from None
 
     def reserve(self, count: int) -> Layout:
-        """The same layout with `count` ids reserved; a later operation takes them by `first_id`."""
+        """Return the same layout with `count` ids reserved; a later operation takes them by `first_id`."""
         if count < 0:
             raise LayoutError(f"cannot reserve {count} ids")
         return replace(self, next_id=self.next_id + count)
@@ -210,11 +213,11 @@ class Layout:
         return Layout(self.epoch + 1, self.next_id, left, newest_of({**self.pruned, **now}))
 
     def ancestors(self, id_: int) -> frozenset[int]:
-        """Ids of all segments that this one descends from, without pruned ones."""
+        """Return the ids of all segments that this one descends from, without pruned ones."""
         return self._reach(id_, lambda segment: segment.parents)
 
     def descendants(self, id_: int) -> frozenset[int]:
-        """Ids of all segments that descend from this one."""
+        """Return the ids of all segments that descend from this one."""
         return self._reach(id_, lambda segment: segment.children)
 
     def _reach(self, id_: int, links: _Links) -> frozenset[int]:
@@ -271,5 +274,5 @@ def _without_links(segment: Segment, gone: Collection[int]) -> Segment:
 
 
 def list_ids(ids: Iterable[int]) -> str:
-    """The ids for an error text."""
+    """Return the ids as an error text shows them."""
     return ", ".join(map(str, ids)) or "none"

@@ -1,4 +1,4 @@
-"""The sizes that names and properties may have, on the wire, in REST calls and in the client.
+"""How long names and properties may be, on the wire, in REST calls and in the client.
 
 A broker keeps names in memory, in records and in logs, so each has a limit. This module knows no command.
 """
@@ -33,14 +33,14 @@ _SHOWN: Final = 60
 
 
 def fits(text: str, bytes_max: int) -> bool:
-    """Whether the UTF-8 form of a text has at most this many bytes."""
+    """Return whether the UTF-8 form of a text has at most this many bytes."""
     if len(text) * 4 <= bytes_max:
         return True
     return len(text) <= bytes_max and (text.isascii() or len(text.encode(errors="replace")) <= bytes_max)
 
 
 def shown(text: str) -> str:
-    """A text for an error message; a long one is cut."""
+    """Return a text as an error message shows it; long texts are cut."""
     return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")
 
 
@@ -56,7 +56,7 @@ def bounded_name(kind: str, name: str, bytes_max: int) -> str:
 def check_properties(what: str, pairs: Mapping[str, str]) -> None:
     """Raise LimitExceededError for properties that are too many or too long."""
     if len(pairs) > PROPERTIES_MAX:
-        raise LimitExceededError(f"{what} may have {PROPERTIES_MAX} pairs, not {len(pairs)}")
+        raise LimitExceededError(f"{what} may have at most {PROPERTIES_MAX} pairs, not {len(pairs)}")
     for key, value in pairs.items():
         if not fits(key, PROPERTY_KEY_BYTES_MAX):
             raise LimitExceededError(
@@ -64,5 +64,5 @@ def check_properties(what: str, pairs: Mapping[str, str]) -> None:
             )
         if not fits(value, PROPERTY_VALUE_BYTES_MAX):
             raise LimitExceededError(
-                f"a value of {what} has at most {PROPERTY_VALUE_BYTES_MAX} bytes, unlike that of {shown(key)}"
+                f"a value of {what} has at most {PROPERTY_VALUE_BYTES_MAX} bytes; shorten {shown(key)}"
             )

@@ -1,6 +1,6 @@
 r"""Patterns of topic names that a broker matches for its clients, in time that grows only with the name.
 
-A client chooses the pattern, so a library that backtracks could hold the event loop for hours. The pattern
+A client chooses the pattern, so a backtracking library could block the event loop for hours. The pattern
 becomes a set of states, and each set that a character leads to is made once. The syntax is the part that
 Java's and Python's patterns share: characters, classes, groups, alternatives, repetitions, \d \w \s, \Q...\E.
 """
@@ -34,7 +34,8 @@ class NamePattern:
     def __init__(self, pattern: str) -> None:
         self._accepts: list[Accepts | None] = [None]
         self._next: list[tuple[int, ...]] = [()]
-        """By state the followers: after its character, or at once if it accepts none. 0 is the end."""
+        """The next states of each state: after its character, or at once if it accepts none. State 0 is the
+        end."""
         self._text = pattern.removeprefix("^")
         if self._text.endswith("$") and not self._text.endswith("\\$"):
             self._text = self._text[:-1]
@@ -46,7 +47,7 @@ class NamePattern:
         self._steps: dict[tuple[frozenset[int], str], frozenset[int]] = {}
 
     def matches(self, text: str) -> bool:
-        """Whether the whole text has the form of the pattern."""
+        """Return whether the whole text has the form of the pattern."""
         states = self._start
         for char in text:
             key = states, char

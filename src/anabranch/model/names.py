@@ -99,7 +99,7 @@ class TopicName:
         parts = rest.split("/", 2)
         if len(parts) < 3:
             raise InvalidNameError(f"{text!r} is incomplete; write {domain}://tenant/namespace/name")
-        # Shared, because a broker keeps many names and few tenants.
+        # Interned, because a broker keeps many names but few tenants.
         domain, tenant, namespace, local = *map(sys.intern, (domain, *parts[:2])), parts[2]
         if domain != "segment":
             return TopicName(cast(Domain, domain), tenant, namespace, local)
@@ -139,7 +139,7 @@ class TopicName:
         return self if self.domain == "topic" else TopicName("topic", self.tenant, self.namespace, self.local)
 
     def segment_name(self, hash_range: HashRange, id_: int) -> TopicName:
-        """The name of a segment of this topic."""
+        """Return the name of a segment of this topic."""
         return TopicName(
             "segment", self.tenant, self.namespace, self.local, SegmentDescriptor(hash_range, id_)
         )
@@ -153,7 +153,7 @@ class TopicName:
         return int(number)
 
     def partition_name(self, index: int) -> TopicName:
-        """The name of one partition of this topic."""
+        """Return the name of one partition of this topic."""
         if self.partition is not None or self.is_segment or index < 0:
             raise InvalidNameError(f"{self} has no partition {index}")
         return replace(self, local=f"{self.local}-partition-{index}")
@@ -182,7 +182,7 @@ class Place(NamedTuple):
 
 
 def storage_name(parts: Sequence[str]) -> str:
-    """The parts of a name as one component of a file path.
+    """Return the parts of a name as one component of a file path.
 
     Different names give different results, also on file systems that ignore case; the result is lower-case
     ASCII without dots. A long name is cut and ends with its digest.
@@ -195,7 +195,7 @@ def storage_name(parts: Sequence[str]) -> str:
 
 
 def encode_part(text: str) -> str:
-    """Any text as one element of a metadata path, as Java's URLEncoder writes it."""
+    """Return any text as one element of a metadata path, as Java's URLEncoder writes it."""
     if not text:
         raise InvalidNameError("an empty text cannot be an element of a path")
     if text in (".", ".."):

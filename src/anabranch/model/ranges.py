@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from anabranch.errors import LayoutError
+from anabranch.errors import LayoutError, counted
 
 HASH_SLOTS = 65536
 LAST_SLOT = HASH_SLOTS - 1
@@ -41,11 +41,11 @@ class HashRange:
         return self.end - self.start + 1
 
     def overlaps(self, other: HashRange) -> bool:
-        """Whether some slot belongs to both."""
+        """Return whether some slot belongs to both."""
         return self.start <= other.end and other.start <= self.end
 
     def touches(self, other: HashRange) -> bool:
-        """Whether the two are neighbours: one begins right after the other ends."""
+        """Return whether the two are neighbours: one begins right after the other ends."""
         return self.end + 1 == other.start or other.end + 1 == self.start
 
     def split(self, points: Sequence[int]) -> tuple[HashRange, ...]:
@@ -72,14 +72,16 @@ class HashRange:
     def parts(self, count: int) -> tuple[HashRange, ...]:
         """Cut into `count` parts whose widths differ by one slot at most."""
         if not 1 <= count <= self.width:
-            raise LayoutError(f"{self} has {self.width} slots and cannot be cut into {count} parts")
+            raise LayoutError(
+                f"{self} has {counted(self.width, 'slot')} and cannot be cut into {counted(count, 'part')}"
+            )
         if count == 1:
             return (self,)
         return self.split([self.start - (-index * self.width // count) for index in range(1, count)])
 
     @staticmethod
     def join(ranges: Iterable[HashRange]) -> HashRange:
-        """One range over neighbours given in ascending order."""
+        """Return one range over neighbours given in ascending order."""
         given = tuple(ranges)
         if not given:
             raise LayoutError("a join needs at least one range")
@@ -101,7 +103,7 @@ FULL = HashRange(0, LAST_SLOT)
 
 
 def initial_ranges(count: int) -> tuple[HashRange, ...]:
-    """Ranges of a new topic: equal widths, and the last one takes the remaining slots, as in Pulsar."""
+    """Return equally wide ranges for a new topic; as in Pulsar, the last one takes the remaining slots."""
     if not 1 <= count <= HASH_SLOTS:
         raise LayoutError(f"a topic starts with 1 to {HASH_SLOTS} segments, not {count}")
     width = HASH_SLOTS // count

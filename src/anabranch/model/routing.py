@@ -1,4 +1,9 @@
-"""Which active segment of a layout takes a key. This module does not know how layouts change."""
+"""Decides which active segment of a layout takes a key. This module does not know how layouts change.
+
+Example: a topic has segments 0 (slots 0000-7fff) and 1 (8000-ffff). The key "alice" has the hash 0x4c518edd.
+Its high half, 0x4c51, lies in segment 0. The low half, 0x8edd, picks the bucket and has no influence here.
+The key "bob" (0xa85b7bf2) goes to segment 1.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +23,8 @@ class Router:
         if not layout.active:
             raise LayoutError("a layout without active segments cannot route messages")
         self.layout = layout
-        # Active classic topics are partitions, and a key must go to the same one as from a classic producer.
+        # Active classic topics are partitions. A key must go to the partition that a classic producer would
+        # choose, or the key would lose its order while both kinds of producers are connected.
         self._by_modulo = all(segment.is_classic for segment in layout.active)
         self._by_low_half = layout.by_low_half
         self._segments = layout.active
@@ -32,15 +38,15 @@ class Router:
         return self._segments
 
     def segment_for(self, raw_hash: int) -> Segment:
-        """The active segment that takes this hash."""
+        """Return the active segment that takes this hash."""
         if self._by_modulo:
             return self._segments[(raw_hash & 0x7FFFFFFF) % len(self._segments)]
         return self._segments[bisect_right(self._starts, self.slot_of(raw_hash)) - 1]
 
     def slot_of(self, raw_hash: int) -> int:
-        """The slot of the ring that picks the segment of this hash."""
+        """Return the slot of the ring that picks the segment of this hash."""
         return bucket_hash(raw_hash) if self._by_low_half else segment_hash(raw_hash)
 
     def moved_to(self, raw_hash: int, slot: int) -> int:
-        """The hash with another slot of the ring, and with its other half kept."""
+        """Return the hash moved to another slot of the ring; its other half is kept."""
         return raw_hash & 0xFFFF0000 | slot if self._by_low_half else slot << 16 | bucket_hash(raw_hash)

@@ -1,4 +1,8 @@
-"""Distributes more consumers than segments: how many read each segment, and which keep their segment."""
+"""Shares segments among more consumers than segments: how many read each, and which keep theirs.
+
+Example: five consumers read two segments of four buckets each. Segment 0 gets three readers and segment 1
+gets two.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ Readers = Mapping[int, Sequence[str]]
 
 
 def readers_per_segment(segments: Sequence[Segment], readers: int) -> dict[int, int]:
-    """Number of readers per segment: one, and surplus readers where a reader has the most buckets.
+    """Return the number of readers of each segment; surplus readers go where a reader has most buckets.
 
     One more consumer adds a place to one segment and removes none, so a join moves no other consumer.
     """
@@ -29,7 +33,7 @@ def readers_per_segment(segments: Sequence[Segment], readers: int) -> dict[int, 
 def keep_readers(
     segments: Sequence[Segment], places: Mapping[int, int], readers: Readers
 ) -> dict[int, list[str]]:
-    """A largest matching of consumers with segments they read before (augmenting paths)."""
+    """Return a largest matching of consumers with segments that they read before, by augmenting paths."""
     before: dict[str, list[int]] = {}
     for segment in segments:
         for name in readers.get(segment.id, ()):

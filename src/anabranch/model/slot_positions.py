@@ -2,6 +2,10 @@
 
 A slot is a value of the bucket half of a key's hash. Bucket boundaries differ between segments, so positions
 name ranges of slots. This module knows nothing of consumers or of how a checkpoint is stored.
+
+Example: all slots of segment 1 are at 3:10 (ledger 3, entry 10). A member that reads slots 0 to 0x7fff
+commits 3:40, so these slots move to 3:40 and the others stay. The lowest position is still 3:10: other
+clients, which know one position per segment, continue there and skip nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from anabranch.model.ids import EARLIEST, LATEST, MessageId, Position
 from anabranch.model.ranges import FULL, HashRange
 
 UNKNOWN = Position(-2, -2)
-"""Of slots whose position is not known; it is before every other position."""
+"""The position of slots whose position is not known; it sorts before every other position."""
 
 Part = tuple[HashRange, MessageId]
 
@@ -29,7 +33,7 @@ class SlotPositions:
 
     @staticmethod
     def whole(id_: MessageId) -> SlotPositions:
-        """All slots at one position."""
+        """Return all slots at one position."""
         return SlotPositions(((FULL, id_),))
 
     @staticmethod
@@ -57,32 +61,32 @@ class SlotPositions:
         return min(id_ for _, id_ in self.parts)
 
     def of(self, slot: int) -> MessageId:
-        """The position of one slot."""
+        """Return the position of one slot."""
         at = bisect_right(self.parts, slot, key=lambda part: part[0].start) - 1
         return self.parts[at][1]
 
     def lowest_in(self, slots: Ranges) -> MessageId | None:
-        """The lowest position of these slots; None for no slots."""
+        """Return the lowest position of these slots; None for no slots."""
         return min((id_ for range_, id_ in self.parts if intersection((range_,), slots)), default=None)
 
     def finished(self) -> Ranges:
-        """The slots that are read to the end of the segment."""
+        """Return the slots that are read to the end of the segment."""
         return self.where(lambda id_: id_.position == LATEST)
 
     def where(self, wanted: Callable[[MessageId], bool]) -> Ranges:
-        """The slots with a position like this."""
+        """Return the slots whose position satisfies the condition."""
         return union(range_ for range_, id_ in self.parts if wanted(id_))
 
     def placed(self, slots: Ranges, id_: MessageId) -> SlotPositions:
-        """These slots at a position, the others as they are."""
+        """Return the positions after these slots have moved to a position."""
         return self.replaced(slots, SlotPositions.whole(id_))
 
     def raised(self, slots: Ranges, id_: MessageId) -> SlotPositions:
-        """These slots at a position or where they are, whichever is later."""
+        """Return the positions after these slots have moved up to a position; later ones stay."""
         return self.replaced(slots, self.merged(SlotPositions.whole(id_)))
 
     def replaced(self, slots: Ranges, other: SlotPositions) -> SlotPositions:
-        """These slots as in `other`, the others as they are."""
+        """Return the positions of `other` for these slots, and these positions for all others."""
         if slots == ALL:
             return other
         if not slots:
@@ -97,18 +101,18 @@ class SlotPositions:
         return SlotPositions.tiling(parts)
 
     def merged(self, other: SlotPositions) -> SlotPositions:
-        """The later position of each slot."""
+        """Return the later position of each slot."""
         return self._joined(other, max)
 
     def exceeding(self, other: SlotPositions) -> Ranges:
-        """The slots whose position is later than in `other`."""
+        """Return the slots whose position is later than in `other`."""
         starts = sorted({*self._starts(), *other._starts()})
         ends = (*(start - 1 for start in starts[1:]), FULL.end)
         spans = zip(starts, ends, strict=True)
         return union(HashRange(a, b) for a, b in spans if self.of(a) > other.of(a))
 
     def known(self, segment: int) -> SlotPositions:
-        """Slots of unknown position at the beginning of the segment."""
+        """Return the same positions, with unknown ones replaced by the beginning of the segment."""
         begin = MessageId(segment, *EARLIEST)
         return SlotPositions.tiling(
             (range_, begin if id_.position == UNKNOWN else id_) for range_, id_ in self.parts

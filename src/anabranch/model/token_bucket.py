@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 HEADROOM: Final = 1.5
-"""A worker that is not held up gets this many times the share that it uses, before the rest is divided."""
+"""A worker that is not throttled first gets this many times the share that it uses; then the rest is
+divided."""
 
 RESERVED: Final = 0.1
 """This part of a rate is divided equally, so that a worker without load can begin at once."""
@@ -19,7 +20,7 @@ WAIT_S_MIN: Final = 0.001
 
 
 class Rate(NamedTuple):
-    """A limit of messages and of bytes for each period; None is no limit."""
+    """A limit of messages and of bytes for each period; None means no limit."""
 
     messages: float | None = None
     bytes: float | None = None
@@ -40,17 +41,17 @@ class TokenBucket:
         self._at = now
 
     def take(self, amount: float, now: float) -> None:
-        """Take tokens, also more than there are."""
+        """Take tokens, even more than there are."""
         self._flow(now)
         self.tokens -= amount
 
     def wait_s(self, now: float) -> float:
-        """The seconds until there is a token; 0.0 if there is one now."""
+        """Return the seconds until there is a token; 0.0 if there is one now."""
         self._flow(now)
         return 0.0 if self.tokens > 0 else max(-self.tokens / self.per_s, WAIT_S_MIN)
 
     def change(self, per_s: float, most: float, now: float) -> None:
-        """Let tokens flow at another rate from now on; the present tokens or debt stay, up to `most`."""
+        """Change the rate from now on; the present tokens or debt are kept, up to `most`."""
         self._flow(now)
         self.per_s, self.most = per_s, most
         self.tokens = min(self.tokens, most)
@@ -83,11 +84,11 @@ class RateBucket:
                 self._used[at] += amount
 
     def wait_s(self, now: float) -> float:
-        """The seconds until messages may pass; 0.0 if they may now."""
+        """Return the seconds until messages may pass; 0.0 if they may now."""
         return max(0.0 if bucket is None else bucket.wait_s(now) for bucket in self._buckets)
 
     def messages_left(self, now: float, most: int) -> int:
-        """How many messages may pass now, from 1 to `most`."""
+        """Return how many messages may pass now, from 1 to `most`."""
         if self._messages is None:
             return most
         self._messages.wait_s(now)
@@ -102,7 +103,7 @@ class RateBucket:
                 bucket.change(most / rate.period_s, most, now)
 
     def take_demand(self, elapsed_s: float) -> float:
-        """The used fraction of the whole rate since the last call."""
+        """Return the used fraction of the whole rate since the last call."""
         periods = elapsed_s / self.rate.period_s
         limits = (self.rate.messages, self.rate.bytes)
         used = [amount / (limit * periods) for amount, limit in zip(self._used, limits, strict=True) if limit]
@@ -115,7 +116,7 @@ def _bucket(most: float, rate: Rate, now: float) -> TokenBucket:
 
 
 def divide(demands: Sequence[float]) -> list[float]:
-    """The share of a rate for each of several workers; the shares add up to 1.
+    """Return the share of a rate for each of several workers; the shares add up to 1.
 
     A demand is the used fraction of the whole rate, infinite for a worker that had to hold messages up. Small
     demands are met first; workers that want more than there is get equal shares.

@@ -33,7 +33,7 @@ _STEPS_BACK: Final = _steps_back()
 
 
 def crc32c_behind(prefix_bytes: int, data: bytes) -> int:
-    """The CRC-32C of `data` without its first bytes."""
+    """Return the CRC-32C of `data` without its first bytes."""
     if len(data) <= SLICED_BYTES_MAX:
         return int(_crc32c(data[prefix_bytes:]))
     # Start with the register that the prefix turns into that of an empty sum, and sum all bytes.

@@ -96,7 +96,10 @@ class CommandCutter(FrameCutter):
     """
 
     def read(self, data: bytes) -> list[Command]:
-        """Commands completed by `data`; raises RemoteProtocolError if a frame holds no valid command."""
+        """Return the commands completed by `data`.
+
+        Raise RemoteProtocolError if a frame holds no valid command.
+        """
         commands: list[Command] = []
         position = 0
         if self._rest:
@@ -169,19 +172,19 @@ class CommandCutter(FrameCutter):
         return position
 
     def _decode_other(self, data: bytes, start: int, split: int, end: int) -> Command:
-        """The command between `start` and `split`, which is not a hot one in its usual form."""
+        """Return the command between `start` and `split`, which is not a hot one in its usual form."""
         if split - start > self.command_bytes_max:
             raise self.refusal(end - start + 4, split - start)
         return decode((data[start:split], data[split:end] if split < end else None))
 
 
 def decode(frame: Frame) -> Command:
-    """The command in a frame; raises RemoteProtocolError if the frame holds no valid command."""
+    """Return the command in a frame; raises RemoteProtocolError if the frame holds no valid command."""
     command, body = frame
     try:
         base = pb.BaseCommand.FromString(command)
         if not base.HasField("type"):
-            raise RemoteProtocolError("the peer sent a command of no known type")
+            raise RemoteProtocolError("the peer sent a command of an unknown type")
         name = _FIELD_OF_TYPE[base.type]
         if not base.HasField(name):  # type: ignore[arg-type]
             raise RemoteProtocolError(f"the peer sent command {base.type} without its {name}")
@@ -212,7 +215,7 @@ def _unreadable(error: Exception) -> RemoteProtocolError:
 
 
 def encode(message: Message) -> bytes:
-    """A whole frame for a command that carries no entry, from its sub-message."""
+    """Return a whole frame for a command that carries no entry, from its sub-message."""
     number = _TYPE_OF_MESSAGE.get(message.DESCRIPTOR.full_name)
     if number is None:
         raise LocalProtocolError(f"{message.DESCRIPTOR.full_name} is not a command")
@@ -253,7 +256,7 @@ def _receipt(receipt: pb.CommandSendReceipt, command: bytes) -> SendReceipt:
 
 
 def _delivery(message: pb.CommandMessage, command: bytes, data: bytes, start: int, end: int) -> Delivery:
-    """A delivery whose entry, behind the metadata of the broker, lies between two offsets of `data`."""
+    """Return a delivery whose entry lies between two offsets of `data`, behind the broker metadata."""
     timestamp: int | None = None
     index: int | None = None
     if data[start : min(start + 2, end)] == ENTRY_METADATA_MAGIC:

@@ -58,11 +58,14 @@ class _Machine:
         return self._cutter.kept_bytes
 
     def forget_input(self) -> None:
-        """Drop the part of a frame that was received; the connection is closed."""
+        """Drop an incomplete frame, because the connection is closed."""
         self._cutter.clear()
 
     def receive(self, data: bytes, now: float) -> list[Command]:
-        """The owner's commands in bytes of the peer; after RemoteProtocolError the owner must disconnect."""
+        """Return the commands for the owner that the bytes of the peer complete.
+
+        After RemoteProtocolError the owner must disconnect.
+        """
         commands = self._cutter.read(data)
         if commands:
             self._ping_unanswered = False
@@ -99,7 +102,7 @@ class _Machine:
         return True
 
     def take_output(self) -> list[bytes]:
-        """Bytes to send now, in order; each call returns only new bytes."""
+        """Return bytes to send now, in order; each call returns only new bytes."""
         output = self._output
         if output:
             self._output = []
@@ -119,7 +122,7 @@ class _Machine:
 
 
 class ServerMachine(_Machine):
-    """The broker's end: CONNECT must come first, and no other byte extends the time for the handshake."""
+    """The broker's end. CONNECT must come first, and no other bytes extend the time for the handshake."""
 
     admits_all = True
     """Whether the machine answers every CONNECT by itself; else the owner calls `admit`, within the time for
@@ -178,7 +181,7 @@ class ServerMachine(_Machine):
         return True
 
     def admit(self, now: float) -> bytes:
-        """Finish the handshake; the CONNECTED frame, which has to be sent."""
+        """Finish the handshake and return the CONNECTED frame, which the owner has to send."""
         self._establish(now, self._max_message_bytes)
         return encode(
             pb.CommandConnected(
@@ -217,7 +220,7 @@ class ClientMachine(_Machine):
         self._auth_rounds = 0
 
     def start(self) -> bytes:
-        """The CONNECT frame."""
+        """Return the CONNECT frame."""
         return encode(
             pb.CommandConnect(
                 client_version=self._client_version,
@@ -252,10 +255,10 @@ class ClientMachine(_Machine):
     def _count_challenge(self) -> None:
         self._auth_rounds = 0 if self.established else self._auth_rounds + 1
         if self._auth_rounds > _AUTH_ROUNDS_MAX:
-            raise RemoteProtocolError(f"the peer asked for credentials {self._auth_rounds} times")
+            raise RemoteProtocolError(f"the peer asked for credentials too often ({self._auth_rounds} times)")
 
     def auth_response(self, auth_data: bytes) -> bytes:
-        """The AUTH_RESPONSE frame that answers a challenge."""
+        """Return the AUTH_RESPONSE frame that answers a challenge."""
         return encode(
             pb.CommandAuthResponse(
                 client_version=self._client_version,

@@ -5,4 +5,4 @@ from __future__ import annotations
 from typing import Final
 
 ENTRY_CREDIT_BYTES: Final = 1024
-"""Bytes that an entry counts beside its own, because a broker needs time for each entry."""
+"""Bytes charged for each entry in addition to its size, because a broker needs time for each entry."""

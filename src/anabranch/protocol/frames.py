@@ -22,10 +22,10 @@ MESSAGE_BYTES_LIMIT: Final = 2**30
 """Largest limit that a broker may have."""
 
 FRAME_EXTRA_BYTES: Final = 10 * 2**10
-"""Room in a frame besides the largest message: command, metadata and the size fields."""
+"""Room in a frame in addition to the largest message: command, metadata and the size fields."""
 
 DELIVERY_EXTRA_BYTES: Final = 128
-"""Most bytes of a MESSAGE beside its entry and its ack set: sizes, ids, counts and the broker's metadata."""
+"""Most bytes of a MESSAGE without its entry and ack set: sizes, ids, counts and the broker's metadata."""
 
 ACK_WORD_BYTES: Final = 11
 """Most bytes of a word of an ack set, which stands for 64 messages of an entry."""
@@ -76,7 +76,7 @@ class FrameCutter:
         self._rest = bytearray()
 
     def feed(self, data: bytes, position: int = 0) -> list[Frame]:
-        """Frames completed by `data`; raises RemoteProtocolError when the stream cannot be cut."""
+        """Return the frames completed by `data`; raises RemoteProtocolError when the stream cannot be cut."""
         frames: list[Frame] = []
         if self._rest:
             whole, position = self._complete(data)
@@ -126,7 +126,7 @@ class FrameCutter:
             self._wanted = self._frame_bytes()
 
     def _frame_bytes(self) -> int:
-        """Size of the frame begun, or of its two size fields while those are not complete."""
+        """Return the size of the frame begun, or of its two size fields while those are not complete."""
         rest = self._rest
         if len(rest) < 8:
             return 8
@@ -136,7 +136,7 @@ class FrameCutter:
         return int(total) + 4
 
     def refusal(self, total: int, command: int) -> RemoteProtocolError:
-        """The error for the two sizes of a frame."""
+        """Return the error for the two sizes of a frame."""
         if total == _HTTP_NUMBER:
             return RemoteProtocolError("the peer speaks HTTP; its binary protocol has another port")
         if total >> 16 in _TLS_NUMBERS and total + 4 > self.frame_bytes_max:
@@ -155,7 +155,7 @@ class FrameCutter:
 
 
 def deliverable_bytes(max_message_bytes: int) -> int:
-    """Most bytes of an entry, plus a quarter byte for each of its messages, that a consumer can receive.
+    """Return the most bytes that a consumer can receive: an entry plus a quarter byte for each message.
 
     A consumer closes the connection at a larger frame, so a broker must not store a larger entry. The quarter
     byte covers the ack set with which the broker delivers the entry once a part of it is acknowledged.
@@ -164,7 +164,7 @@ def deliverable_bytes(max_message_bytes: int) -> int:
 
 
 def checksum_ok(entry: bytes) -> bool:
-    """Whether the entry matches its checksum; True when it has none."""
+    """Return whether the entry matches its checksum; True when it has none."""
     if entry[:2] == CHECKSUM_MAGIC and len(entry) >= 6:
         return bool(crc32c_behind(6, entry) == _one_size(entry, 2)[0])
     start = _skip_entry_metadata(entry)
@@ -172,7 +172,7 @@ def checksum_ok(entry: bytes) -> bool:
 
 
 def metadata_span(entry: bytes) -> tuple[int, int]:
-    """Start and end of the metadata of an entry, behind any prefix; the payload is the rest."""
+    """Return the start and end of the metadata of an entry, behind any prefix; the payload is the rest."""
     if len(entry) >= 10:
         magic, size = _checked_head(entry)
         if magic == _CHECKSUM_NUMBER and size + 10 <= len(entry):
@@ -189,14 +189,14 @@ def metadata_span(entry: bytes) -> tuple[int, int]:
 
 
 def build_entry(metadata: bytes, payload: bytes) -> bytes:
-    """An entry as it is sent and stored: magic, checksum, metadata and payload."""
+    """Return an entry as it is sent and stored: magic, checksum, metadata and payload."""
     size = _pack_size(len(metadata))
     checksum = _extend_crc32c(_crc32c(size + metadata), payload)
     return b"".join((_pack_checksum(CHECKSUM_MAGIC, checksum), size, metadata, payload))
 
 
 def _skip_entry_metadata(entry: bytes) -> int:
-    """Offset of the entry behind the broker's metadata, 0 without broker metadata."""
+    """Return the offset of the entry behind the broker's metadata, 0 without broker metadata."""
     if entry[:2] != ENTRY_METADATA_MAGIC:
         return 0
     if len(entry) < 6:

@@ -1,6 +1,9 @@
 """Writes the frames that carry the traffic: SEND, SEND_RECEIPT and MESSAGE.
 
-The fields are written by hand, because a protobuf object per frame would cost more than the rest.
+The fields are written by hand, because a protobuf object per frame would cost more than all the other work on
+the frame. A broker writes one receipt per stored entry and one MESSAGE per delivery, so every Python call
+here is paid for each entry. That is why varints are inlined and prefixes come from tables; tests compare the
+bytes with those that protobuf writes.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ CACHED_TIMES_MAX: Final = 1024
 def encode_send(
     producer_id: int, sequence_id: int, num_messages: int, highest_sequence_id: int, entry: bytes
 ) -> list[bytes]:
-    """Buffers of one SEND frame; `highest_sequence_id` 0 and `num_messages` 1 are left out."""
+    """Return the buffers of one SEND frame; `highest_sequence_id` 0 and `num_messages` 1 are left out."""
     fields = b"\x08" + encode_varint(producer_id) + b"\x10" + encode_varint(sequence_id)
     if num_messages != 1:
         fields += b"\x18" + encode_varint(num_messages)
@@ -30,7 +33,7 @@ def encode_send(
 
 
 def encode_chunk(producer_id: int, sequence_id: int, entry: bytes) -> list[bytes]:
-    """Buffers of one SEND frame with a chunk of a message."""
+    """Return the buffers of one SEND frame with a chunk of a message."""
     fields = b"\x08" + encode_varint(producer_id) + b"\x10" + encode_varint(sequence_id) + b"\x38\x01"
     size = len(fields)
     return [_pack_sizes(size + 8 + len(entry), size + 4) + b"\x08\x06\x32" + SHORT[size] + fields, entry]
@@ -39,7 +42,7 @@ def encode_chunk(producer_id: int, sequence_id: int, entry: bytes) -> list[bytes
 def encode_receipt(
     producer_id: int, sequence_id: int, highest_sequence_id: int, ledger: int, entry: int
 ) -> bytes:
-    """A whole SEND_RECEIPT frame; `highest_sequence_id` 0 is left out, ids may be -1 or NO_ID."""
+    """Return a whole SEND_RECEIPT frame; `highest_sequence_id` 0 is left out, ids may be -1 or NO_ID."""
     # `encode_varint` inlined four times, because a broker writes one receipt per entry.
     producer = SHORT[producer_id] if 0 <= producer_id < 0x4000 else encode_varint(producer_id)
     if high := sequence_id >> 14:
@@ -82,7 +85,7 @@ def encode_delivery(
     entry_metadata: tuple[int, int] | None,
     data: bytes,
 ) -> list[bytes]:
-    """Buffers of one MESSAGE frame; a `partition` of -1 is left out.
+    """Return the buffers of one MESSAGE frame; a `partition` of -1 is left out.
 
     `entry_metadata` is (broker timestamp, index of the last message) for peers that may see it.
     """

@@ -184,7 +184,7 @@ def _checks_of(kind: Descriptor) -> tuple[_Check, ...]:
 
 @cache
 def has_limits(kind: Descriptor) -> bool:
-    """Whether a message, or a message inside it, has a field with a limit."""
+    """Return whether a message, or a message inside it, has a field with a limit."""
     if any(f"{kind.name}.{field.name}" in LIMITS for field in kind.fields):
         return True
     inner = (field.message_type for field in kind.fields)

@@ -21,5 +21,5 @@ MANAGED: Final = "__pulsar.v5.managed"
 
 
 def pairs(properties: Mapping[str, str]) -> list[pb.KeyValue]:
-    """Properties as commands carry them."""
+    """Return the properties as commands carry them."""
     return [pb.KeyValue(key=key, value=value) for key, value in properties.items()]

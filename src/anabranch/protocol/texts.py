@@ -1,4 +1,4 @@
-"""Checks that the texts of a command are UTF-8; protobuf returns other texts as bytes."""
+"""Checks that the texts of a command are UTF-8; protobuf returns any other text as bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One table between our exceptions and the error codes of the wire.
+"""The table that maps Anabranch's exceptions to the error codes of the wire, and back.
 
 A code decides how other clients react (retry, give up, reconnect), so an exception maps to the code with the
 right reaction, not to the code with the nearest name.
@@ -42,7 +42,7 @@ _EXCEPTION_OF_CODE: Final[dict[int, type[errors.AnabranchError]]] = {
 }
 
 _CODE_OF_EXCEPTION: Final[dict[type[BaseException], int]] = {
-    # The inverse of the table above; of several codes for one exception, the first.
+    # The inverse of the table above; if several codes share an exception, the first one is used.
     **{exception: code for code, exception in reversed(_EXCEPTION_OF_CODE.items())},
     errors.NotAllowedError: pb.NotAllowedError,
     # Exceptions without a code of their own. A peer retries 1, 2 and 6, and gives up on 11 and 22.
@@ -70,15 +70,15 @@ _CODE_OF_EXCEPTION: Final[dict[type[BaseException], int]] = {
 }
 
 _CPP_CLIENTS: Final = "Pulsar-CPP-"
-"""How the version of the C++ client begins, and of the Python and Node.js clients made of it."""
+"""The beginning of the version of the C++ client, and of the Python and Node.js clients built on it."""
 
 ENCRYPTION_REQUIRED: Final = "Encryption is required in "
-"""How brokers begin to refuse a producer without encryption. Pulsar has no code for this refusal: it shares
+"""The start of the refusal of a producer without encryption. Pulsar has no code for this refusal: it shares
 the code of a metadata store that fails, which may succeed later."""
 
 
 def code_for(error: BaseException) -> pb.ServerError.ValueType:
-    """The code of the exception's nearest base class in the table, else UnknownError."""
+    """Return the code of the exception's nearest base class in the table, else UnknownError."""
     for kind in type(error).__mro__:
         code = _CODE_OF_EXCEPTION.get(kind)
         if code is not None:
@@ -87,7 +87,7 @@ def code_for(error: BaseException) -> pb.ServerError.ValueType:
 
 
 def send_error_code(error: BaseException, client_version: str) -> pb.ServerError.ValueType:
-    """The code with which a SEND is refused; a refusal for good makes every client fail the message.
+    """Return the code with which a SEND is refused; a refusal for good makes every client fail the message.
 
     The C++ client fails a message on ChecksumError only: on any other code it reconnects and sends it again.
     """
@@ -97,7 +97,7 @@ def send_error_code(error: BaseException, client_version: str) -> pb.ServerError
 
 
 def exception_for(code: int, message: str) -> errors.AnabranchError:
-    """The exception for an error code of a peer, with the peer's message."""
+    """Return the exception for an error code of a peer, with the peer's message."""
     if code == pb.MetadataError and message.startswith(ENCRYPTION_REQUIRED):
         return EncryptionRequiredError(message)
     return _EXCEPTION_OF_CODE.get(code, errors.UnknownServerError)(message)

@@ -1,4 +1,4 @@
-"""Whether a caller has a right: Pulsar's model, deny by default."""
+"""Decides whether a caller has a right, by Pulsar's model: everything not granted is denied."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RightsRules:
 
 
 class RightsDecision(NamedTuple):
-    """Whether a caller may go on, and the reason, for the audit log and never for the caller."""
+    """Whether a caller may proceed, and why. The reason is for the audit log and never for the caller."""
 
     allowed: bool
     reason: str
@@ -31,7 +31,8 @@ class RightsDecision(NamedTuple):
 def allowed(caller: Caller, need: Need, grants: Grants, rules: RightsRules) -> RightsDecision:
     """Decide about one need. Behind a proxy, the proxy and its client both need the right.
 
-    Grants only add rights, except that those of a subscription limit roles which hold no more than a grant.
+    Grants only add rights, except that the grants of a subscription restrict roles that have nothing but a
+    grant.
     """
     if need.right in (Right.OPEN, Right.OWN):
         return RightsDecision(True, "needs no right")

@@ -1,4 +1,4 @@
-"""Names of producers and consumers belong to the role that uses them. Pure.
+"""Which role owns the name of a producer or consumer: the role that uses it. Pure.
 
 A role is a `principal` here; it is empty without authentication, and in records that a broker without
 authentication wrote. An empty principal excludes no other.

@@ -10,7 +10,7 @@ from anabranch.model.names import TopicName
 
 
 class Right(enum.Enum):
-    """Kinds of rights, from those without a check to those of few roles."""
+    """Kinds of rights, from those that are never checked to those that few roles have."""
 
     OPEN = "nothing, not even credentials"
     OWN = "nothing more: it concerns objects that this connection opened with a right"

@@ -1,4 +1,4 @@
-"""Proxies: roles that speak for their clients. Pulsar's rule. Pure."""
+"""Decides, by Pulsar's rule, whether a proxy may speak for the role of its client. Pure."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from anabranch.schemas.optional import optional
 from anabranch.schemas.schema_errors import InvalidSchemaError
 
 DEPTH_MAX: Final = 64
-"""Most levels of a schema inside each other."""
+"""Most levels of nesting in a schema."""
 _INSIDE: Final = ("type", "items", "values", "fields")
 _NO_MEANING: Final = ("doc",)
 
@@ -33,12 +33,12 @@ def parse_avro(data: bytes | str) -> ParsedAvro:
     except Exception as error:
         # fastavro's errors have no common type, and a wrong form raises builtin ones.
         reason = str(error) or type(error).__name__
-        raise InvalidSchemaError(f"the definition is no Avro schema: {reason}") from error
+        raise InvalidSchemaError(f"the definition is not an Avro schema: {reason}") from error
     return ParsedAvro(root, named)
 
 
 def text_of_avro(data: bytes) -> str:
-    """The same text for Avro schemas that differ only in white space, the order of keys or documentation."""
+    """Return a text that does not depend on the white space, key order or documentation of a schema."""
     return json.dumps(_without_notes(_load(data)), sort_keys=True, separators=(",", ":"))
 
 

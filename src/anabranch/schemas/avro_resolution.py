@@ -18,12 +18,12 @@ _PROMOTED: Final = {
 
 
 def unreadable(reader: ParsedAvro, writer: ParsedAvro) -> str | None:
-    """Why the reader cannot read all that the writer writes; None if it can."""
+    """Return why the reader cannot read all that the writer writes; None if it can."""
     return _Resolution(reader, writer).why(reader.root, writer.root, "value")
 
 
 def reader_of(reader: ParsedAvro, writer: ParsedAvro) -> Any:
-    """The reader's schema for fastavro, which compares the names of records: each also has those it reads."""
+    """Return the reader's schema with the writer's record names as aliases, as fastavro compares names."""
     resolution = _Resolution(reader, writer)
     resolution.why(reader.root, writer.root, "value")
     names: dict[str, list[str]] = {}
@@ -72,7 +72,7 @@ class _Resolution:
         return None
 
     def _some(self, union: list[Any], writer: Any, place: str) -> bool:
-        """Whether a type of the reader's union fits, at first the one that has the writer's name."""
+        """Return whether a type of the reader's union fits, at first the one that has the writer's name."""
         for one in sorted(union, key=lambda one: not _has_name_of(_plain(one, self._reader), writer)):
             before = self.met
             if self.why(one, writer, place) is None:
@@ -113,7 +113,7 @@ class _Resolution:
 
 
 def _plain(schema: Any, named: Any) -> Any:
-    """A union, a dict of a complex type, or the name of a primitive one."""
+    """Return a union, a dict of a complex type, or the name of a primitive one."""
     while True:
         if isinstance(schema, dict):
             inner = schema["type"]
@@ -140,7 +140,7 @@ def _same_name(reader: Any, writer: Any) -> bool:
 
 
 def _has_name_of(reader: Any, writer: Any) -> bool:
-    """Whether both are types with names, and the same."""
+    """Return whether both are types with names, and the same."""
     return all(isinstance(one, dict) and "name" in one for one in (reader, writer)) and _same_name(
         reader, writer
     )

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import msgspec
 
-from anabranch.errors import InvalidConfigurationError
+from anabranch.errors import InvalidConfigurationError, counted
 from anabranch.schemas.avro import parse_avro
 from anabranch.schemas.avro_resolution import reader_of
 from anabranch.schemas.definitions import KEY_VALUE, NATIVE, Definition, halves
@@ -32,12 +32,12 @@ _KEPT: Final = (bytes, datetime, date, time, UUID, Decimal)
 
 
 def definition_for(kind: Any, form: Form) -> Definition:
-    """The definition of the schema of a Python type."""
+    """Return the definition of the schema of a Python type."""
     return Definition(form, json.dumps(avro_of(kind, form), separators=(",", ":")).encode(), {})
 
 
 def json_codec(kind: Any) -> tuple[Callable[[Any], bytes], Decode]:
-    """The functions that encode and decode the JSON of a type."""
+    """Return the functions that encode and decode the JSON of a type."""
     if is_pydantic(kind):
         return (lambda value: value.model_dump_json(by_alias=True).encode()), kind.model_validate_json
     try:
@@ -66,7 +66,7 @@ class AvroCodec:
         return stream.getvalue()
 
     def decoder(self, writer: bytes | None) -> Decode:
-        """The function for values that a writer's schema wrote; None is a writer with this schema."""
+        """Return the function for values that a writer's schema wrote; None is a writer with this schema."""
         read = avro_reader(self._definition if writer is None else writer, self._definition)
         if self._is_model:
             validate = self._kind.model_validate
@@ -76,7 +76,7 @@ class AvroCodec:
 
 
 def avro_reader(writer: bytes, reader: bytes | None = None) -> Decode:
-    """The function that reads a writer's Avro into plain values, with a reader's schema if there is one."""
+    """Return a function that reads a writer's Avro into plain values, by a reader's schema if given."""
     read = optional("fastavro", "Avro schemas", "avro").schemaless_reader
     parsed = parse_avro(writer)
     written = parsed.root
@@ -86,22 +86,23 @@ def avro_reader(writer: bytes, reader: bytes | None = None) -> Decode:
         stream = BytesIO(data)
         found = read(stream, written, wanted)
         if stream.tell() != len(data):
-            raise ValueError(f"the value ends {len(data) - stream.tell()} bytes before its bytes")
+            left = counted(len(data) - stream.tell(), "unexpected byte")
+            raise ValueError(f"the value is followed by {left}")
         return found
 
     return decode
 
 
 def protobuf_definition(kind: Any) -> Definition:
-    """The definition of the native protobuf schema of a message class."""
+    """Return the definition of the native protobuf schema of a message class."""
     descriptor = getattr(kind, "DESCRIPTOR", None)
     if not isinstance(kind, type) or descriptor is None or not hasattr(kind, "FromString"):
-        raise InvalidConfigurationError(f"{kind!r} is no message class that protoc made")
+        raise InvalidConfigurationError(f"{kind!r} is not a message class made by protoc")
     return Definition(NATIVE, definition_of(descriptor), {})
 
 
 def decoder_by_definition(writer: Definition) -> Decode:
-    """The function that decodes what a schema wrote into plain values, or a protobuf message.
+    """Return the function that decodes what a schema wrote into plain values, or a protobuf message.
 
     The halves of a pair with a separated key are decoded one by one, each with its own definition.
     """

@@ -46,14 +46,14 @@ def compares(strategy: Strategy) -> Compared:
 
 
 def consumer_strategy(strategy: Strategy) -> Strategy:
-    """The strategy for the schema of a consumer, which has to read what is stored."""
+    """Return the strategy for the schema of a consumer, which has to read what is stored."""
     if strategy in ("BACKWARD", "FORWARD", "FORWARD_TRANSITIVE", "FULL"):
         return "BACKWARD"
     return strategy
 
 
 def check_compatible(strategy: Strategy, new: Definition, known: Iterable[Definition]) -> None:
-    """Raise IncompatibleSchemaError, with the reason, unless the strategy allows `new` beside `known`.
+    """Raise IncompatibleSchemaError, with the reason, unless the strategy allows `new` after `known`.
 
     A schema that is the same as a known one is compatible with it under every strategy.
     """
@@ -65,7 +65,7 @@ def check_compatible(strategy: Strategy, new: Definition, known: Iterable[Defini
             raise IncompatibleSchemaError(f"the topic has a schema of type {was}, not {now}")
         why = _why_not(strategy, new, old)
         if why is not None:
-            raise IncompatibleSchemaError(f"the schema is not compatible by {strategy}: {why}")
+            raise IncompatibleSchemaError(f"the schema is not compatible under {strategy}: {why}")
 
 
 def _why_not(strategy: Strategy, new: Definition, old: Definition) -> str | None:

@@ -75,7 +75,10 @@ def check_definition(definition: Definition) -> None:
 
 
 def key_value_definition(key: Definition | None, value: Definition | None, *, separated: bool) -> Definition:
-    """The definition of a key-value schema, in the form of Pulsar's clients; None is a half without one."""
+    """Return the definition of a key-value schema, in the form of Pulsar's clients.
+
+    A half that is None has no definition.
+    """
     properties = {"kv.encoding.type": SEPARATED if separated else "INLINE"}
     data = b""
     for name, half in zip(_HALVES, (key, value), strict=True):
@@ -90,12 +93,12 @@ def key_value_definition(key: Definition | None, value: Definition | None, *, se
 
 
 def is_separated(definition: Definition) -> bool:
-    """Whether it is a key-value schema whose key is the key of its messages."""
+    """Return whether it is a key-value schema whose key is the key of its messages."""
     return definition.kind == KEY_VALUE and definition.properties.get("kv.encoding.type") == SEPARATED
 
 
 def halves(definition: Definition) -> tuple[Definition, Definition]:
-    """The schemas of the key and of the value of a key-value schema."""
+    """Return the schemas of the key and of the value of a key-value schema."""
     data, parts = definition.data, []
     for half in _HALVES:
         try:
@@ -116,7 +119,7 @@ def halves(definition: Definition) -> tuple[Definition, Definition]:
 
 
 def split_text(definition: Definition) -> str:
-    """A key-value schema as Pulsar's REST calls show it: an object with the two definitions."""
+    """Return a key-value schema as Pulsar's REST calls show it: an object with the two definitions."""
     shown = {}
     for name, half in zip(_HALVES, halves(definition), strict=True):
         text = half.data.decode(errors="replace")
@@ -138,7 +141,7 @@ def joined(text: bytes) -> bytes:
 
 
 def join(key: str, value: str) -> bytes:
-    """The definition of a key-value schema."""
+    """Return the definition of a key-value schema."""
     halves = (key.encode(), value.encode())
     return b"".join(_SIZE.pack(len(half)) + half for half in halves)
 

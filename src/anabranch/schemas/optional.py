@@ -9,7 +9,7 @@ from anabranch.errors import InvalidConfigurationError
 
 
 def optional(package: str, purpose: str, extra: str) -> Any:
-    """The package; raises InvalidConfigurationError if it is not installed."""
+    """Return the package; raises InvalidConfigurationError if it is not installed."""
     try:
         return import_module(package)
     except ImportError:

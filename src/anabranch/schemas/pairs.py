@@ -5,6 +5,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
+from anabranch.errors import counted
 from anabranch.schemas.schema_errors import SchemaError
 
 _SIZE: Final = Struct(">i")
@@ -19,7 +20,9 @@ def split_pair(data: bytes) -> tuple[bytes, bytes]:
     key, rest = _split(data, "key")
     value, rest = _split(rest, "value")
     if rest:
-        raise SchemaError(f"{len(rest)} bytes follow the pair of a key and a value")
+        raise SchemaError(
+            f"the pair of a key and a value is followed by {counted(len(rest), 'unexpected byte')}"
+        )
     return key, value
 
 

@@ -51,7 +51,7 @@ OLD_STRATEGIES: Final = tuple(_OLD)
 
 
 def check_schema_policy(name: str, value: object) -> object:
-    """The value to store; None for a policy that is not set. Raises InvalidConfigurationError."""
+    """Return the value to store; None for a policy that is not set. Raises InvalidConfigurationError."""
     choices: tuple[object, ...] = (True, False)
     if name == STRATEGY:
         choices = (*STRATEGIES, UNDEFINED)
@@ -72,7 +72,7 @@ def check_schema_policies(policies: Mapping[str, Any]) -> None:
 
 
 def policy_of(own: Mapping[str, Any], policies: Mapping[str, Any], broker: SchemaPolicy) -> SchemaPolicy:
-    """The policy of a topic: its own policies, then those of its namespace, then the broker's settings.
+    """Return the policy of a topic: its own, then that of its namespace, then the broker's settings.
 
     A topic's own policies are stored by their names in the path, those of a namespace by Pulsar's.
     """

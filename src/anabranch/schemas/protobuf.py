@@ -29,7 +29,7 @@ class MessageType(NamedTuple):
             raise InvalidSchemaError(f"the registered protobuf schema cannot be read: {error}") from error
 
     def descriptor(self) -> Descriptor:
-        """The type itself; raises InvalidSchemaError if the files do not define it."""
+        """Return the type itself; raises InvalidSchemaError if the files do not define it."""
         pool = descriptor_pool.DescriptorPool()
         try:
             waiting = list(descriptor_pb2.FileDescriptorSet.FromString(self.files).file)
@@ -53,7 +53,7 @@ class MessageType(NamedTuple):
 
 
 def definition_of(descriptor: Any) -> bytes:
-    """The definition of a message type, as Pulsar's clients write it."""
+    """Return the definition of a message type, as Pulsar's clients write it."""
     files: dict[str, descriptor_pb2.FileDescriptorProto] = {}
 
     def add(file: Any) -> None:

@@ -45,14 +45,14 @@ class _Field(NamedTuple):
 
 
 def is_pydantic(kind: Any) -> bool:
-    """Whether a class is a model of pydantic, which is not imported for the answer."""
+    """Return whether a class is a model of pydantic, which is not imported for the answer."""
     return isinstance(kind, type) and any(
         base.__module__ == "pydantic.main" and base.__name__ == "BaseModel" for base in kind.__mro__
     )
 
 
 def avro_of(kind: Any, form: Form) -> Any:
-    """The Avro schema of a type, for its JSON or its Avro form; raises InvalidConfigurationError."""
+    """Return the Avro schema of a type, for its JSON or its Avro form; raises InvalidConfigurationError."""
     if not isinstance(kind, abc.Hashable):
         raise InvalidConfigurationError(f"a schema needs a type, not {kind!r}")
     return _Walk(form).schema(kind, getattr(kind, "__name__", str(kind)))
@@ -84,7 +84,7 @@ class _Walk:
         return self._record(kind, place)
 
     def _plain(self, kind: Any) -> Any:
-        """The schema of a type without parts; None for other types."""
+        """Return the schema of a type without parts; None for other types."""
         in_json = self._form == "Json"
         if in_json and kind in (bytes, Decimal, *_LOGICAL):
             return "string"
@@ -162,7 +162,7 @@ def _same_name(kind: type) -> InvalidConfigurationError:
 
 
 def _fields(kind: Any) -> list[_Field] | None:
-    """The fields of a class; None if it has none."""
+    """Return the fields of a class; None if it has none."""
     if is_pydantic(kind):
         return [_pydantic_field(name, field) for name, field in kind.model_fields.items()]
     if not isinstance(kind, type):

@@ -1,4 +1,4 @@
-"""Failed attempts by address: an address that fails often has to wait, in a table of a bounded size."""
+"""Counts failed attempts by address, in a table of bounded size; an address that fails often has to wait."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Attempts:
             self._debts.popitem(last=False)
 
     def is_exhausted(self, address: str) -> bool:
-        """Whether the address has failed too often lately."""
+        """Return whether the address has failed too often lately."""
         return self._debt(network_of(address)) >= FAILURES_AT_ONCE
 
     def _debt(self, key: str) -> float:
@@ -42,7 +42,7 @@ class Attempts:
 
 
 def network_of(address: str) -> str:
-    """The host of `host:port`; of IPv6 the network, because one machine has all of its addresses."""
+    """Return the host of `host:port`; of IPv6 the network, because one machine has all of its addresses."""
     host = address.rpartition(":")[0].strip("[]")
     try:
         found = ipaddress.ip_address(host.partition("%")[0])

@@ -16,6 +16,7 @@ import msgspec
 
 from anabranch.aio import TaskRegistry
 from anabranch.clock import Clock
+from anabranch.errors import counted
 from anabranch.rights.callers import ANYONE, Caller
 from anabranch.transport.seldom import Seldom
 
@@ -25,7 +26,7 @@ Outcome = Literal["allowed", "refused", "failed"]
 
 WAITING_BYTES_MAX: Final = 4 * 2**20
 GATHER_S: Final = 0.05
-"""Lines of this long are written together."""
+"""The lines of this period are written together."""
 CLOSE_S: Final = 2.0
 
 Append = Callable[[bytes], Awaitable[None]]
@@ -58,7 +59,7 @@ class AuditLog(Protocol):
 
 
 class NoAudit:
-    """An audit log that forgets all events."""
+    """An audit log that drops all events."""
 
     def write(self, event: AuditEvent) -> None:
         """Drop the event."""
@@ -108,7 +109,7 @@ class BufferedAudit:
     async def _write_waiting(self) -> None:
         taken, self._waiting, self._waiting_bytes = self._waiting, [], 0
         if self._lost:
-            reason = f"{self._lost} lines were lost"
+            reason = f"{counted(self._lost, 'line')} lost"
             taken.append(self._lines.line_of(AuditEvent("audit", "failed", reason=reason)))
         lost, self._lost = self._lost, 0
         if not taken:
@@ -129,7 +130,7 @@ class AuditLines:
         self._encode = msgspec.json.Encoder().encode
 
     def line_of(self, event: AuditEvent) -> bytes:
-        """The line of an event, with the newline; empty fields are left out."""
+        """Return the line of an event, with the newline; empty fields are left out."""
         caller = event.caller
         texts = {
             "address": event.address,

@@ -40,7 +40,7 @@ class Authenticator(Protocol):
     """One method of authentication."""
 
     async def authenticate(self, shown: Shown) -> Caller:
-        """The caller that the credentials prove; raises RefusedCredentialsError."""
+        """Return the caller that the credentials prove; raises RefusedCredentialsError."""
 
 
 class TokenAuthentication:
@@ -74,12 +74,12 @@ class AuthenticationMethods:
         self._anonymous = anonymous_role
 
     async def authenticate(self, shown: Shown) -> Caller:
-        """The caller that shows these credentials; raises RefusedCredentialsError with the reason."""
+        """Return the caller that shows these credentials; raises RefusedCredentialsError with the reason."""
         found = self.methods.get(shown.method)
         if found is not None:
             return await found.authenticate(shown)
         if self._anonymous:
-            # As in Pulsar, also a client with a method that is not configured has the anonymous role.
+            # As in Pulsar, a client whose method is not configured gets the anonymous role, too.
             return Caller(self._anonymous, method="anonymous")
         if shown.method in NO_METHODS:
             raise RefusedCredentialsError("the client showed no credentials")

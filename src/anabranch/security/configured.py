@@ -41,7 +41,7 @@ PROVIDERS: Final = ("token", "openid", "tls", "basic")
 
 
 def providers_of(config: BrokerConfig) -> tuple[str, ...]:
-    """The short names of the configured methods; raises InvalidConfigurationError."""
+    """Return the short names of the configured methods; raises InvalidConfigurationError."""
     names = tuple(dict.fromkeys(_PULSAR.get(one, one) for one in comma_list(config.authentication_providers)))
     wrong = [name for name in names if name not in PROVIDERS]
     if wrong or not names:
@@ -53,7 +53,7 @@ def providers_of(config: BrokerConfig) -> tuple[str, ...]:
 
 
 def make_audit(config: BrokerConfig, clock: Clock, worker: int) -> AuditLog:
-    """The audit log of one worker, in the file that all workers share."""
+    """Return the audit log of one worker, in the file that all workers share."""
     if config.audit_log == "off":
         return NoAudit()
     lines = AuditLines(clock, worker)
@@ -68,7 +68,7 @@ def make_audit(config: BrokerConfig, clock: Clock, worker: int) -> AuditLog:
 
 
 def make_gate(config: BrokerConfig, clock: Clock, audit: AuditLog, outside: Outside | None = None) -> Gate:
-    """The gate of one worker; raises InvalidConfigurationError if a key cannot be used."""
+    """Return the gate of one worker; raises InvalidConfigurationError if a key cannot be used."""
     authentication = None
     if config.authentication:
         if outside is None:

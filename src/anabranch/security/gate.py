@@ -1,6 +1,6 @@
 """The gate of a broker: every connection and HTTP request proves its role here.
 
-The gate notes refusals in the audit log and tells a client nothing but that it was refused.
+The gate writes refusals to the audit log and tells a client only that it was refused.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DELAYED_MAX: Final = 200
 
 
 class Gate:
-    """Lets callers in that prove a role, or every client if there is no authentication."""
+    """Admits callers that prove a role, or every client if authentication is off."""
 
     def __init__(
         self,
@@ -58,7 +58,10 @@ class Gate:
         return self.authentication is None
 
     async def admit(self, shown: Shown, action: str, original: Original = NO_ORIGINAL) -> Caller:
-        """The caller behind the credentials; raises RefusedCredentialsError, after it noted the reason."""
+        """Return the caller behind the credentials.
+
+        Raise RefusedCredentialsError after writing the reason to the audit log.
+        """
         if self.authentication is None:
             return ANYONE
         caller = await self._noted(self._prove(self.authentication, shown, original), shown, action)
@@ -67,7 +70,7 @@ class Gate:
         return caller
 
     async def renew(self, shown: Shown, action: str, caller: Caller) -> Caller:
-        """The caller of an open connection with the expiry of its new credentials; raises as `admit`.
+        """Return the caller of an open connection with the expiry of its new credentials; raises as `admit`.
 
         They must prove the role of its client: behind a proxy, the role whose credentials were checked.
         """
@@ -93,7 +96,7 @@ class Gate:
             raise refused from None
 
     async def _slow_down(self, address: str, error: RefusedCredentialsError) -> None:
-        """Answer an address later that fails often; right credentials from there are never delayed."""
+        """Delay the refusal of an address that fails often; valid credentials are never delayed."""
         assert self.authentication is not None
         attempts = self.authentication.attempts
         if error.was_checked:
@@ -134,5 +137,7 @@ class Gate:
             raise RefusedCredentialsError("the proxy did not pass on the credentials of its client")
         proven = await self.authentication.authenticate(Shown(original.method, original.credentials, address))
         if original.role and original.role != proven.role:
-            raise RefusedCredentialsError("the proxy names another role than the credentials of its client")
+            raise RefusedCredentialsError(
+                "the proxy names a different role than the credentials of its client"
+            )
         return dataclasses.replace(caller, original=proven.role, expires_s=proven.expires_s)

@@ -34,7 +34,7 @@ class PeerSecretFile:
     def prepare(self) -> None:
         """Make the file unless it exists, and refuse one that others could read or have put there."""
         for draft in self.file.parent.glob(f"{SECRET_FILE}.*.new"):
-            # A command that was killed left it.
+            # A command that was killed left this file behind.
             draft.unlink(missing_ok=True)
         if not os.path.lexists(self.file):
             with suppress(FileExistsError):
@@ -45,7 +45,7 @@ class PeerSecretFile:
         return secrets.token_bytes(NONCE_BYTES)
 
     def load(self) -> PeerSecrets:
-        """The content of the file; InvalidConfigurationError if it is missing, unsafe or damaged."""
+        """Return the content of the file; InvalidConfigurationError if it is missing, unsafe or damaged."""
         try:
             fd = os.open(self.file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
@@ -54,7 +54,7 @@ class PeerSecretFile:
         try:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
-                raise self._refusal("is no regular file")
+                raise self._refusal("is not a regular file")
             if status.st_mode & _OTHERS:
                 mode = stat.S_IMODE(status.st_mode)
                 raise self._refusal(f"has mode {mode:04o}, so other users may know the secret")

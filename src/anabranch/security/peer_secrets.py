@@ -33,11 +33,11 @@ class PeerSecrets:
     """When the previous secret ends, in seconds of the wall clock."""
 
     def accepted(self, now_s: float) -> list[bytes]:
-        """The secrets that a broker may prove at this time."""
+        """Return the secrets that a broker may prove at this time."""
         return [self.current, *([self.previous] if self.previous and now_s < self.previous_until_s else [])]
 
     def find(self, key_id: bytes, now_s: float) -> bytes | None:
-        """The accepted secret with this id."""
+        """Return the accepted secret with this id."""
         return next((one for one in self.accepted(now_s) if key_id_of(one) == key_id), None)
 
 
@@ -45,10 +45,10 @@ class SecretSource(Protocol):
     """Gives brokers the secrets of their cluster, and randomness for nonces."""
 
     def load(self) -> PeerSecrets:
-        """The secrets as they are now; raises InvalidConfigurationError if they cannot be used."""
+        """Return the secrets as they are now; raises InvalidConfigurationError if they cannot be used."""
 
     def nonce(self) -> bytes:
-        """Bytes that were never used before."""
+        """Return bytes that were never used before."""
 
 
 def key_id_of(secret: bytes) -> bytes:
@@ -57,10 +57,10 @@ def key_id_of(secret: bytes) -> bytes:
 
 
 def dialing_proof(secret: bytes, ours: bytes, theirs: bytes) -> bytes:
-    """The proof of the dialing broker, over its own nonce and that of the accepting broker."""
+    """Return the proof of the dialing broker, over its own nonce and that of the accepting broker."""
     return hmac.digest(secret, b"anabranch peer dials" + ours + theirs, "sha256")
 
 
 def accepting_proof(secret: bytes, ours: bytes, theirs: bytes) -> bytes:
-    """The proof of the accepting broker, over its own nonce and that of the dialing broker."""
+    """Return the proof of the accepting broker, over its own nonce and that of the dialing broker."""
     return hmac.digest(secret, b"anabranch peer accepts" + theirs + ours, "sha256")

@@ -6,10 +6,10 @@ from anabranch.errors import AuthenticationError
 
 
 class RefusedCredentialsError(AuthenticationError):
-    """The broker refused credentials; its text says nothing, and `reason` is for the audit log alone."""
+    """The broker refused credentials; the text gives no reason, and `reason` is for the audit log only."""
 
     def __init__(self, reason: str, *, was_checked: bool = True) -> None:
-        """`was_checked` is False if the credentials were not looked at, so they count as no attempt."""
+        """`was_checked` is False if the credentials were not checked, so this is not an attempt."""
         super().__init__("authentication failed")
         self.reason = reason
         self.was_checked = was_checked

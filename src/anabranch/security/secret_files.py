@@ -17,7 +17,7 @@ _logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 CHECK_S: Final = 1.0
-"""A file is looked at again after this long, when its value is used."""
+"""A file is checked for changes after this long, when its value is used."""
 FILE_BYTES_MAX: Final = 16 * 2**20
 
 
@@ -53,7 +53,7 @@ class Watched(Generic[T]):
             self._value = self._parse(self._read())
             _logger.info("%s was read again, because %s changed", self._setting, self._path)
         except InvalidConfigurationError as error:
-            _logger.error("%s stays as it was: %s", self._setting, error)
+            _logger.error("%s keeps its previous value: %s", self._setting, error)
 
     def _read(self) -> bytes:
         assert self._path is not None

@@ -30,7 +30,7 @@ _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_
 
 
 def server_context(settings: TlsConfig) -> ssl.SSLContext:
-    """The context of a listening port; raises InvalidConfigurationError."""
+    """Return the context of a listening port; raises InvalidConfigurationError."""
     context = hardened(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
     _restrict(context, settings)
     # Connections last long, so clients need no tickets to resume sessions of TLS 1.3.
@@ -44,7 +44,7 @@ def server_context(settings: TlsConfig) -> ssl.SSLContext:
 
 
 def peer_context(settings: TlsConfig) -> ssl.SSLContext:
-    """The context for calls to other brokers; raises InvalidConfigurationError."""
+    """Return the context for calls to other brokers; raises InvalidConfigurationError."""
     context = hardened(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
     _restrict(context, settings)
     if settings.broker_client_certificate_file:
@@ -90,7 +90,7 @@ def openssl_name(cipher: str) -> str | None:
 
 
 def warnings_about(settings: TlsConfig, now: datetime) -> list[str]:
-    """Weak points of the files that are no reason to refuse a start."""
+    """Return the weak points of the files that do not prevent a start."""
     found = []
     key = settings.tls_key_file
     if stat.S_IMODE(os.stat(key).st_mode) & 0o077:
@@ -151,7 +151,7 @@ class BrokerTls:
         )
 
     async def follow(self, interval_s: float) -> None:
-        """Look at the files for ever."""
+        """Check the files for changes, for ever."""
         while True:
             await asyncio.sleep(interval_s or 1.0)
             self.server.refresh()

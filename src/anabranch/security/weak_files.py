@@ -11,7 +11,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from anabranch.config.broker import BrokerConfig
-from anabranch.errors import InvalidConfigurationError
+from anabranch.errors import InvalidConfigurationError, counted
 from anabranch.security.methods.token_keys import RSA_BITS_MIN, public_key, secret_key
 from anabranch.security.peer_secret_file import SECRET_FILE, PeerSecretFile
 from anabranch.security.weak_settings import Weakness
@@ -23,7 +23,7 @@ AHEAD_S: Final = 300.0
 
 
 def weak_files(config: BrokerConfig, now: datetime) -> list[Weakness]:
-    """The weak points of all files that the settings name, and of the data directory if there is one."""
+    """Return the weak points of the files that the settings name, and of an existing data directory."""
     found: list[Weakness] = []
     for look in (_token_keys, _passwords, _tls, _data):
         found += look(config, now)
@@ -65,7 +65,7 @@ def _passwords(config: BrokerConfig, now: datetime) -> Iterator[Weakness]:
         yield Weakness(
             "warning",
             "weak-password-hash",
-            f"{file} has {len(weak)} passwords with a fast hash: {', '.join(weak[:5])}",
+            f"{file} has {counted(len(weak), 'password')} with a fast hash: {', '.join(weak[:5])}",
             "a copy of the file gives the passwords away within hours",
             "write them again with `htpasswd -B`",
         )
@@ -165,7 +165,7 @@ def _unusable(name: str, file: Path, error: Exception) -> Weakness:
 
 
 def path_of(source: str) -> Path | None:
-    """The file that a setting names; None if the setting is empty, or holds data or a URL."""
+    """Return the file that a setting names; None if the setting is empty, or holds data or a URL."""
     if not source or source.startswith(("data:", "http:", "https:")):
         return None
     return Path(unquote(urlsplit(source).path) if source.startswith("file:") else source)

@@ -242,5 +242,5 @@ _RULES: Final = (
 
 
 def weak_settings(config: BrokerConfig) -> list[Weakness]:
-    """The weak points of the settings, in the order of the table."""
+    """Return the weak points of the settings, in the order of the table."""
     return [rule.weakness for rule in _RULES if rule.found(config)]

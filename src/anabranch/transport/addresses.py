@@ -6,7 +6,7 @@ from typing import Any
 
 
 def address_of(peername: Any) -> str:
-    """The text for the name of a peer as a transport gives it."""
+    """Return the text for the name of a peer as a transport gives it."""
     if isinstance(peername, tuple) and len(peername) >= 2:
         host, port = peername[:2]
         return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"

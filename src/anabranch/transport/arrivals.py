@@ -1,4 +1,4 @@
-"""Limits of connections: those of a broker, and those from one address."""
+"""Limits on the connections of a broker, in all and from one address."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Arrivals:
         self._hosts: Counter[str] = Counter()
 
     def enter(self, address: str, connections: int) -> TooManyRequestsError | None:
-        """Count a connection from `host:port` beside so many others; the reason to refuse it, if any."""
+        """Return why a connection from `host:port` must be refused given how many are open, or count it."""
         host = host_of(address)
         known = self._hosts[host]
         self._hosts[host] += 1

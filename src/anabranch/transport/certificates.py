@@ -29,7 +29,7 @@ class ExtraInfo(Protocol):
 
 
 def peer_certificate(connection: ExtraInfo) -> PeerCertificate | None:
-    """The verified certificate of the other end; None if it showed none, or without TLS."""
+    """Return the verified certificate of the other end; None if it showed none, or without TLS."""
     # Python gives the fields of a certificate only if the handshake verified it.
     found = connection.get_extra_info("peercert")
     if not found:

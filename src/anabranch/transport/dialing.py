@@ -18,7 +18,7 @@ _HANDSHAKE_ERRORS = (ssl.SSLError, ConnectionResetError, ConnectionAbortedError)
 
 
 class _HandshakeHandler:
-    """Takes the place of the owner's handler until the handshake succeeded or failed."""
+    """Stands in for the owner's handler until the handshake has succeeded or failed."""
 
     def __init__(self, handler: PumpHandler, decided: asyncio.Future[None]) -> None:
         self._handler = handler
@@ -50,15 +50,17 @@ async def dial(
 ) -> Pump:
     """Connect and finish the handshake.
 
-    Raises ConnectError, OperationTimeoutError, or the error that the broker answered, such as
-    AuthenticationError, and leaves no connection open then. The handler is called only after the handshake
+    Raise ConnectError, OperationTimeoutError, or the error that the broker answered, such as
+    AuthenticationError. No connection is left open then. The handler is called only after the handshake has
     succeeded.
     """
     try:
         async with asyncio.timeout(timeout_s):
             return await _connected(host, port, machine_factory, handler, tls)
     except TimeoutError:
-        raise OperationTimeoutError(f"{host}:{port} did not finish the handshake in {timeout_s} s") from None
+        raise OperationTimeoutError(
+            f"{host}:{port} did not finish the handshake within {timeout_s} s"
+        ) from None
     except AnabranchError:
         raise
     except OSError as error:
@@ -79,7 +81,7 @@ async def _connected(
     pump: Pump | None = None
 
     def make_pump() -> Pump:
-        # uvloop closes a connection whose task was cancelled without a word to the pump.
+        # uvloop closes a connection whose task was cancelled without telling the pump.
         nonlocal pump
         pump = Pump(machine_factory(), _HandshakeHandler(handler, decided))
         return pump

@@ -20,7 +20,7 @@ class Visitor(Protocol):
     """A connection, as its door sees it."""
 
     def abort(self, error: Exception | None = None) -> None:
-        """Close at once, for this reason."""
+        """Close the connection at once, for this reason."""
 
 
 class Listener(Protocol):
@@ -43,7 +43,7 @@ class Door(Generic[V]):
         self._waiting: dict[V, None] = {}
         """Open connections whose clients have not sent what they want; the longest waiting one first."""
         self._shaking: dict[V, Callable[[], object]] = {}
-        """How to end the TLS handshake of a connection, which has no transport to abort before."""
+        """How to end the TLS handshake of a connection, which has no transport to abort until it is done."""
         self.dropped = 0
         self.refused = 0
         self._log = Seldom(_logger)
@@ -56,7 +56,7 @@ class Door(Generic[V]):
         return len(self._waiting)
 
     def open(self) -> V | None:
-        """A new connection, which counts from now on; None when the port is full."""
+        """Return a new connection, which counts from now on; None when the port is full."""
         if len(self._open) >= self.open_max and not self.make_room():
             self.refused += 1
             self._report()
@@ -83,7 +83,7 @@ class Door(Generic[V]):
         self.dropped += 1
         self._report()
         self._drop(
-            visitor, TooManyRequestsError(f"{self.name} is full, and this connection was silent longest")
+            visitor, TooManyRequestsError(f"{self.name} is full, and this connection was silent for longest")
         )
         return True
 
@@ -97,7 +97,7 @@ class Door(Generic[V]):
             self._waiting.setdefault(visitor)
 
     def leave(self, visitor: V) -> None:
-        """Forget a connection that is closed; an unknown one is fine."""
+        """Forget a closed connection; unknown connections are ignored."""
         self._open.pop(visitor, None)
         self._shaking.pop(visitor, None)
         self._waiting.pop(visitor, None)

@@ -1,4 +1,4 @@
-"""The broker's end of a connection: a pump that gives way to others and accounts for held bytes."""
+"""The broker's end of a connection: a pump that yields to others and accounts for held bytes."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class SharedLimits:
     """Shared by all connections of a broker: door, limits, turns, held bytes, the buffer of one read."""
 
     def __init__(self, config: BrokerConfig, make: Callable[[], Pump]) -> None:
-        """`make` makes the pump of a connection that is accepted."""
+        """Set up the limits; `make` makes the pump of each accepted connection."""
         self.door = Door("the binary port", config.connections_max + HANDSHAKES, make)
         self.arrivals = Arrivals(config)
         self.turns = Turns()
-        # One frame of the largest size must always find room beside another.
+        # There must always be room for two frames of the largest size.
         partial_bytes_max = max(config.partial_frames_bytes_max, 2 * config.max_message_bytes)
         self.partial = HeldBytes("incomplete frames", partial_bytes_max)
         self.unsent = HeldBytes("unsent answers", config.unsent_bytes_max)

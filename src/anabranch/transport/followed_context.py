@@ -23,11 +23,11 @@ class FollowedContext:
         self._current = make()
 
     def __call__(self) -> ssl.SSLContext:
-        """The context for the next connection."""
+        """Return the context for the next connection."""
         return self._current
 
     def refresh(self) -> bool:
-        """Take changed files into use; True if there is a new context. Broken files change nothing."""
+        """Start to use changed files; return True if there is a new context. Broken files change nothing."""
         seen = self._signature()
         if seen == self._seen:
             return False
@@ -35,7 +35,7 @@ class FollowedContext:
         try:
             self._current = self._make()
         except InvalidConfigurationError as error:
-            log.error("changed TLS files are not used, the ones before stay in use: %s", error)
+            log.error("the changed TLS files cannot be used, so the previous ones stay in use: %s", error)
             return False
         log.info("new connections use the changed TLS files %s", ", ".join(self._files))
         return True
@@ -45,7 +45,7 @@ class FollowedContext:
 
 
 def file_stamp(file: str) -> tuple[int, ...] | None:
-    """A value that changes when the file is written or replaced; None while it cannot be looked at."""
+    """Return a value that changes when the file is written or replaced; None while it cannot be read."""
     try:
         found = os.stat(file)
     except OSError:

@@ -1,4 +1,4 @@
-"""Bytes that the broker holds for slow peers, over all connections, and the peer that has to go first."""
+"""Counts the bytes that the broker holds for slow peers, and decides which connection to close first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _logger = logging.getLogger(__name__)
 
 
 class HeldBytes:
-    """Counts the bytes of one kind; above the limit the connection that holds its bytes longest is closed.
+    """Counts the bytes of one kind; above the limit, the one that holds bytes for longest is closed.
 
     A fast peer holds bytes for a moment, so under pressure the slowest peers go first.
     """
@@ -27,7 +27,7 @@ class HeldBytes:
         self._log = Seldom(_logger)
 
     def hold(self, holder: Visitor, size: int, *, anew: bool = False) -> None:
-        """Note how many bytes a connection holds now; `anew` if those before are gone."""
+        """Note how many bytes a connection holds now; `anew` means that the earlier ones are gone."""
         before = self._held.pop(holder, 0) if anew else self._held.get(holder, 0)
         self.total += size - before
         if size:

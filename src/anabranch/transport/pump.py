@@ -140,7 +140,7 @@ class Pump(asyncio.BaseProtocol):
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def get_extra_info(self, name: str) -> Any:
-        """As of the transport: `peercert`, `ssl_object`, `peername`; None before there is one."""
+        """Return what the transport knows: `peercert`, `ssl_object`, `peername`; None before it exists."""
         return None if self._transport is None else self._transport.get_extra_info(name)
 
     def close(self, error: Exception | None = None) -> None:
@@ -191,7 +191,7 @@ class Pump(asyncio.BaseProtocol):
         try:
             output = machine.take_output()
             self.handled = len(commands) + len(output)
-            # A peer that pings and never reads gets no answers that would pile up.
+            # A peer that pings but never reads gets no answers, because they would pile up.
             if output and not self._blocked:
                 self.write_many(output)
             if commands:
@@ -223,7 +223,8 @@ class Pump(asyncio.BaseProtocol):
         self._queue.clear()
         self._stop_timer()
         self._wake_drains()
-        # Part of a frame may be large, and handlers refer to their pump: nothing waits for a collection here.
+        # An incomplete frame may be large, and handlers refer to their pump. Drop both now, so that their
+        # memory does not wait for the garbage collector.
         self.machine.forget_input()
         self.on_writable = None
         handler = self.handler
@@ -246,7 +247,7 @@ class Pump(asyncio.BaseProtocol):
         if len(queue) == 1:
             self._transport.write(queue[0])
         elif size > LARGE_BUFFER_BYTES * len(queue):
-            # One system call too; a loop that supports gathered writes copies nothing.
+            # This is one system call as well, and a loop that supports gathered writes copies nothing.
             self._transport.writelines(queue)
         else:
             self._transport.write(b"".join(queue))
@@ -279,7 +280,7 @@ class Pump(asyncio.BaseProtocol):
         self._reschedule(max(self.machine.tick_at - now, 0.001), self._tick)
 
     def _peer_reads(self) -> bool:
-        """Whether a slow peer, from which the pump does not read, took bytes since the last tick."""
+        """Return whether a slow peer, from which the pump does not read, took bytes since the last tick."""
         if self._transport is None:
             return False
         before, self._sent_bytes = self._sent_bytes, self._written_bytes - self.unsent_bytes

@@ -1,4 +1,4 @@
-"""Warnings that any client can cause as often as it likes: a few are written, the others counted."""
+"""Limits warnings that any client can cause as often as it likes: a few are written, the rest counted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Seldom:
         self._until = 0.0
 
     def warning(self, text: str, *values: object) -> None:
-        """Write a warning, or count it; the next period begins with the number of counted ones."""
+        """Write a warning, or count it; the next period starts by writing how many were counted."""
         now = asyncio.get_running_loop().time()
         if now >= self._until:
             if self._skipped:

@@ -18,7 +18,7 @@ AEAD_CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 
 def hardened(context: ssl.SSLContext) -> ssl.SSLContext:
-    """The context with TLS 1.2 or later, AEAD ciphers, and neither compression nor renegotiation."""
+    """Return the context with TLS 1.2 or later, AEAD ciphers, and neither compression nor renegotiation."""
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(AEAD_CIPHERS)
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
@@ -75,7 +75,7 @@ class ClientTls:
     certificate_file: str | None = None
     key_file: str | None = None
     allow_insecure: bool = False
-    """Accept any certificate: an attacker on the way can read and change everything."""
+    """Accept any certificate, so that an attacker in the middle can read and change everything."""
     validate_hostname: bool = True
 
     def context(self) -> ssl.SSLContext:

@@ -1,4 +1,4 @@
-"""The TLS of one client of any kind: made from its arguments before it connects, and followed afterwards.
+"""The TLS context of a client: made from its arguments before it connects, and renewed with its files.
 
 The names of the arguments are those of Pulsar's Python client.
 """
@@ -44,7 +44,10 @@ _NAMES: Final = ("tls", *_FILES, "tls_allow_insecure_connection")
 def tls_of(
     url: str, scheme: str, given: TlsArguments, authentication: Authentication | None = None
 ) -> TlsOf | None:
-    """The contexts of a client, None if the URL has not the TLS `scheme`; InvalidConfigurationError."""
+    """Return the TLS contexts of a client, or None if its URL does not have the TLS `scheme`.
+
+    Raise InvalidConfigurationError if the arguments contradict each other.
+    """
     _check(given)
     named = [name for name in _NAMES if given.get(name)]
     if not url.strip().startswith(f"{scheme}://"):

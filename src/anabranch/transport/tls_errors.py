@@ -10,7 +10,7 @@ from anabranch.errors import ConnectError
 _HOSTNAME_MISMATCH: Final = (62, 64)
 """OpenSSL's codes for a certificate that names another host or another IP address."""
 _EXPIRED: Final = (9, 10)
-"""OpenSSL's codes for a certificate that is not valid yet, or not any more."""
+"""OpenSSL's codes for a certificate that is not valid yet, or no longer valid."""
 
 
 class TlsError(ConnectError):
@@ -20,7 +20,7 @@ class TlsError(ConnectError):
 
 
 def explain(error: OSError, where: str) -> ConnectError:
-    """The error for the caller; a TlsError if another attempt would fail the same way."""
+    """Return the error for the caller; a TlsError if another attempt would fail the same way."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return TlsError(f"the certificate of {where} is refused: {_certificate_fault(error)}")
     reason = error.reason if isinstance(error, ssl.SSLError) else None
@@ -41,7 +41,7 @@ _CERTIFICATE_HINT: Final = "it may want a client certificate, or not trust the o
 
 
 def closed_early(where: str, *, tls: bool) -> ConnectError:
-    """The error for a broker that closed the connection instead of answering CONNECT."""
+    """Return the error for a broker that closed the connection instead of answering CONNECT."""
     hint = _CERTIFICATE_HINT if tls else "if this is its TLS port, use pulsar+ssl://"
     return ConnectError(f"{where} closed the connection during the handshake; {hint}")
 

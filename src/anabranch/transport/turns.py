@@ -1,4 +1,4 @@
-"""Turns: work that could go on for long waits here, so that work of other clients comes in between.
+"""Turns: long work is cut into slices that queue here, so that the work of other clients runs in between.
 
 A connection with little to read is read at once. A connection that has more than its slice waits for its
 turn, and so does a subscription that has more than one batch. Only a few turns are taken before the event
@@ -16,7 +16,7 @@ TURNS_AT_ONCE: Final = 2
 """Turns taken in one iteration of the event loop."""
 
 SLICE_COMMANDS: Final = 64
-"""Commands of one connection that are handled in one turn, about."""
+"""About how many commands of one connection are handled in one turn."""
 
 LIGHT_COMMANDS: Final = 8
 """A read of more commands makes its connection wait for a turn while others wait."""
@@ -60,7 +60,7 @@ class Turns:
 
 
 def next_slice(slice_bytes: int, read_bytes: int, commands: int) -> int:
-    """The bytes to read next, after a read of `read_bytes` held this many commands."""
+    """Return the bytes to read next, after a read of `read_bytes` held this many commands."""
     if commands > SLICE_COMMANDS:
         return max(SLICE_BYTES_MIN, read_bytes * SLICE_COMMANDS // commands)
     if read_bytes == slice_bytes and 2 * commands <= SLICE_COMMANDS:

@@ -149,7 +149,7 @@ def test_missing_and_stale_rates_cause_nothing() -> None:
     for rates in ({}, {0: SegmentRates(99_999, measured_s=NOW - 1_000)}):
         decision = decide(of(topic(1), rates), POLICY)
         assert decision.action == Keep()
-        assert says(decision, "the load of 1 segments is unknown")
+        assert says(decision, "the load of 1 segment is unknown")
 
 
 def test_too_few_segments_are_split_up_to_the_minimum() -> None:
@@ -161,7 +161,7 @@ def test_too_few_segments_are_split_up_to_the_minimum() -> None:
 def test_consumers_get_segments_where_there_is_traffic_for_them() -> None:
     decision = decide(of(topic(1), SegmentRates(5_000), stream_consumers=4), POLICY)
     assert parts(decision) == {0: 4}
-    assert "4 ordered consumers have 1 segments" in decision.reason
+    assert "4 ordered consumers for 1 segment" in decision.reason
 
 
 def test_the_parts_made_for_consumers_are_not_made_tiny() -> None:
@@ -190,7 +190,7 @@ def test_checkpoint_groups_cause_splits_but_never_buckets() -> None:
 def test_idle_consumers_share_buckets_instead() -> None:
     decision = decide(of(topic(1, buckets=4), stream_consumers=4), POLICY)
     assert decision.action == Keep()
-    assert says(decision, "none takes the 1000 messages/s")
+    assert says(decision, "no segment takes the 1000 messages/s")
     assert says(decision, "4 buckets are enough for 4 stream consumers")
 
 
@@ -199,7 +199,7 @@ def test_all_small_segments_are_rebucketed_in_one_decision() -> None:
     decision = decide(of(layout, stream_consumers=200), POLICY)
     steps = (decision.action, *decision.then)
     assert steps == tuple(Rebucket(id_, equal_bucket_splits(4)) for id_ in range(64))
-    assert "200 stream consumers have 64 buckets" in decision.reason
+    assert "200 stream consumers for 64 buckets" in decision.reason
 
 
 def test_the_rebucket_cooldown_and_limit_are_kept() -> None:
@@ -251,7 +251,7 @@ def test_a_merge_leaves_a_segment_for_each_consumer() -> None:
     for observed in (of(topic(4), stream_consumers=4), of(topic(4), checkpoint_consumers=4)):
         decision = decide(observed, POLICY)
         assert decision.action == Keep()
-        assert says(decision, "all 4 segments are needed: minSegments is 1, ordered consumers are 4")
+        assert says(decision, "no segment can be spared of 4: minSegments is 1, with 4 ordered consumers")
 
 
 def test_a_merge_keeps_the_minimum() -> None:
@@ -302,7 +302,7 @@ def test_a_segment_must_be_cold_for_the_whole_window() -> None:
     observed = of(topic(2), history=LoadHistory(cold_since={0: 0, 1: NOW - 200}))
     decision = decide(observed, POLICY)
     assert (decision.action, decision.look_again_s) == (Keep(), 100)
-    assert says(decision, "must stay so for 100 s more")
+    assert says(decision, "must stay cold for 100 s more")
     assert decide(of(topic(2), history=LoadHistory()), POLICY).action == Keep()
 
 

@@ -125,9 +125,9 @@ def test_operations_refuse_what_is_sealed_or_unknown() -> None:
     for operation in operations:
         with pytest.raises(LayoutError, match="children are 1, 2"):
             operation(0)
-        with pytest.raises(SegmentNotFoundError, match=r"no segment 99; active are 1, 2$"):
+        with pytest.raises(SegmentNotFoundError, match=r"no segment 99; active segments: 1, 2$"):
             operation(99)
-    with pytest.raises(SegmentNotFoundError, match=r"active are 0, 1, 2, 3, 4, 5, 6, 7, [.]{3}$"):
+    with pytest.raises(SegmentNotFoundError, match=r"active segments: 0, 1, 2, 3, 4, 5, 6, 7, [.]{3}$"):
         Layout.initial(9, now_ms=0).segment(99)
 
 

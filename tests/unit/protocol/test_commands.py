@@ -136,11 +136,11 @@ def test_a_message_that_is_no_command_cannot_be_encoded() -> None:
 @pytest.mark.parametrize(
     ("command", "why"),
     [
-        (b"", "no known type"),
+        (b"", "unknown type"),
         (b"\x08", "cannot be read"),
         (bytes.fromhex("0812"), "without its ping"),
         (bytes.fromhex("0812 9a0100"), "without its ping"),
-        (bytes.fromhex("08a806 c23500"), "no known type"),
+        (bytes.fromhex("08a806 c23500"), "unknown type"),
         (bytes.fromhex("08063204 0801"), "cannot be read"),
         (bytes.fromhex("0807 3a00"), "lacks a required field"),
         (bytes.fromhex("080b 5a020801"), "lacks a required field"),

@@ -99,7 +99,7 @@ async def test_a_full_disk_costs_lines_that_are_counted(
     disk.is_full = False
     log.write(EVENT)
     await asyncio.sleep(1)
-    assert [line.get("reason") for line in disk.lines] == ["the token expired", "100 lines were lost"]
+    assert [line.get("reason") for line in disk.lines] == ["the token expired", "100 lines lost"]
     await log.close()
 
 

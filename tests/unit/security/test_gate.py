@@ -60,7 +60,7 @@ async def test_credentials_behind_a_proxy_are_checked_where_the_setting_says_so(
     assert (await gate.prove("token", proxy, **behind("", token_for("alice")))).original == "alice"
     assert (await gate.prove("token", token_for("carol"))).original == ""
     assert "did not pass on" in await gate.refusal("token", proxy, original=Original("alice"))
-    assert "another role" in await gate.refusal("token", proxy, **behind("alice", token_for("bob")))
+    assert "different role" in await gate.refusal("token", proxy, **behind("alice", token_for("bob")))
     assert "expired" in await gate.refusal("token", proxy, **behind("alice", token_for("alice", exp=1)))
 
 

@@ -195,7 +195,7 @@ def test_keys_that_must_not_verify_tokens_are_left_out(
         ({"authentication_providers": "openid"}, "openid_issuers"),
         ({**OPENID, "openid_audiences": ""}, "openid_audiences"),
         ({**OPENID, "openid_issuers": "http://issuer.example"}, "https"),
-        ({**OPENID, "openid_issuers": "issuer.example"}, "no http"),
+        ({**OPENID, "openid_issuers": "issuer.example"}, "not the http"),
         ({"token_key_set": "http://keys.example"}, "https"),
     ],
 )

@@ -65,7 +65,7 @@ def test_a_link_is_refused(file: PeerSecretFile, tmp_path: Path) -> None:
 
 def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / SECRET_FILE, 0o600)
-    with pytest.raises(InvalidConfigurationError, match="no regular file"):
+    with pytest.raises(InvalidConfigurationError, match="not a regular file"):
         PeerSecretFile(tmp_path).load()
 
 

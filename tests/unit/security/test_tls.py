@@ -209,7 +209,7 @@ def test_changed_files_are_used_and_broken_ones_are_not(
     assert second != first
     Path(pair.key).write_text("half of a key")
     assert not tls.server.refresh()
-    assert "the ones before stay in use" in caplog.text
+    assert "the previous ones stay in use" in caplog.text
     Path(pair.certificate).unlink()
     assert not tls.server.refresh()
     assert certificate_now(tls, authority.file).server_serial == second

@@ -15,10 +15,10 @@ _MARK: Final = ".segment-"
 
 
 def pulsar_topic(segment: TopicName) -> TopicName:
-    """The `persistent://` topic for a segment; other names are returned as they are."""
+    """Return the `persistent://` topic for a segment; other names are returned as they are."""
     if segment.segment is None:
         return segment
-    # A scalable topic's name may hold slashes, and a persistent one may not.
+    # The name of a scalable topic may contain slashes; that of a persistent topic may not.
     local = segment.local.replace("%", "%25").replace("/", "%2F")
     return TopicName("persistent", segment.tenant, segment.namespace, f"{local}{_MARK}{segment.segment}")
 

@@ -1,7 +1,7 @@
-"""Names of side logs, which hold the spilled entries of one subscription; and folders of all logs.
+"""Names of side logs, which hold the spilled entries of one subscription, and the folders of all logs.
 
-A side log is no topic: its name cannot be parsed as one, so no client reaches it. The name has the namespace
-and, by a digest, the subscription; the note of the subscription's cursor names its side logs.
+A side log is not a topic: its name cannot be parsed as one, so no client reaches it. The name has the
+namespace and, by a digest, the subscription; the note of the subscription's cursor names its side logs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SIDE_LOG = re.compile(r"spill://([-=:.\w]+)/([-=:.\w]+)/([0-9a-f]{32}-[0-9]{1,2
 
 
 def side_log_name(log: TopicName, subscription: str, first_ordinal: int) -> str:
-    """The name of the side log whose first entry is this one of the subscription's log."""
+    """Return the name of the side log whose first entry is this one of the subscription's log."""
     digest = hashlib.sha256(f"{log}\0{subscription}".encode()).hexdigest()[:32]
     return f"{SCHEME}{log.namespace_name}/{digest}-{first_ordinal}"
 
@@ -31,7 +31,10 @@ def is_side_log(name: str) -> bool:
 
 
 def namespace_of_log(name: str) -> str:
-    """Tenant and namespace of any log, as `tenant/namespace`; InvalidNameError if it cannot be a log."""
+    """Return the tenant and namespace of any log, as `tenant/namespace`.
+
+    Raise InvalidNameError if it cannot be a log.
+    """
     if not is_side_log(name):
         return TopicName.parse(name).namespace_name
     tenant, namespace, _ = _parts(name)
@@ -39,7 +42,7 @@ def namespace_of_log(name: str) -> str:
 
 
 def folder_of_log(name: str) -> str:
-    """The folder of a log, as one component of a path; InvalidNameError if it cannot be a log."""
+    """Return the folder of a log, as one component of a path; InvalidNameError if it cannot be a log."""
     if not is_side_log(name):
         return TopicName.parse(name).storage_name
     return storage_name(["spill", *_parts(name)])

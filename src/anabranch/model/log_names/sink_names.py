@@ -15,11 +15,11 @@ _LOG = re.compile(r"persistent://[^/]+/[^/]+/__sink-(.+)-(rows|records)")
 
 
 def sink_log(namespace: str, sink_id: str, kind: str) -> str:
-    """The log of a sink in a namespace such as public/default; its kind is `rows` or `records`."""
+    """Return the log of a sink in a namespace such as public/default; its kind is `rows` or `records`."""
     return f"persistent://{namespace}/__sink-{sink_id}-{kind}"
 
 
 def sink_of_log(topic: str) -> str | None:
-    """The id of the sink that a classic topic belongs to; None for a topic that is no such log."""
+    """Return the id of the sink that a classic topic belongs to; None for any other topic."""
     match = _LOG.fullmatch(topic)
     return None if match is None else match[1]

@@ -1,4 +1,4 @@
-"""Backlog quotas: what happens when subscriptions leave too much, or too old messages, unacknowledged."""
+"""Backlog quotas: what happens when subscriptions leave too many or too old messages unacknowledged."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ AGE: Final = "message_age"
 QUOTA_TYPES: Final = (STORAGE, AGE)
 LIMIT_MAX: Final = 2**63 - 1
 KEPT_SHARE: Final = 0.9
-"""Share of a quota that an eviction leaves, so that the next one has more to do than a few entries."""
+"""Share of a quota that an eviction leaves in use, so that evictions are not needed for every few entries."""
 
 _NUMBERS: Final = ("limit", "limitSize", "limitTime")
 
 
 class BacklogQuota(NamedTuple):
-    """The limits of one log; None is no limit."""
+    """The limits of one log; None means no limit."""
 
     bytes_max: int | None = None
     bytes_action: QuotaAction = "producer_request_hold"
@@ -52,7 +52,7 @@ class QuotaExceeded(NamedTuple):
 
 
 def decide(quota: BacklogQuota, backlog: OldestBacklog | None) -> QuotaExceeded | None:
-    """The step that the quota demands now; None if the backlog is within it."""
+    """Return what the quota demands now; None if the backlog is within it."""
     if backlog is None:
         return None
     whose = f"subscription {backlog.subscription} leaves"
@@ -68,7 +68,7 @@ def decide(quota: BacklogQuota, backlog: OldestBacklog | None) -> QuotaExceeded 
 
 
 def check_type(name: str | None) -> str:
-    """The type of a quota as a caller names it."""
+    """Return the type of a quota as a caller names it."""
     if name is None:
         return STORAGE
     if name not in QUOTA_TYPES:
@@ -77,9 +77,9 @@ def check_type(name: str | None) -> str:
 
 
 def check_quota(kind: str, value: object) -> dict[str, Any]:
-    """A quota of this type in its full form; raises InvalidConfigurationError."""
+    """Return a quota of this type in its full form; raises InvalidConfigurationError."""
     if not isinstance(value, dict):
-        raise InvalidConfigurationError("backlogQuota is an object with limitSize, limitTime and policy")
+        raise InvalidConfigurationError("backlogQuota must be an object with limitSize, limitTime and policy")
     unknown = [field for field in value if field not in (*_NUMBERS, "policy")]
     if unknown:
         raise InvalidConfigurationError(f"backlogQuota has no field {unknown[0]!r}")
@@ -96,7 +96,7 @@ def check_quota(kind: str, value: object) -> dict[str, Any]:
     given = size if kind == STORAGE else time_s
     if given is None or given == 0:
         wanted = "limitSize in bytes" if kind == STORAGE else "limitTime in seconds"
-        raise InvalidConfigurationError(f"a quota of the type {kind} needs {wanted}; -1 is no limit")
+        raise InvalidConfigurationError(f"a quota of type {kind} needs {wanted}; -1 means no limit")
     return {
         "limitSize": -1 if size is None else size,
         "limitTime": -1 if time_s is None else time_s,
@@ -105,14 +105,14 @@ def check_quota(kind: str, value: object) -> dict[str, Any]:
 
 
 def check_quotas(name: str, value: object) -> dict[str, Any]:
-    """All quotas of a namespace or topic, by their types; raises InvalidConfigurationError."""
+    """Return all quotas of a namespace or topic, by type; raises InvalidConfigurationError."""
     if not isinstance(value, dict):
-        raise InvalidConfigurationError(f"{name} is an object of quotas by their types")
+        raise InvalidConfigurationError(f"{name} must be an object that maps types to quotas")
     return {check_type(kind): check_quota(kind, quota) for kind, quota in value.items()}
 
 
 def quota_of(layers: Sequence[object]) -> BacklogQuota:
-    """The limits that hold: for each type those of the first layer, topic before namespace, that has it."""
+    """Return the limits in force: those of the topic, or of the namespace for types the topic lacks."""
     size, size_action = _read(STORAGE, "limitSize", layers)
     age, age_action = _read(AGE, "limitTime", layers)
     return BacklogQuota(size, size_action, age, age_action)

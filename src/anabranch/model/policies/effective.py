@@ -1,4 +1,4 @@
-"""The policies that hold for one topic: its own, else those of its namespace, else the broker's settings."""
+"""The policies in force for one topic: its own, else those of its namespace, else the broker's settings."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ _UNLIMITED: Final = 2**62
 
 @dataclass(frozen=True, slots=True)
 class TopicPolicies:
-    """The values that hold for one topic; counts and rates are in `NamespaceQuotas`."""
+    """The values in force for one topic; counts and rates are in `NamespaceQuotas`."""
 
     retention: Retention = FOR_EVER
     message_ttl_s: int | None = None
-    """Older messages are acknowledged for every subscription; None is no limit."""
+    """Older messages are acknowledged for every subscription; None means no limit."""
     backlog: BacklogQuota = NO_QUOTA
-    """Of each log: a topic, a partition or a segment."""
+    """The quota of each log: a topic, a partition or a segment."""
     deduplicate: bool = True
     compaction_bytes: int | None = None
-    """A topic is compacted when this much came after the last compaction; None: only on request."""
+    """A topic is compacted once this much was stored since the last compaction; None means only on
+    request."""
     creates_subscriptions: bool = True
     subscription_types: frozenset[str] = frozenset(SUBSCRIPTION_TYPES)
     encryption_required: bool = False
     message_bytes_max: int | None = None
     unacked_per_consumer: int = 0
-    """0 is no limit."""
+    """0 means no limit."""
     unacked_per_subscription: int = 0
 
     @property
@@ -40,12 +41,15 @@ class TopicPolicies:
 
     @property
     def unacked_of_all_max(self) -> int:
-        """As `unacked_of_consumer_max`, of all consumers of a subscription together."""
+        """As `unacked_of_consumer_max`, for all consumers of a subscription together."""
         return self.unacked_per_subscription or _UNLIMITED
 
 
 def effective(policies: Mapping[str, Any], own: Mapping[str, Any], default: TopicPolicies) -> TopicPolicies:
-    """The values for a topic with its own policies in a namespace; a value of no known form is left out."""
+    """Return the values for a topic with its own policies in a namespace.
+
+    A value of an unknown form is ignored.
+    """
     found: dict[str, Any] = {
         "retention": retention_of(_value("retention", policies, own), default.retention.time_s),
         "backlog": quota_of([own.get("backlogQuotaMap"), policies.get("backlog_quota_map")]),

@@ -1,4 +1,4 @@
-"""The Policies that a new namespace is created with: each is enforced, true for this cluster, or refused.
+"""The Policies of a new namespace: each is enforced, or true of this cluster anyway, or refused.
 
 Admin clients send every field of Pulsar's Policies, most of them empty. Grants, modes, properties and
 policies of schemas are checked by their own modules.
@@ -40,9 +40,9 @@ _UNSET: Final = (False, 0, -1)
 
 
 def check_policies(given: Mapping[str, Any], cluster: str) -> dict[str, Any]:
-    """The Policies of a new namespace as they are stored; InvalidConfigurationError for one not supported.
+    """Return the Policies of a new namespace as stored; InvalidConfigurationError if one is unsupported.
 
-    A cluster or a number of bundles is not stored: it says what holds for every namespace, or is refused.
+    Clusters and numbers of bundles are not stored: they say what is true of every namespace, or are refused.
     """
     found: dict[str, Any] = {}
     for field, value in given.items():
@@ -71,13 +71,13 @@ def _check_line(field: str, value: object, cluster: str) -> object:
 
 def _check_unset(field: str, value: object) -> None:
     if field == AUTO_SCALE:
-        raise InvalidConfigurationError(f"set {field} of the namespace by a call of its own")
+        raise InvalidConfigurationError(f"set {field} of the namespace with its own call")
     if value not in _UNSET:
         raise InvalidConfigurationError(f"a namespace has no policy {field!r} here; leave it out")
 
 
 def without_nulls(value: Any) -> Any:
-    """An object without the fields that are null; any other value as it is."""
+    """Return an object without the fields that are null; any other value as it is."""
     return {name: one for name, one in value.items() if one is not None} if isinstance(value, dict) else value
 
 
@@ -89,10 +89,10 @@ def _check_clusters(field: str, value: object, cluster: str) -> None:
 
 
 def _check_bundles(value: object) -> None:
-    """Accept any number, as callers of Pulsar choose one; topics are spread one by one, more finely."""
+    """Accept any number, because callers of Pulsar choose one; here topics are spread one by one."""
     count = value.get("numBundles") if isinstance(value, dict) else None
     if not isinstance(value, dict) or (count is not None and type(count) is not int):
-        raise InvalidConfigurationError("bundles is an object with numBundles, a whole number")
+        raise InvalidConfigurationError("bundles must be an object with numBundles, a whole number")
     if count is not None and not 0 <= count <= BUNDLES_MAX:
         raise InvalidConfigurationError(f"numBundles must be from 1 to {BUNDLES_MAX}, not {count}")
     if value.get("boundaries") not in (None, [], [FIRST_BOUNDARY, LAST_BOUNDARY]):
@@ -103,7 +103,7 @@ def _check_bundles(value: object) -> None:
 
 def _check_rates(field: str, by_cluster: object, cluster: str) -> dict[str, Any]:
     if not isinstance(by_cluster, dict):
-        raise InvalidConfigurationError(f"{field} is a map from clusters to rates")
+        raise InvalidConfigurationError(f"{field} must be a map from clusters to rates")
     foreign = [other for other in by_cluster if other != cluster]
     if foreign:
         raise InvalidConfigurationError(

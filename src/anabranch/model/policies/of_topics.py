@@ -8,16 +8,17 @@ from typing import Any, Final
 from anabranch.model.names import TopicName
 
 TOPIC_POLICIES: Final = "topic_rates"
-"""Among the policies of a namespace: the policies of single topics. The name is older than most of them."""
+"""The key of the policies of single topics among those of a namespace. The name is older than most of
+them."""
 
 
 def topic_key(name: TopicName) -> str:
-    """The key of a topic among the policies of its namespace: one for all schemes and all partitions."""
+    """Return the key of a topic in the policies of its namespace, the same for all schemes and partitions."""
     return name.partitioned_topic.local
 
 
 def topic_policies(policies: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The stored policies of single topics, by topic and by name in the path."""
+    """Return the stored policies of single topics, by topic and by name in the path."""
     stored = policies.get(TOPIC_POLICIES)
     return {
         topic: own
@@ -27,12 +28,12 @@ def topic_policies(policies: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def policy_of_topic(policies: Mapping[str, Any], topic: str, name: str) -> Any:
-    """One policy of one topic as it is stored; None if the topic has none of its own."""
+    """Return one policy of one topic as it is stored; None if the topic has none of its own."""
     return topic_policies(policies).get(topic, {}).get(name)
 
 
 def with_topic_policy(policies: Mapping[str, Any], topic: str, name: str, value: object) -> dict[str, Any]:
-    """The policies after one policy of a topic was set, or removed if it is None."""
+    """Return the policies after one policy of a topic was set, or removed if it is None."""
     own = {other: kept for other, kept in topic_policies(policies).get(topic, {}).items() if other != name}
     if value is not None:
         own[name] = value
@@ -41,7 +42,7 @@ def with_topic_policy(policies: Mapping[str, Any], topic: str, name: str, value:
 
 
 def without_topic_policies(policies: Mapping[str, Any], topic: str) -> dict[str, Any]:
-    """The policies after all policies of a topic were removed."""
+    """Return the policies after all policies of a topic were removed."""
     left = {other: own for other, own in topic_policies(policies).items() if other != topic}
     found = {field: value for field, value in policies.items() if field != TOPIC_POLICIES}
     return {**found, TOPIC_POLICIES: left} if left else found

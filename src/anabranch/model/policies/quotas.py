@@ -1,7 +1,7 @@
 """Quotas of namespaces and tenants: their names in Pulsar's policies, their values, and which of them apply.
 
-A count of 0 is no limit. A policy of a namespace replaces the setting of the broker; the quotas of a tenant
-hold beside those of its namespaces.
+A count of 0 means no limit. A policy of a namespace replaces the setting of the broker; the quotas of a
+tenant apply in addition to those of its namespaces.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ class NamespaceQuotas:
     max_subscriptions_per_topic: int = 0
     max_topics_per_namespace: int = 0
     publish: Rate | None = None
-    """Of each topic."""
+    """For each topic."""
     dispatch: Rate | None = None
-    """Of each topic, over all subscriptions."""
+    """For each topic, over all subscriptions."""
     subscription_dispatch: Rate | None = None
-    """Of each subscription."""
+    """For each subscription."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,17 +96,19 @@ NO_TENANT_QUOTAS: Final = TenantQuotas()
 
 
 def check_count(name: str, value: object) -> int:
-    """The value of a policy that counts; raises InvalidConfigurationError."""
+    """Return the value of a policy that counts; raises InvalidConfigurationError."""
     if type(value) is not int or not 0 <= value <= COUNT_MAX:
-        raise InvalidConfigurationError(f"{name} must be a whole number from 0 to {COUNT_MAX}; 0 is no limit")
+        raise InvalidConfigurationError(
+            f"{name} must be a whole number from 0 to {COUNT_MAX}; 0 means no limit"
+        )
     return value
 
 
 def check_rate(name: str, value: object) -> dict[str, Any]:
-    """A rate with all its fields, in Pulsar's form; raises InvalidConfigurationError."""
+    """Return a rate with all its fields, in Pulsar's form; raises InvalidConfigurationError."""
     form = _PUBLISH if name == "publishRate" else _DISPATCH
     if not isinstance(value, dict):
-        raise InvalidConfigurationError(f"{name} is an object with {', '.join(form)}")
+        raise InvalidConfigurationError(f"{name} must be an object with {', '.join(form)}")
     unknown = [field for field in value if field not in form]
     if unknown:
         raise InvalidConfigurationError(f"{name} has no field {unknown[0]!r}; it has {', '.join(form)}")
@@ -115,17 +117,19 @@ def check_rate(name: str, value: object) -> dict[str, Any]:
         low = 1 if field == "ratePeriodInSecond" else -1
         right = type(found) is bool if type(form[field]) is bool else _is_whole(found, low)
         if not right:
-            wanted = "true or false" if type(form[field]) is bool else f"a whole number from {low} on"
+            wanted = "true or false" if type(form[field]) is bool else f"a whole number of at least {low}"
             raise InvalidConfigurationError(f"{name}: {field} must be {wanted}, not {found!r}")
     return rate
 
 
 def check_tenant(value: Mapping[str, Any]) -> dict[str, Any]:
-    """The quotas of a tenant in their full form; raises InvalidConfigurationError."""
+    """Return the quotas of a tenant in their full form; raises InvalidConfigurationError."""
     known = (*TENANT_COUNTS, *TENANT_RATES)
     unknown = [name for name in value if name not in known]
     if unknown:
-        raise InvalidConfigurationError(f"there is no quota {unknown[0]!r}; known are {', '.join(known)}")
+        raise InvalidConfigurationError(
+            f"there is no quota {unknown[0]!r}; the quotas are {', '.join(known)}"
+        )
     checked: dict[str, Any] = {}
     for name, given in value.items():
         if given is not None:
@@ -134,7 +138,7 @@ def check_tenant(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def namespace_quotas(policies: Mapping[str, Any], broker: NamespaceQuotas, cluster: str) -> NamespaceQuotas:
-    """The limits that hold in a namespace with these policies; a policy that cannot be read is left out."""
+    """Return the limits of a namespace with these policies; a policy that cannot be read is ignored."""
     found: dict[str, Any] = {field.name: getattr(broker, field.name) for field in fields(NamespaceQuotas)}
     for field in NAMESPACE_COUNTS.values():
         if _is_whole(policies.get(field), 0):
@@ -147,7 +151,10 @@ def namespace_quotas(policies: Mapping[str, Any], broker: NamespaceQuotas, clust
 
 
 def topic_quotas(namespace: NamespaceQuotas, own: Mapping[str, Any]) -> NamespaceQuotas:
-    """The limits of a topic with these stored policies; one without limits lifts that of the namespace."""
+    """Return the limits of a topic with these stored policies.
+
+    A rate without limits lifts that of the namespace.
+    """
     found: dict[str, Any] = {
         field: own[name] for name, field in TOPIC_COUNTS.items() if _is_whole(own.get(name), 0)
     }
@@ -158,13 +165,16 @@ def topic_quotas(namespace: NamespaceQuotas, own: Mapping[str, Any]) -> Namespac
 
 
 def tenant_quotas(stored: Mapping[str, Any]) -> TenantQuotas:
-    """The limits of a tenant with these stored quotas."""
+    """Return the limits of a tenant with these stored quotas."""
     counts = (stored.get(name, 0) for name in TENANT_COUNTS)
     return TenantQuotas(*counts, *(_read_rate(name, stored.get(name)) for name in TENANT_RATES))
 
 
 def rate_of(messages: float, size: float, period_s: float = 1.0, *, relative: bool = False) -> Rate | None:
-    """The rate with these limits, of which those that are not positive are none; None without a limit."""
+    """Return the rate with these limits.
+
+    A limit that is not positive is ignored. Return None if no limit is left.
+    """
     if messages <= 0 and size <= 0:
         return None
     return Rate(messages if messages > 0 else None, size if size > 0 else None, period_s, relative)

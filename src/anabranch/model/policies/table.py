@@ -32,23 +32,27 @@ def check_flag(name: str, value: object) -> object:
 
 def check_size(name: str, value: object) -> object:
     if type(value) is not int or not 0 <= value <= RATE_MAX:
-        raise InvalidConfigurationError(f"{name} must be a whole number of bytes; 0 is none")
+        raise InvalidConfigurationError(f"{name} must be a whole number of bytes; 0 means none")
     return value
 
 
 def check_seconds(name: str, value: object) -> object:
     if type(value) is not int or not 0 <= value <= COUNT_MAX:
-        raise InvalidConfigurationError(f"{name} must be a whole number of seconds; 0 is no limit")
+        raise InvalidConfigurationError(f"{name} must be a whole number of seconds; 0 means no limit")
     return value
 
 
 def check_topic_creation(name: str, value: object) -> object:
     allowed = value.get("allowAutoTopicCreation") if isinstance(value, dict) else None
     if not isinstance(value, dict) or type(allowed) is not bool:
-        raise InvalidConfigurationError(f"{name} is an object with allowAutoTopicCreation, true or false")
+        raise InvalidConfigurationError(
+            f"{name} must be an object with allowAutoTopicCreation, true or false"
+        )
     kind, count = value.get("topicType"), value.get("defaultNumPartitions")
     if kind not in (None, "non-partitioned", "partitioned"):
-        raise InvalidConfigurationError(f"{name}: topicType is partitioned or non-partitioned, not {kind!r}")
+        raise InvalidConfigurationError(
+            f"{name}: topicType must be partitioned or non-partitioned, not {kind!r}"
+        )
     if kind == "partitioned" and (type(count) is not int or not 1 <= count <= PARTITIONS_MAX):
         raise InvalidConfigurationError(
             f"{name}: a partitioned topic needs defaultNumPartitions, from 1 to {PARTITIONS_MAX}"
@@ -60,14 +64,14 @@ def check_subscription_creation(name: str, value: object) -> object:
     allowed = value.get("allowAutoSubscriptionCreation") if isinstance(value, dict) else None
     if type(allowed) is not bool:
         raise InvalidConfigurationError(
-            f"{name} is an object with allowAutoSubscriptionCreation, true or false"
+            f"{name} must be an object with allowAutoSubscriptionCreation, true or false"
         )
     return {"allowAutoSubscriptionCreation": allowed}
 
 
 def check_types(name: str, value: object) -> object:
     if not isinstance(value, list) or not all(one in SUBSCRIPTION_TYPES for one in value):
-        raise InvalidConfigurationError(f"{name} is a list of {', '.join(SUBSCRIPTION_TYPES)}")
+        raise InvalidConfigurationError(f"{name} must be a list of {', '.join(SUBSCRIPTION_TYPES)}")
     return value
 
 
@@ -141,12 +145,12 @@ REFUSED: Final[Mapping[str, str]] = {
     "offloadThreshold": _NO_TIERS,
     "offloadThresholdInSeconds": _NO_TIERS,
     "offloadDeletionLagMs": _NO_TIERS,
-    "inactiveTopicPolicies": "a topic that stores messages stays until it is deleted, also without clients",
+    "inactiveTopicPolicies": "a topic that stores messages stays until it is deleted, even without clients",
     "subscriptionExpirationTime": "a subscription without consumers stays until it is deleted",
     "delayedDelivery": "delayed delivery is on for Shared and Key_Shared subscriptions, and cannot be tuned",
     "deduplicationSnapshotInterval": "sequence ids are stored with each entry, without snapshots",
     "subscribeRate": "consumers may subscribe at any rate; limit their number with maxConsumersPerTopic",
-    "entryFilters": "brokers run no code of users; filter in the consumer",
+    "entryFilters": "brokers do not run user code; filter in the consumer",
     "resourcegroup": "there are no resource groups; a tenant has quotas at /admin/v2/tenants/{tenant}/quotas",
     "dispatcherPauseOnAckStatePersistent": "acknowledgements are stored exactly, up to a million holes",
 }
@@ -154,6 +158,6 @@ REFUSED: Final[Mapping[str, str]] = {
 
 
 def refuse(name: str) -> NotAllowedError | None:
-    """The error for a policy of Pulsar that this broker does not have; None for any other name."""
+    """Return the error for a policy of Pulsar that this broker does not have; None for any other name."""
     reason = REFUSED.get(name)
     return None if reason is None else NotAllowedError(f"the policy {name} is not supported: {reason}")

@@ -3,6 +3,12 @@
 `decide` is a pure function. It comes to rest under a steady load: a segment above a threshold is split into
 parts well below it, and a merge is made only when the sum of its parts stays at half of every split threshold
 and leaves a segment for each consumer. So a merge never leads to a split.
+
+Example, with the default policy: segment 0 takes 25,000 messages/s, which is 250% of the split threshold of
+10,000. It is split into four parts, because 2.5 / 0.75 rounds up to 4. Two segments with 200 and 300
+messages/s are both cold (below 1,000); after 300 s in that state they are merged. A segment with 500
+messages/s and four buckets that gets six stream consumers is not split, because its traffic is not worth it:
+it gets eight buckets.
 """
 
 from __future__ import annotations
@@ -10,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from anabranch.errors import counted
 from anabranch.model.hashing import equal_bucket_splits
 from anabranch.model.layout import Layout, Segment
 from anabranch.model.ranges import HashRange
@@ -36,7 +43,7 @@ from anabranch.model.scaling.scale_steps import (
 from anabranch.model.scaling.weights import balanced_bucket_splits
 
 SHRINK_WINDOWS = 10
-"""A segment loses buckets after this many merge windows with far too many of them."""
+"""A segment must have far too many buckets for this many merge windows before it loses some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +60,14 @@ class Decision:
     """Further actions on other segments, to be taken right after `action` without another decision. If they
     are not taken, `decide` decides again after the cooldown."""
     capped: frozenset[Cap] = frozenset()
-    """Limits of the policy that prevented an action that the load asks for."""
+    """Limits of the policy that prevented an action that the load calls for."""
 
 
 def decide(observed: Observed, policy: AutoScalePolicy) -> Decision:
     """Return the one action to take now; the next call must see the layout that this action makes."""
+    # The order follows PIP-483: the split pass comes first and the merge pass only if nothing is split. More
+    # buckets (PIP-486) go between the two, because idle consumers wait for them; a merge only saves
+    # resources.
     if not policy.enabled:
         return Decision(Keep(), "auto-scaling is switched off for this topic")
     against: list[str] = []
@@ -80,14 +90,17 @@ def decide(observed: Observed, policy: AutoScalePolicy) -> Decision:
         if verdict.wait_s is not None:
             waits.append(verdict.wait_s)
         if judge is plan_splits and verdict.wait_s is not None:
-            # A postponed split will relieve the load, so no other action is needed meanwhile.
+            # The postponed split will relieve the load, so no other action is needed until then.
             against += [f"{later}: comes after the split" for later, _, _ in kinds[place + 1 :]]
             break
     return Decision(Keep(), "nothing to do now", tuple(against), min(waits, default=None), capped=capped)
 
 
 def record_action(history: LoadHistory, layout: Layout, action: Action, now_s: float) -> LoadHistory:
-    """The history after an action was committed on this layout; do not record a failed attempt."""
+    """Return the history after an action was committed on this layout.
+
+    Failed attempts must not be recorded.
+    """
     if isinstance(action, Split):
         return replace(history, last_split_s=now_s)
     if isinstance(action, Merge):
@@ -102,10 +115,13 @@ def _more_buckets(observed: Observed, policy: AutoScalePolicy) -> Verdict:
     active, consumers = observed.layout.active, observed.stream_consumers
     buckets = sum(segment.bucket_count for segment in active)
     if consumers <= buckets:
-        return Verdict(against=(f"rebucket: {buckets} buckets are enough for {consumers} stream consumers",))
+        enough = "is enough" if buckets == 1 else "are enough"
+        needs = counted(consumers, "stream consumer")
+        return Verdict(against=(f"rebucket: {counted(buckets, 'bucket')} {enough} for {needs}",))
     target = wanted_buckets(observed, policy)
     small = [segment for segment in active if segment.bucket_count < target]
-    reason = f"{consumers} stream consumers have {buckets} buckets in {len(active)} segments"
+    have = f"{counted(buckets, 'bucket')} in {counted(len(active), 'segment')}"
+    reason = f"{counted(consumers, 'stream consumer')} for {have}"
     if not small:
         return Verdict(against=(f"rebucket: {reason}, but entryBucketMaxPerSegment is {target}",))
     wait_s = time_left_s(observed.history.last_rebucket_s, policy.rebucket_cooldown_seconds, observed.now_s)
@@ -126,9 +142,10 @@ def _fewer_buckets(observed: Observed, policy: AutoScalePolicy) -> Verdict:
         time_left_s(max(since), SHRINK_WINDOWS * policy.merge_window_seconds, observed.now_s),
         time_left_s(observed.history.last_rebucket_s, policy.rebucket_cooldown_seconds, observed.now_s),
     )
-    reason = f"{len(large)} segments have {SURPLUS_FACTOR} times the {target} buckets of use, or more"
+    far = f"at least {SURPLUS_FACTOR} times the {counted(target, 'bucket')} that are useful"
+    reason = f"{counted(len(large), 'segment')} with {far}"
     if max(waits) > 0:
-        put_off = f"rebucket down: {reason}, but not for long enough; {max(waits):.0f} s to go"
+        put_off = f"rebucket down: {reason}, but not for long enough yet; {max(waits):.0f} s to go"
         return Verdict(against=(put_off,), wait_s=max(waits))
     reason += _by_traffic(large, observed, policy)
     return Verdict(tuple(_rebucket(segment, target, observed, policy) for segment in large), reason)
@@ -144,4 +161,4 @@ def _rebucket(segment: Segment, count: int, observed: Observed, policy: AutoScal
 def _by_traffic(segments: Sequence[Segment], observed: Observed, policy: AutoScalePolicy) -> str:
     known = [observed.known(segment, policy) for segment in segments]
     count = sum(rates is not None and bool(rates.bucket_weights) for rates in known)
-    return f"; the boundaries of {count} follow their traffic" if count else ""
+    return f"; the bucket boundaries of {counted(count, 'segment')} follow the traffic" if count else ""

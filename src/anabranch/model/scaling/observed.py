@@ -2,6 +2,9 @@
 
 The history is separate from the layout, so that pruning keeps cooldowns, cold times and merge counts; a
 controller stores it with the topic. Times are seconds of one clock that survives a restart.
+
+Example: six stream consumers on two segments want four buckets per segment (6 / 2 = 3, rounded up to a power
+of two). A segment that has far too many keeps twice as many, eight.
 """
 
 from __future__ import annotations
@@ -57,11 +60,11 @@ class LoadHistory:
     """Number of merges by auto-scaling per part of the ring; parts without a merge are left out."""
 
     def merges_in(self, part: HashRange) -> int:
-        """The highest number of merges of any slot of the range."""
+        """Return the highest number of merges of any slot of the range."""
         return max((count for known, count in self.merges if known.overlaps(part)), default=0)
 
     def to_json(self) -> dict[str, object]:
-        """The history as plain JSON values."""
+        """Return the history as plain JSON values."""
         return {
             "lastSplitS": self.last_split_s,
             "lastMergeS": self.last_merge_s,
@@ -112,34 +115,34 @@ class Observed:
         return max(self.stream_consumers, self.checkpoint_consumers)
 
     def known(self, segment: Segment, policy: AutoScalePolicy) -> SegmentRates | None:
-        """The rates of a segment if they are valid and recent, else None."""
+        """Return the rates of a segment if they are valid and recent, else None."""
         rates = self.rates.get(segment.id)
         if rates is None or not all(0 <= getattr(rates, name) < inf for name in METRICS):
             return None
-        # A time in the future is as invalid as an old one: the clock was set back since.
+        # A time in the future is as useless as an old one: the clock was set back in the meantime.
         if rates.measured_s is not None and abs(self.now_s - rates.measured_s) > policy.load_stale_seconds:
             return None
         return rates
 
 
 def is_cold(rates: SegmentRates, policy: AutoScalePolicy) -> bool:
-    """Whether every rate is below its merge threshold."""
+    """Return whether every rate is below its merge threshold."""
     return all(getattr(rates, name) < getattr(policy, f"merge_{name}_threshold") for name in METRICS)
 
 
 def wanted_buckets(observed: Observed, policy: AutoScalePolicy) -> int:
-    """Buckets per segment that let all stream consumers share evenly: a power of two, within the policy."""
+    """Return the buckets per segment with which all stream consumers share evenly, a power of two."""
     per_segment = -(-observed.stream_consumers // max(1, len(observed.layout.active)))
     return min(1 << max(0, per_segment - 1).bit_length(), policy.entry_bucket_max_per_segment)
 
 
 def spare_buckets(observed: Observed, policy: AutoScalePolicy) -> int:
-    """Number of buckets that a segment with too many keeps: twice the wanted number, to leave room."""
+    """Return how many buckets a segment with too many keeps: twice the wanted number, for growth."""
     return min(max(BUCKETS_MIN, 2 * wanted_buckets(observed, policy)), policy.entry_bucket_max_per_segment)
 
 
 def advance_history(history: LoadHistory, observed: Observed, policy: AutoScalePolicy) -> LoadHistory:
-    """Update since when segments are known to be cold; call it before each `decide`, store the result."""
+    """Update since when segments are known to be cold. Call it before each `decide` and store the result."""
     now_s = observed.now_s
     cold: dict[int, float] = {}
     surplus: dict[int, float] = {}
@@ -181,7 +184,7 @@ def _time(value: object) -> float | None:
         return None
     if isinstance(value, (int, float)):
         return float(value)
-    raise TypeError(f"{value!r} is no time")
+    raise TypeError(f"{value!r} is not a time")
 
 
 def _items(value: object) -> list[tuple[str, float]]:
@@ -189,4 +192,4 @@ def _items(value: object) -> list[tuple[str, float]]:
         return []
     if isinstance(value, Mapping):
         return list(value.items())
-    raise TypeError(f"{value!r} is no mapping")
+    raise TypeError(f"{value!r} is not a mapping")

@@ -53,7 +53,7 @@ Override = Mapping[str, bool | int | float]
 def resolve(
     broker: AutoScalePolicy, namespace: Override | None = None, topic: Override | None = None
 ) -> AutoScalePolicy:
-    """The policy in force; raises InvalidConfigurationError when the layers give an invalid policy."""
+    """Return the policy in force; raises InvalidConfigurationError when the layers give an invalid policy."""
     given = {**check_override(namespace or {}), **check_override(topic or {})}
     resolved = replace(broker, **{_FIELD_OF[key]: value for key, value in given.items()})  # type: ignore[arg-type]
     wrong = check_policy(resolved)
@@ -63,7 +63,7 @@ def resolve(
 
 
 def check_policy(policy: AutoScalePolicy) -> tuple[str, ...]:
-    """One sentence for each fault of a resolved policy; empty when it can be used."""
+    """Return one sentence for each fault of a resolved policy; empty when it can be used."""
     wrong = []
     # Each rule negates what must hold, because a comparison with NaN is false.
     if not policy.min_segments >= 1:
@@ -94,18 +94,18 @@ def check_policy(policy: AutoScalePolicy) -> tuple[str, ...]:
 
 
 def json_name(field: str) -> str:
-    """The camel-case spelling Pulsar's admin API uses for a field."""
+    """Return the camel-case spelling Pulsar's admin API uses for a field."""
     head, *rest = field.split("_")
     return head + "".join(word.capitalize() for word in rest)
 
 
 def to_json(policy: AutoScalePolicy) -> dict[str, bool | int | float]:
-    """A policy as the admin API shows it."""
+    """Return a policy as the admin API shows it."""
     return {json_name(name): getattr(policy, name) for name in FIELDS}
 
 
 def check_override(data: Mapping[str, object]) -> dict[str, bool | int | float]:
-    """The given fields in their types, without nulls; raises InvalidConfigurationError."""
+    """Return the given fields in their types, without nulls; raises InvalidConfigurationError."""
     for key in data:
         if key not in _FIELD_OF:
             raise InvalidConfigurationError(
@@ -115,7 +115,10 @@ def check_override(data: Mapping[str, object]) -> dict[str, bool | int | float]:
 
 
 def coerce(field: str, value: object) -> bool | int | float:
-    """The value converted to the type of its field; raises InvalidConfigurationError for another type."""
+    """Return the value converted to the type of its field.
+
+    Raise InvalidConfigurationError for another type.
+    """
     kind = _KINDS[field]
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)

@@ -1,7 +1,7 @@
-"""The memory of a topic of segments that retention removed.
+"""Remembers the newest segments of a topic that retention removed.
 
-A reader that stopped long ago may have read such a segment to its end; its final position tells.
-This module does not know readers or where the memory is stored.
+A reader that stopped long ago may have read such a segment to its end; the stored final position tells
+whether it did. This module does not know readers or where the memory is stored.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PRUNED_MAX = 256
 
 @dataclass(frozen=True, slots=True)
 class PrunedSegment:
-    """A segment that is in no layout any more."""
+    """A segment that is no longer in the layout."""
 
     id: int
     range: HashRange
@@ -27,5 +27,8 @@ class PrunedSegment:
 
 
 def newest_of(pruned: Mapping[int, PrunedSegment]) -> dict[int, PrunedSegment]:
-    """The segments that a topic goes on to remember, by id; children are never forgotten before parents."""
+    """Return the segments that a topic still remembers, by id.
+
+    A child is never forgotten before its parents.
+    """
     return {id_: pruned[id_] for id_ in sorted(pruned)[-PRUNED_MAX:]}

@@ -1,4 +1,11 @@
-"""Auto-scaling: which segments to split and where, and which cold neighbours to merge."""
+"""Auto-scaling: which segments to split and where, and which cold neighbours to merge.
+
+These are the split pass and the merge pass of PIP-483, with two differences: one decision may split several
+segments, and a merge leaves a segment for each ordered consumer. Without the second, an idle topic with four
+consumers would be split to four segments, merged to three and split again, for ever.
+
+Example: a segment at 250% of a threshold needs ceil(2.5 / SPLIT_FILL) = 4 parts, each at about 63% of it.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +14,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from math import ceil, inf
 
+from anabranch.errors import counted
 from anabranch.model.layout import Segment
 from anabranch.model.scaling.observed import METRICS, Observed, SegmentRates, is_cold
 from anabranch.model.scaling.policy import AutoScalePolicy, json_name
@@ -58,7 +66,7 @@ class _SplitPlan:
         return sum(self.parts.values())
 
     def ask_for_load(self) -> None:
-        """Split segments above a split threshold, the fullest first."""
+        """Split the segments above a split threshold, the fullest first."""
         needed: dict[int, int] = {}
         texts: dict[int, str] = {}
         for segment in self.active:
@@ -89,7 +97,7 @@ class _SplitPlan:
                 self.capped = frozenset(("max_segments",))
         unknown = sum(rates is None for rates in self.rates.values())
         if unknown:
-            self.against.append(f"split: the load of {unknown} segments is unknown")
+            self.against.append(f"split: the load of {counted(unknown, 'segment')} is unknown")
         if not needed and not self.against:
             fill, lowest = max((self.fill[segment.id][0], -segment.id) for segment in self.active)
             self.against.append(f"split: segment {-lowest} is the fullest, at {fill:.0%} of a threshold")
@@ -98,11 +106,13 @@ class _SplitPlan:
         """Reach min_segments, and one segment per consumer where the traffic is worth a split."""
         low, high = self.policy.min_segments, self.policy.max_segments
         if self.total < low:
-            self.reasons.append(f"{self.total} segments are fewer than minSegments ({low})")
+            self.reasons.append(f"{counted(self.total, 'segment')}, fewer than minSegments ({low})")
             self._grow(lambda segment: True, lambda segment: self.fill[segment.id][0], low)
         consumers, before = self.observed.consumers, self.total
         if consumers <= before:
-            self.against.append(f"split: {before} segments are enough for {consumers} ordered consumers")
+            enough = "is enough" if before == 1 else "are enough"
+            needs = counted(consumers, "ordered consumer")
+            self.against.append(f"split: {counted(before, 'segment')} {enough} for {needs}")
             return
         floor = self.policy.split_vs_rebucket_min_msg_rate_in_threshold
 
@@ -112,14 +122,14 @@ class _SplitPlan:
 
         self._grow(worth_it, self._rate_in, min(high, consumers))
         if self.total > before:
-            self.reasons.append(f"{consumers} ordered consumers have {before} segments")
+            self.reasons.append(f"{counted(consumers, 'ordered consumer')} for {counted(before, 'segment')}")
         elif before >= high:
-            self.against.append(f"split: {consumers} ordered consumers, but maxSegments is {high}")
+            self.against.append(f"split: {counted(consumers, 'ordered consumer')}, but maxSegments is {high}")
             self.capped = frozenset(("max_segments",))
         else:
             self.against.append(
-                f"split: {consumers} ordered consumers have {before} segments, but none takes the "
-                f"{floor:g} messages/s that are worth a split for them"
+                f"split: {counted(consumers, 'ordered consumer')} for {counted(before, 'segment')}, but no "
+                f"segment takes the {floor:g} messages/s that are worth a split"
             )
 
     def actions(self) -> tuple[Action, ...]:
@@ -137,7 +147,7 @@ class _SplitPlan:
         return balanced_points(segment.range, self._weights(segment.id), count)
 
     def _useful_parts(self, segment: Segment, count: int) -> int:
-        """The fewest parts, up to `count`, that leave only single hot slots too full."""
+        """Return the fewest parts, up to `count`, that leave only single hot slots too full."""
         weights, goal = self._weights(segment.id), SPLIT_FILL / self.fill[segment.id][0]
 
         def is_enough(parts: int) -> bool:
@@ -194,10 +204,10 @@ def plan_merge(observed: Observed, policy: AutoScalePolicy) -> Verdict:
     active, history, now_s = observed.layout.active, observed.history, observed.now_s
     least = max(policy.min_segments, observed.consumers)
     if len(active) <= least:
-        need = f"minSegments is {policy.min_segments}, ordered consumers are {observed.consumers}"
-        return Verdict(against=(f"merge: all {len(active)} segments are needed: {need}",))
+        need = f"minSegments is {policy.min_segments}, with {counted(observed.consumers, 'ordered consumer')}"
+        return Verdict(against=(f"merge: no segment can be spared of {len(active)}: {need}",))
     for name, last_s, cooldown_s in (
-        # A merge could undo growth that is still under way.
+        # A merge within the split cooldown could undo growth that is still under way.
         ("split", history.last_split_s, policy.split_cooldown_seconds),
         ("merge", history.last_merge_s, policy.merge_cooldown_seconds),
     ):
@@ -210,7 +220,7 @@ def plan_merge(observed: Observed, policy: AutoScalePolicy) -> Verdict:
     run = _best_run(observed, policy, cold, len(active) - least + 1, policy.max_dag_depth)
     if run:
         names = ", ".join(str(segment.id) for segment in run)
-        reason = f"segments {names} are cold, and one segment takes their load with room to spare"
+        reason = f"segments {names} are cold, and one segment can take their load with room to spare"
         return Verdict((Merge(tuple(segment.id for segment in run)),), reason)
     return _why_no_merge(observed, policy, cold)
 
@@ -220,21 +230,26 @@ def _why_no_merge(observed: Observed, policy: AutoScalePolicy, cold: dict[int, f
     waits = [max(left, right) for left, right in pairs if left is not None and right is not None]
     later = [wait_s for wait_s in waits if wait_s > 0]
     if later:
-        text = f"merge: cold neighbours must stay so for {min(later):.0f} s more"
+        text = f"merge: cold neighbours must stay cold for {min(later):.0f} s more"
         return Verdict(against=(text,), wait_s=min(later))
     if waits:
         least = max(policy.min_segments, observed.consumers)
         if _best_run(observed, policy, cold, len(observed.layout.active) - least + 1, inf):
-            text = f"merge: cold neighbours were merged too often, maxDagDepth is {policy.max_dag_depth}"
+            text = f"merge: cold neighbours were merged too often; maxDagDepth is {policy.max_dag_depth}"
             return Verdict(against=(text,), capped=frozenset(("max_dag_depth",)))
         return Verdict(against=("merge: cold neighbours together would be too full",))
     unknown = sum(observed.known(segment, policy) is None for segment in observed.layout.active)
     text = "merge: no two neighbours are cold"
-    return Verdict(against=(f"{text}; the load of {unknown} segments is unknown" if unknown else text,))
+    return Verdict(
+        against=(f"{text}; the load of {counted(unknown, 'segment')} is unknown" if unknown else text,)
+    )
 
 
 def _cold_wait(segment: Segment, observed: Observed, policy: AutoScalePolicy) -> float | None:
-    """Seconds that a cold segment must stay cold before a merge; None when it is not known to be cold."""
+    """Return the seconds that a cold segment must still stay cold before a merge.
+
+    Return None if it is not known to be cold.
+    """
     rates = observed.known(segment, policy)
     since = observed.history.cold_since.get(segment.id)
     if rates is None or since is None or not is_cold(rates, policy):
@@ -249,7 +264,10 @@ def _best_run(
     length_max: int,
     merges_max: float,
 ) -> tuple[Segment, ...]:
-    """The longest run of neighbours that may become one segment; of equals the emptiest, then the lowest."""
+    """Return the longest run of neighbours that may become one segment.
+
+    Among runs of equal length, the emptiest wins, then the lowest.
+    """
     active = observed.layout.active
     sums = _running_sums(observed, policy)
     best = (0, 0.0, 0)
@@ -269,7 +287,10 @@ def _best_run(
 
 
 def _running_sums(observed: Observed, policy: AutoScalePolicy) -> list[SegmentRates]:
-    """Sums of the rates of the active segments from the left, from the empty sum; unknown rates are 0."""
+    """Return the running sums of the rates of the active segments from the left, starting with zero.
+
+    Unknown rates count as 0.
+    """
     sums = [SegmentRates()]
     for segment in observed.layout.active:
         rates = observed.known(segment, policy) or SegmentRates()

@@ -1,4 +1,8 @@
-"""The steps of auto-scaling, and the measures that all of them use."""
+"""The steps of auto-scaling, and the measures that all of them use.
+
+Example: with the default policy, 25,000 incoming messages/s are a fill of 2.5 by `msg_rate_in`. A cooldown of
+60 s that began at second 1,000 has 40 s left at second 1,020.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Rebucket:
-    """Give a segment other bucket boundaries."""
+    """Give a segment new bucket boundaries."""
 
     segment: int
     splits: tuple[int, ...]
@@ -54,7 +58,7 @@ class Verdict:
 
 
 def fill_of(rates: SegmentRates | None, policy: AutoScalePolicy) -> tuple[float, str]:
-    """Highest share of a split threshold that a segment reaches, and the metric of that threshold."""
+    """Return the highest share of a split threshold that a segment reaches, and its metric."""
     if rates is None:
         return 0.0, METRICS[0]
     fills = [(getattr(rates, name) / getattr(policy, f"split_{name}_threshold"), name) for name in METRICS]
@@ -62,5 +66,5 @@ def fill_of(rates: SegmentRates | None, policy: AutoScalePolicy) -> tuple[float,
 
 
 def time_left_s(since_s: float | None, length_s: float, now_s: float) -> float:
-    """Seconds until a period that began at `since_s` ends; 0 if it ended or never began."""
+    """Return the seconds until a period that began at `since_s` ends; 0 if it ended or never began."""
     return 0.0 if since_s is None else max(0.0, since_s + length_s - now_s)

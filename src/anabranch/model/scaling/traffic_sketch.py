@@ -4,6 +4,9 @@ The raw 32-bit hash of a key locates its load: the high half in the range of the
 the bucket hashes. The heaviest hashes are counted one by one (Misra and Gries): a hash with more than
 1/HEAVY_MAX of the load is among them, and its count is too low by at most that share, never too high. Load
 without a key has no place, because producers spread it evenly. This module knows neither time nor entries.
+
+Example: HEAVY_MAX is 24, so any key with more than 1/24 (about 4%) of the load is found. A key with 30% of it
+is reported with at least 25%.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ HOT_MAX: int = 8
 SHARE_MIN: float = 0.01
 """A hash with a smaller share is not hot."""
 SAMPLES_MIN: float = 30.0
-"""Fewer samples than this say nothing about the places of the load."""
+"""Fewer samples than this say nothing about where the load falls."""
 KEY_BYTES_MAX: int = 64
 """Bytes that are kept of a sample key."""
 
@@ -65,11 +68,11 @@ class TrafficSummary:
     """The heaviest hashes, the heaviest first."""
 
     def ring_weights(self, whole: HashRange) -> WeightedCells:
-        """The load by segment hash, for the range of the segment."""
+        """Return the load by segment hash, for the range of the segment."""
         return self._weights(whole, self.ring, [(hot.hash >> 16, hot.share) for hot in self.hot])
 
     def bucket_weights(self) -> WeightedCells:
-        """The load by bucket hash."""
+        """Return the load by bucket hash."""
         return self._weights(FULL, self.buckets, [(hot.hash & 0xFFFF, hot.share) for hot in self.hot])
 
     def _weights(
@@ -133,8 +136,9 @@ class TrafficSketch:
                 self._prune()
 
     def _prune(self) -> None:
-        """Take the same from every count, so that only the heaviest hashes are left."""
-        # More than HEAVY_MAX hashes lose as much, so all prunings take at most 1/HEAVY_MAX of the load.
+        """Subtract the same amount from every count, so that only the heaviest hashes are left."""
+        # More than HEAVY_MAX hashes lose this amount each, so all prunings together take at most 1/HEAVY_MAX
+        # of the load from any one count.
         least = sorted(self._heavy.values(), reverse=True)[HEAVY_MAX]
         self._heavy = {raw: count - least for raw, count in self._heavy.items() if count > least}
         self._keys = {raw: self._keys[raw] for raw in self._heavy}
@@ -146,7 +150,7 @@ class TrafficSketch:
         self._keyless += weight * self._unit
 
     def decay(self, factor: float) -> None:
-        """Let all load so far count `factor` of what it counted."""
+        """Multiply the weight of all load so far by `factor`."""
         self.samples *= factor
         self._unit /= factor
         if self._unit > UNIT_MAX:
@@ -162,7 +166,7 @@ class TrafficSketch:
         self._unit = 1.0
 
     def hottest(self, most: int = HOT_MAX) -> tuple[HotHash, ...]:
-        """The heaviest hashes, the heaviest first, with their proven shares."""
+        """Return the heaviest hashes, the heaviest first, with their proven shares."""
         if self.samples < SAMPLES_MIN or not self._total:
             return ()
         shares = ((count / self._total, raw) for raw, count in self._heavy.items())
@@ -170,7 +174,7 @@ class TrafficSketch:
         return tuple(HotHash(raw, -share, self._keys[raw]) for share, raw in hot[:most])
 
     def summary(self) -> TrafficSummary:
-        """The load by place; `NO_TRAFFIC` while there are too few samples."""
+        """Return the load by place; `NO_TRAFFIC` while there are too few samples."""
         if self.samples < SAMPLES_MIN or not self._total:
             return NO_TRAFFIC
         ring, buckets = self._ring[:], self._buckets[:]

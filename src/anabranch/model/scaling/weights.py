@@ -2,6 +2,10 @@
 
 Traffic is given as cells: ranges with a weight, spread evenly inside each. The cuts serve splits of segments
 and boundaries of buckets alike; this module knows neither.
+
+Example: slots 0 to 9 of the range 0-99 carry a weight of 60 and the others 30. A cut into two parts is made
+at slot 8, and one into three at slots 5 and 10, so that each part carries 30. If slot 50 alone carries 80% of
+the weight, three parts are cut at 50 and 51: the hot slot gets a part of its own.
 """
 
 from __future__ import annotations
@@ -12,20 +16,22 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from math import inf
 
-from anabranch.errors import LayoutError
+from anabranch.errors import LayoutError, counted
 from anabranch.model.ranges import FULL, LAST_SLOT, HashRange
 
 Cells = Sequence[tuple[HashRange, float]]
 
 
 def balanced_points(whole: HashRange, cells: Cells, count: int) -> tuple[int, ...]:
-    """First slots of parts 1 to count - 1 that share the weight of the cells as evenly as slots allow.
+    """Return the first slots of parts 1 to count - 1, which share the weight as evenly as slots allow.
 
     Without any weight the parts are equally wide. There are always count - 1 points. A slot that weighs more
     than an even share becomes a part of its own, and the other points share the rest of the weight.
     """
     if not 1 <= count <= whole.width:
-        raise LayoutError(f"{whole} has {whole.width} slots and cannot be cut into {count} parts")
+        raise LayoutError(
+            f"{whole} has {counted(whole.width, 'slot')} and cannot be cut into {counted(count, 'part')}"
+        )
     curve = _Curve(whole, cells)
     edges = _edges(whole, curve, count)
     found: list[int] = []
@@ -37,7 +43,7 @@ def balanced_points(whole: HashRange, cells: Cells, count: int) -> tuple[int, ..
 
 
 def _edges(whole: HashRange, curve: _Curve, count: int) -> list[int]:
-    """Both sides of each slot that weighs more than an even share, the heaviest first while points last."""
+    """Return both edges of each slot heavier than an even share, heaviest first while points last."""
     heavy = sorted(
         (-weight, piece.start)
         for piece, weight in curve.pieces
@@ -74,13 +80,13 @@ def _even_points(part: HashRange, curve: _Curve, count: int) -> tuple[int, ...]:
 
 
 def balanced_bucket_splits(cells: Cells, count: int) -> tuple[int, ...]:
-    """First slots of buckets 1 to count - 1 that share the weight as evenly as slots allow."""
+    """Return the first slots of buckets 1 to count - 1 that share the weight as evenly as slots allow."""
     # The first bucket has two slots or more, so no point may lie at slot 1.
     return _spread(HashRange(1, LAST_SLOT), list(balanced_points(FULL, cells, count)))
 
 
 def largest_share(whole: HashRange, cells: Cells, points: Sequence[int], *, divisible: bool = False) -> float:
-    """The share of the weight in the heaviest part after a cut; 1 if the cut gains nothing.
+    """Return the share of the weight in the heaviest part after a cut; 1 if the cut achieves nothing.
 
     `divisible` ignores parts of a single slot, which no further cut can relieve.
     """
@@ -115,14 +121,14 @@ class _Curve:
         return self.below(part.end + 1) - self.below(part.start)
 
     def slot_at(self, goal: float) -> int:
-        """The slot whose weight below is nearest to the goal."""
+        """Return the slot whose weight below is nearest to the goal."""
         index = min(max(bisect_left(self._sums, goal) - 1, 0), len(self.pieces) - 1)
         piece, weight = self.pieces[index]
         return piece.start + round(piece.width * (goal - self._sums[index]) / weight)
 
 
 def _pieces(whole: HashRange, cells: Cells) -> list[tuple[HashRange, float]]:
-    """The cells cut to the range, without overlaps; weights of overlapping cells are added."""
+    """Return the cells cut to the range, without overlaps; weights of overlapping cells are added."""
     waiting = deque(
         sorted((cell, weight) for cell, weight in cells if 0 < weight < inf and cell.overlaps(whole))
     )

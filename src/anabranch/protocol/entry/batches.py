@@ -76,7 +76,8 @@ class MessageBatch:
         """Bytes of the payload before compression."""
         self.highest_sequence_id = 0
         self.sample_key: bytes | None = None
-        """The key of any one message, empty if it has none; the broker learns the load of keys from it."""
+        """The key of one of the messages, empty if it has none; the broker samples the load of keys with
+        it."""
 
     def add(
         self,
@@ -131,7 +132,7 @@ class MessageBatch:
             firsts: Sequence[bytes] = itemgetter(*keys)(heads)
         except KeyError:
             firsts = [heads.get(key) or _head(heads, key, length, 2 + len(tail)) for key in keys]
-        # Whole columns at once: a step of the interpreter for each message would double the work.
+        # Work on whole columns: a step of the interpreter for each message would double the cost.
         parts: list[Any] = [tail] * (_ALIKE * count)
         parts[::_ALIKE] = firsts
         parts[1::_ALIKE] = [MORE[sequence_id & 0x3FFF] for sequence_id in sequence_ids]
@@ -167,7 +168,7 @@ class MessageBatch:
             self._pieces = 0
 
     def _message_sizes(self) -> bytes | None:
-        """The sizes of all messages, for readers; None if a header may have an unusual shape."""
+        """Return the sizes of all messages, for readers; None if a header may have an unusual shape."""
         pieces, parts = self._pieces, self._parts
         if not pieces or (_base64_was_used and _BASE64 in b"".join(parts[pieces == _EACH :: pieces])):
             return self._sizes if len(parts) == 1 else None
@@ -214,7 +215,7 @@ class MessageBatch:
         hash_range: tuple[int, int] | None = None,
         slot: int | None = None,
     ) -> bytes:
-        """The entry, ready to send; `hash_range` is the lowest and highest bucket hash of its messages.
+        """Return the entry to send; `hash_range` is the lowest and highest bucket hash of its messages.
 
         `slot` is the slot of the ring of a single message without a key.
 
@@ -250,7 +251,7 @@ class MessageBatch:
 
 
 def _private_fields(slot: int | None, sample_key: bytes | None, sizes: bytes | None) -> list[bytes]:
-    """The fields of the metadata that clients and brokers of other vendors skip."""
+    """Return the fields of the metadata that clients and brokers of other vendors skip."""
     fields = [] if slot is None else [b"\xc8\x3e", encode_varint(slot)]
     if sample_key is not None:
         fields += (b"\xd2\x3e", encode_varint(len(sample_key)), sample_key)
@@ -261,12 +262,12 @@ def _private_fields(slot: int | None, sample_key: bytes | None, sizes: bytes | N
 
 @cache
 def _adding(number: int) -> bytes:
-    """A table that adds a number to each byte."""
+    """Return a table that adds a number to each byte."""
     return bytes((byte + number) & 0xFF for byte in range(0x100))
 
 
 def _key_header(key: str | bytes | None) -> bytes:
-    """The header bytes of a key, kept for the next message with the same key."""
+    """Return the header bytes of a key, kept for the next message with the same key."""
     global _base64_was_used
     if key is None:
         return b"\x18"
@@ -283,7 +284,7 @@ def _key_header(key: str | bytes | None) -> bytes:
 
 
 def _heads_for(length: int, sequence_bytes: int) -> _Heads:
-    """The cache for values and sequence ids of these sizes; a new size replaces it."""
+    """Return the cache for values and sequence ids of these sizes; a new size replaces it."""
     global _recent_heads
     sizes, heads = _recent_heads
     if sizes != (length, sequence_bytes) or len(heads) > CACHED_KEYS_MAX:
@@ -293,7 +294,7 @@ def _heads_for(length: int, sequence_bytes: int) -> _Heads:
 
 
 def _head(heads: _Heads, key: str | bytes | None, length: int, sequence_bytes: int) -> bytes:
-    """A header's size and the header up to its sequence id."""
+    """Return a header's size and the header up to its sequence id."""
     fields = b"".join((cached_key_headers.get(key) or _key_header(key), SHORT[length], b"\x40"))
     head = heads[key] = _pack_size(len(fields) + sequence_bytes) + fields
     return head

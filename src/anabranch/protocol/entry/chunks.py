@@ -34,7 +34,7 @@ def chunk_in(entry: bytes) -> Chunk:
 
 
 def split_entry(entry: bytes, limit: int) -> list[bytes]:
-    """The chunks of an entry of one message, each an entry of at most `limit` bytes."""
+    """Return the chunks of an entry of one message, each an entry of at most `limit` bytes."""
     metadata, start = checked_metadata(entry)
     size = limit - start - 2 * len(metadata.producer_name) - FIELD_BYTES
     if size < 1:

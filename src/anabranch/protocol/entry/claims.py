@@ -29,7 +29,10 @@ TIME_MS_MAX: Final = 2**63 - 1
 
 
 def fault_in_count(metadata: pb.MessageMetadata, payload_bytes: int) -> str | None:
-    """Why an entry cannot hold the messages that it claims; None when its payload has room for them."""
+    """Return why an entry cannot hold the messages that it claims.
+
+    Return None when its payload has room for them.
+    """
     count = metadata.num_messages_in_batch
     if not 0 < count <= ENTRY_MESSAGES_MAX:
         return f"an entry holds 1 to {ENTRY_MESSAGES_MAX} messages, not {count}"
@@ -45,7 +48,7 @@ def fault_in_count(metadata: pb.MessageMetadata, payload_bytes: int) -> str | No
 
 
 def permits_for(count: int, entry: bytes) -> int:
-    """The permits that an entry uses which was stored as `count` messages.
+    """Return the permits that an entry uses which was stored as `count` messages.
 
     An older broker may have stored it with a count that consumers do not find in it.
     """
@@ -53,7 +56,7 @@ def permits_for(count: int, entry: bytes) -> int:
 
 
 def countable_messages(entry: bytes) -> int:
-    """The messages that a consumer counts in an entry: the claim, or 1 if the claim is impossible."""
+    """Return the messages that a consumer counts in an entry: the claim, or 1 if the claim is impossible."""
     try:
         start, end = metadata_span(entry)
         metadata = pb.MessageMetadata.FromString(entry[start:end])
@@ -63,7 +66,7 @@ def countable_messages(entry: bytes) -> int:
 
 
 def fault_in_size(metadata: pb.MessageMetadata, payload_bytes: int) -> str | None:
-    """Why a payload cannot have its declared size before compression; None when it can.
+    """Return why a payload cannot have its declared size before compression; None when it can.
 
     A chunk declares the size of its whole message, which only the reader of all chunks can check.
     """
@@ -78,7 +81,7 @@ def fault_in_size(metadata: pb.MessageMetadata, payload_bytes: int) -> str | Non
 
 
 def fault_in_chunk(metadata: pb.MessageMetadata) -> str | None:
-    """Why the numbers of a chunk contradict each other; None when they agree."""
+    """Return why the numbers of a chunk contradict each other; None when they agree."""
     chunks, number, size = metadata.num_chunks_from_msg, metadata.chunk_id, metadata.total_chunk_msg_size
     if not 0 < chunks <= CHUNKS_MAX:
         return f"a message has 1 to {CHUNKS_MAX} chunks, not {chunks}"

@@ -59,24 +59,27 @@ class Columns:
 
 
 def sequence_id_of(header: pb.SingleMessageMetadata, implied: int) -> int:
-    """The sequence id in a header, or the implied one."""
+    """Return the sequence id in a header, or the implied one."""
     return header.sequence_id if header.HasField("sequence_id") else implied
 
 
 def header_span(data: bytes, position: int) -> tuple[int, int]:
-    """Start and end of the header of the message at a position."""
+    """Return the start and end of the header of the message at a position."""
     return position + 4, position + 4 + read_head(data, position)[0]
 
 
 def header_bytes(data: bytes, start: int, end: int) -> bytes:
-    """The bytes of a header; raises CorruptDataError for one that is longer than the data."""
+    """Return the bytes of a header; raises CorruptDataError for one that is longer than the data."""
     if end > len(data):
         raise CorruptDataError(f"a header in a batch claims {end - start} bytes of {len(data) - start}")
     return data[start:end]
 
 
 def last_varint(data: bytes, end: int) -> int:
-    """The varint of at most nine bytes that ends before `end`; the byte before it ends another field."""
+    """Return the varint of at most nine bytes that ends before `end`.
+
+    The byte before it ends another field.
+    """
     number = data[end - 1]
     for at in range(end - 2, end - 10, -1):
         if data[at] < 0x80:

@@ -9,7 +9,7 @@ from anabranch.protocol.entry.columns import Columns
 
 
 def spread_rows(content: Columns, count: int) -> Columns:
-    """Columns with a row for each message the entry was stored with; compaction removed some of them."""
+    """Return columns with a row for each message that the entry was stored with, compacted ones included."""
     rows: dict[int, int] = {index: row for row, index in enumerate(content.batch_indexes)}
     places = [rows.get(index) for index in range(count)]
 

@@ -56,7 +56,7 @@ _TRIED_BYTES_MIN: Final = 16 * _TRIAL_BYTES
 
 
 def packed(kind: Compression, payload: bytes) -> bytes | None:
-    """The compressed payload; None when compressing is not worth the work of both ends.
+    """Return the compressed payload; None when compressing is not worth the work of both ends.
 
     A large payload of which a part in the middle shrinks by less than a tenth stays as it is.
     """

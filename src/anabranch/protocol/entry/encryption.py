@@ -67,7 +67,7 @@ class EncryptionContext:
 
 
 def encryption_fields(keys: Iterable[WrappedKey]) -> bytes:
-    """The part of an entry's metadata that is the same for all entries of a data key."""
+    """Return the part of an entry's metadata that is the same for all entries of a data key."""
     metadata = pb.MessageMetadata(encryption_algo=ALGORITHM)
     for key in keys:
         one = metadata.encryption_keys.add(key=key.name, value=key.value)
@@ -77,12 +77,12 @@ def encryption_fields(keys: Iterable[WrappedKey]) -> bytes:
 
 
 def overhead_bytes(fields: bytes) -> int:
-    """How much larger an encrypted entry is."""
+    """Return how much larger an encrypted entry is."""
     return len(fields) + len(_NONCE_TAG) + 1 + NONCE_BYTES + TAG_BYTES
 
 
 def encrypted_entry(entry: bytes, fields: bytes, nonce: bytes, encrypt: Cipher) -> bytes:
-    """The entry with an encrypted payload; `fields` and `encrypt` belong to one data key."""
+    """Return the entry with an encrypted payload; `fields` and `encrypt` belong to one data key."""
     _, end = metadata_span(entry)
     metadata = entry_metadata(entry)
     # The sizes of the messages would tell other readers something about their content.
@@ -93,7 +93,7 @@ def encrypted_entry(entry: bytes, fields: bytes, nonce: bytes, encrypt: Cipher) 
 
 
 def encryption_of(entry: bytes) -> EncryptionContext | None:
-    """How an entry is encrypted; None for a readable one. Raises ChecksumError or CorruptDataError."""
+    """Return how an entry is encrypted; None for a readable one. Raises ChecksumError or CorruptDataError."""
     metadata, _ = checked_metadata(entry)
     if not metadata.encryption_keys:
         return None
@@ -113,7 +113,7 @@ def encryption_of(entry: bytes) -> EncryptionContext | None:
 
 
 def decrypted_entry(entry: bytes, decrypt: Cipher) -> bytes:
-    """The entry as it was before `encrypted_entry`; raises the error of the cipher."""
+    """Return the entry as it was before `encrypted_entry`; raises the error of the cipher."""
     metadata, end = checked_metadata(entry)
     payload = decrypt(metadata.encryption_param, entry[end:])
     for name in _FIELDS:
@@ -122,6 +122,6 @@ def decrypted_entry(entry: bytes, decrypt: Cipher) -> bytes:
 
 
 def encrypted_columns(entry: bytes) -> Columns:
-    """The whole encrypted payload as the value of one message, with the key of the entry."""
+    """Return the whole encrypted payload as the value of one message, with the key of the entry."""
     metadata, end = checked_metadata(entry)
     return columns_of_single(metadata, entry[end:])

@@ -52,7 +52,10 @@ class OpenEntry(NamedTuple):
     """The offset of the payload."""
 
     def surely_holds(self, count: int) -> bool:
-        """Whether the payload is a batch of `count` messages for sure; False if only `columns` can tell."""
+        """Return whether the payload is certainly a batch of `count` messages.
+
+        Return False if only `columns` can tell.
+        """
         return (
             holds_messages is not None
             and self.metadata.num_messages_in_batch == count
@@ -61,14 +64,14 @@ class OpenEntry(NamedTuple):
         )
 
     def columns(self) -> Columns:
-        """The messages, column by column; raises CorruptDataError for a damaged batch."""
+        """Return the messages, column by column; raises CorruptDataError for a damaged batch."""
         if self.metadata.HasField("num_messages_in_batch"):
             return _split_columns(*self) or _indexed_columns(*self) or _batch_columns(*self)
         return columns_of_single(self.metadata, self.data[self.position :])
 
 
 def decode_columns(entry: bytes, limit: int) -> Columns:
-    """The messages of an entry, column by column; raises the errors of `open_entry`."""
+    """Return the messages of an entry, column by column; raises the errors of `open_entry`."""
     return open_entry(entry, limit).columns()
 
 
@@ -90,7 +93,7 @@ def open_entry(entry: bytes, limit: int, head: EntryHead | None = None) -> OpenE
 
 
 def checked_metadata(entry: bytes, head: EntryHead | None = None) -> EntryHead:
-    """The head of an entry, read now unless it is given; raises ChecksumError or CorruptDataError."""
+    """Return the head of an entry, read now unless it is given; raises ChecksumError or CorruptDataError."""
     try:
         if not checksum_ok(entry):
             raise ChecksumError(f"an entry of {len(entry)} bytes does not match its checksum")
@@ -100,7 +103,7 @@ def checked_metadata(entry: bytes, head: EntryHead | None = None) -> EntryHead:
 
 
 def columns_of_single(metadata: pb.MessageMetadata, value: bytes) -> Columns:
-    """The one message of an entry that is not a batch."""
+    """Return the one message of an entry that is not a batch."""
     columns = Columns(
         count=1,
         values=[None if metadata.null_value else value],
@@ -118,7 +121,10 @@ def columns_of_single(metadata: pb.MessageMetadata, value: bytes) -> Columns:
 
 
 def _split_columns(metadata: pb.MessageMetadata, data: bytes, position: int) -> Columns | None:
-    """The messages of a batch, found by the compiled reader; None if the Python forms have to read them."""
+    """Return the messages of a batch, found by the compiled reader.
+
+    Return None if the Python forms have to read them.
+    """
     if split_messages is None:
         return None
     found = split_messages(data, position, metadata.num_messages_in_batch)
@@ -126,7 +132,10 @@ def _split_columns(metadata: pb.MessageMetadata, data: bytes, position: int) -> 
 
 
 def _indexed_columns(metadata: pb.MessageMetadata, data: bytes, position: int) -> Columns | None:
-    """The messages of a batch, found by their sizes in the metadata; None if they have to be walked."""
+    """Return the messages of a batch, found by their sizes in the metadata.
+
+    Return None if they have to be walked.
+    """
     if not (sizes := metadata.message_sizes):
         return None
     spans = find_messages(sizes, metadata.num_messages_in_batch, data, position)
@@ -141,7 +150,7 @@ def _indexed_columns(metadata: pb.MessageMetadata, data: bytes, position: int) -
 def _usual_columns(
     metadata: pb.MessageMetadata, data: bytes, starts: list[int], values: list[bytes | None]
 ) -> Columns:
-    """Columns of a batch whose headers have a key, the size of the value and a sequence id at most."""
+    """Return the columns of a batch whose headers have at most a key, a value size and a sequence id."""
     count = len(values)
     return Columns(
         count=count,
@@ -243,7 +252,7 @@ def _fill_in(columns: Columns, unusual: dict[int, pb.SingleMessageMetadata], fir
 
 
 def _is_sequence_id(data: bytes, start: int, end: int) -> bool:
-    """Whether `data[start:end]` is the field of a sequence id and nothing else."""
+    """Return whether `data[start:end]` is the field of a sequence id and nothing else."""
     number = data[start + 1 : end]
     if data[start] != _SEQUENCE_TAG or not 0 < len(number) < 10:
         return False

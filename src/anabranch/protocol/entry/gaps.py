@@ -1,4 +1,4 @@
-"""A mark in place of damaged entries, for readers of ours that count the messages of a log.
+"""A mark in place of damaged entries, for Anabranch readers that count the messages of a log.
 
 Without the mark such a reader would wait for messages that cannot be read. The mark claims messages that it
 does not hold, so every decoder refuses it.
@@ -19,7 +19,7 @@ GAP_PRODUCER: Final = "anabranch.damaged"
 
 
 def gap_mark(messages: int) -> bytes:
-    """The mark for damaged entries that held this many messages."""
+    """Return the mark for damaged entries that held this many messages."""
     metadata = pb.MessageMetadata(
         producer_name=GAP_PRODUCER, sequence_id=0, publish_time=0, num_messages_in_batch=max(messages, 1)
     )
@@ -27,7 +27,7 @@ def gap_mark(messages: int) -> bytes:
 
 
 def is_gap(entry: bytes) -> bool:
-    """Whether an entry that cannot be decoded is a mark."""
+    """Return whether an entry that cannot be decoded is a mark."""
     try:
         start, end = metadata_span(entry)
         metadata = pb.MessageMetadata.FromString(entry[start:end])

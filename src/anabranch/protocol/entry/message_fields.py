@@ -33,7 +33,7 @@ def set_fields(
 
 
 def key_text(key: str | bytes) -> tuple[bytes, bool]:
-    """A key as the wire's text in UTF-8, and whether that text is Base64."""
+    """Return a key as the wire's text in UTF-8, and whether that text is Base64."""
     if isinstance(key, str):
         return key.encode(), False
     try:

@@ -1,4 +1,4 @@
-"""The sizes of all messages of a batch, which our producers write into the metadata of its entry.
+"""The sizes of all messages of a batch, which Anabranch producers write into the metadata of the entry.
 
 Without them a reader has to read the header of each message to find the next message. Sizes that do not fit
 the payload are ignored: the reader then follows the headers, as it does in entries of other producers.
@@ -46,7 +46,10 @@ class MessagePlaces(NamedTuple):
 
 
 def encode_sizes(headers: bytes, values: Sequence[int] | int) -> bytes | None:
-    """The sizes of headers and of values, or the size of all values, as they are stored; None if unusual."""
+    """Return the sizes of headers and of values, or the size of all values, as they are stored.
+
+    Return None if a size is unusual.
+    """
     if len(headers) < MESSAGES_MIN or max(headers) > _HEADER_MAX:
         return None
     if not isinstance(values, int) and len(set(values)) == 1:
@@ -61,7 +64,7 @@ def encode_sizes(headers: bytes, values: Sequence[int] | int) -> bytes | None:
 
 
 def find_messages(sizes: bytes, count: int, payload: bytes, start: int) -> MessagePlaces | None:
-    """The messages of a payload from `start` to its end; None if the sizes do not fit the payload."""
+    """Return the messages of a payload from `start` to its end; None if the sizes do not fit the payload."""
     headers = sizes[1 : count + 1] if count > 0 else b""
     if not headers or len(headers) != count or headers.translate(None, _USUAL_HEADERS):
         return None

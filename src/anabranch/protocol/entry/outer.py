@@ -104,7 +104,10 @@ def read_outer(entry: bytes) -> Outer:
 
 
 def stamped_hashes(metadata: pb.MessageMetadata) -> HashRange | None:
-    """The bucket hashes that a producer stamped on its entry; None without a stamp that makes sense."""
+    """Return the bucket hashes that a producer stamped on its entry.
+
+    Return None if there is no valid stamp.
+    """
     if not metadata.HasField("entry_hash_min") or not metadata.HasField("entry_hash_max"):
         return None
     low, high = metadata.entry_hash_min, metadata.entry_hash_max
@@ -112,7 +115,10 @@ def stamped_hashes(metadata: pb.MessageMetadata) -> HashRange | None:
 
 
 def head_without(entry: bytes, wanted: HashRange) -> bytes | None:
-    """The entry up to its payload, if its stamp shows that no message has a wanted bucket hash; else None."""
+    """Return the entry without its payload, if its stamp shows that no message has a wanted bucket hash.
+
+    Return None if the whole entry is needed.
+    """
     try:
         start, end = metadata_span(entry)
         hashes = stamped_hashes(_parse_metadata(entry[start:end]))
@@ -122,7 +128,7 @@ def head_without(entry: bytes, wanted: HashRange) -> bytes | None:
 
 
 def read_slot(entry: bytes) -> int | None:
-    """The slot of the ring of an entry's only message; None for several messages or an unknown slot.
+    """Return the slot of the ring of an entry's only message; None for several messages or an unknown slot.
 
     Raises RemoteProtocolError when the metadata cannot be read.
     """
@@ -142,7 +148,7 @@ def read_slot(entry: bytes) -> int | None:
 
 
 def read_sample_key(entry: bytes) -> bytes | None:
-    """The key of a message of the entry, as it is hashed: of any one, else of the first; None without a key.
+    """Return the key of a message of the entry as it is hashed: a sample, or that of the first message.
 
     Raises RemoteProtocolError when the metadata cannot be read.
     """
@@ -160,7 +166,7 @@ def read_sample_key(entry: bytes) -> bytes | None:
 
 
 def read_metadata(entry: bytes) -> EntryHead:
-    """The metadata of an entry with its required fields, and the offset of its payload.
+    """Return the metadata of an entry with its required fields, and the offset of its payload.
 
     Raises RemoteProtocolError when the metadata cannot be read.
     """
@@ -176,7 +182,7 @@ def read_metadata(entry: bytes) -> EntryHead:
 
 
 def decoded_key(text: str) -> str | bytes:
-    """The key of a Base64 text as it is hashed; the text itself if it is no Base64."""
+    """Return the key of a Base64 text as it is hashed; the text itself if it is not Base64."""
     try:
         return b64decode(text, validate=True)
     except ValueError:
@@ -184,7 +190,7 @@ def decoded_key(text: str) -> str | bytes:
 
 
 def deliver_at_ms(entry: bytes) -> int:
-    """The delivery time of an entry, or 0; for most entries this is one search of the metadata."""
+    """Return the delivery time of an entry, or 0; for most entries this is one search of the metadata."""
     try:
         start, end = metadata_span(entry)
         if entry.find(_DELIVER_AT_TAG, start, end) < 0:

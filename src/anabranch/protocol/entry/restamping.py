@@ -12,7 +12,7 @@ from anabranch.protocol.pb import pulsar_pb2 as pb
 
 
 def entry_metadata(entry: bytes) -> pb.MessageMetadata:
-    """The outer metadata; raises RemoteProtocolError when it cannot be read."""
+    """Return the outer metadata; raises RemoteProtocolError when it cannot be read."""
     start, end = metadata_span(entry)
     try:
         return pb.MessageMetadata.FromString(entry[start:end])
@@ -21,7 +21,7 @@ def entry_metadata(entry: bytes) -> pb.MessageMetadata:
 
 
 def restamped(entry: bytes, change: Callable[[pb.MessageMetadata], None]) -> bytes:
-    """The same entry with changed metadata and a new checksum."""
+    """Return the same entry with changed metadata and a new checksum."""
     metadata = entry_metadata(entry)
     change(metadata)
     return build_entry(metadata.SerializeToString(), entry[metadata_span(entry)[1] :])

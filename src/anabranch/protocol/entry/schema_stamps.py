@@ -13,14 +13,14 @@ _TAG = b"\x82\x01"
 
 
 def with_schema_version(entry: bytes, version: bytes) -> bytes:
-    """The entry with a schema version, which it must not have yet."""
+    """Return the entry with a schema version, which it must not have yet."""
     start, end = metadata_span(entry)
     # Protobuf fields may come in any order.
     return build_entry(entry[start:end] + _TAG + encode_varint(len(version)) + version, entry[end:])
 
 
 def schema_version_of(entry: bytes) -> bytes:
-    """The schema version of an entry; empty if it has none."""
+    """Return the schema version of an entry; empty if it has none."""
     start, end = metadata_span(entry)
     try:
         return pb.MessageMetadata.FromString(entry[start:end]).schema_version

@@ -26,7 +26,7 @@ def build_single(
     deliver_at_ms: int = 0,
     slot: int | None = None,
 ) -> bytes:
-    """An entry that holds one message outside any batch."""
+    """Return an entry that holds one message outside any batch."""
     metadata = pb.MessageMetadata(
         producer_name=producer_name,
         sequence_id=sequence_id,

@@ -14,7 +14,7 @@ from anabranch.errors import InvalidConfigurationError
 from anabranch.rights.callers import is_role
 
 BCRYPT_PASSWORD_BYTES_MAX: Final = 72
-"""bcrypt looks at no further bytes, and htpasswd cuts them off."""
+"""bcrypt ignores any further bytes, and htpasswd cuts them off."""
 BCRYPT_COST_MAX: Final = 16
 
 _BCRYPT: Final = re.compile(r"\$2[aby]\$(\d\d)\$[./A-Za-z0-9]{53}")
@@ -25,7 +25,7 @@ _APR1_ROUNDS: Final = 1000
 
 
 def parse(data: bytes) -> Mapping[str, str]:
-    """Hashes by user; raises InvalidConfigurationError, which never shows a hash."""
+    """Return the hashes by user; raises InvalidConfigurationError, which never shows a hash."""
     users: dict[str, str] = {}
     try:
         lines = data.decode().splitlines()
@@ -47,7 +47,7 @@ def parse(data: bytes) -> Mapping[str, str]:
 
 
 def matches(password: bytes, hashed: str) -> bool:
-    """Whether a password has this hash; bcrypt takes its time, so call it in a thread."""
+    """Return whether a password has this hash; bcrypt takes its time, so call it in a thread."""
     if hashed.startswith("$2"):
         import bcrypt
 
@@ -59,7 +59,7 @@ def matches(password: bytes, hashed: str) -> bool:
 
 
 def cost_of(hashed: str) -> int:
-    """A rough order of the work that hashes need; 0 if any event loop can do it."""
+    """Return roughly how much work a hash needs; 0 if it may run in the event loop."""
     found = _BCRYPT.fullmatch(hashed)
     if found:
         return 1 << int(found[1])

@@ -51,12 +51,12 @@ class IssuedTokens:
 
 
 def rules_of(rules: TokenRules, issuer: str) -> TokenRules:
-    """The rules for tokens of one issuer."""
+    """Return the rules for tokens of one issuer."""
     return dataclasses.replace(rules, issuer=issuer, must_expire=True)
 
 
 def discover(issuer: str, fetch: Fetch, *, require_https: bool) -> Callable[[], Awaitable[bytes]]:
-    """A function that finds the key set of an issuer by its discovery document, and fetches it."""
+    """Return a function that finds the key set of an issuer by its discovery document, and fetches it."""
     check_url(issuer, require_https=require_https)
 
     async def fetch_keys() -> bytes:
@@ -85,7 +85,7 @@ def check_url(url: str, *, require_https: bool) -> None:
     except ValueError:
         valid = False
     if not valid:
-        raise InvalidConfigurationError(f"{url[:200]!r} is no http or https URL of an issuer")
+        raise InvalidConfigurationError(f"{url[:200]!r} is not the http or https URL of an issuer")
     if require_https and parts.scheme != "https":
         raise InvalidConfigurationError(
             f"{url} is not an https URL, so its keys could be forged; "

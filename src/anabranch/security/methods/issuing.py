@@ -34,13 +34,13 @@ class KeyPair(NamedTuple):
 
 
 def signing_secret(data: bytes) -> SigningKey:
-    """The key of a secret; raises InvalidConfigurationError for a weak one."""
+    """Return the key of a secret; raises InvalidConfigurationError for a weak one."""
     found: TokenKey = secret_key(data)
     return SigningKey(found.key, found.algorithms)
 
 
 def signing_private_key(data: bytes) -> SigningKey:
-    """A private key of RSA or an elliptic curve, PEM or DER; raises InvalidConfigurationError."""
+    """Return a private key of RSA or an elliptic curve, PEM or DER; raises InvalidConfigurationError."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization
 
@@ -59,7 +59,10 @@ def signing_private_key(data: bytes) -> SigningKey:
 def sign(
     claims: Mapping[str, Any], key: SigningKey, algorithm: str | None = None, key_id: str | None = None
 ) -> str:
-    """A token with these claims; raises InvalidConfigurationError if the algorithm does not fit the key."""
+    """Return a token with these claims.
+
+    Raise InvalidConfigurationError if the algorithm does not fit the key.
+    """
     import jwt
 
     if algorithm is not None and algorithm not in key.algorithms:
@@ -69,12 +72,12 @@ def sign(
 
 
 def secret_bytes_of(algorithm: str) -> int:
-    """The length of a new secret for an algorithm."""
+    """Return the length of a new secret for an algorithm."""
     return HMAC_BYTES[algorithm]
 
 
 def make_key_pair(algorithm: str, *, pem: bool = False) -> KeyPair:
-    """A new key pair for an algorithm, as PKCS #8 and X.509."""
+    """Return a new key pair for an algorithm, as PKCS #8 and X.509."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec, rsa
 

@@ -25,7 +25,7 @@ KEYS_MAX: Final = 100
 RETRY_S: Final = 5.0
 """After a failed fetch, tokens without a known key are refused for this long."""
 EXPIRY_FACTOR: Final = 4 / 3
-"""Keys that could not be fetched again are used for this much longer than they should be, as in Pulsar."""
+"""As in Pulsar, keys that could not be fetched again stay in use for this much longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +53,14 @@ class KeySet:
         return cls(keys)
 
     def find(self, key_id: str) -> TokenKey | None:
-        """The key with this id; a token without an id may use the only key of the set."""
+        """Return the key with this id; a token without an id may use the only key of the set."""
         if not key_id and len(self.keys) == 1:
             return next(iter(self.keys.values()))
         return self.keys.get(key_id)
 
 
 def known_key(keys: KeySet | None, key_id: str, name: str) -> TokenKey:
-    """The key of a token in a set; raises RefusedCredentialsError."""
+    """Return the key of a token in a set; raises RefusedCredentialsError."""
     known = keys.find(key_id) if keys is not None else None
     if known is None:
         raise RefusedCredentialsError(f"{name} has no key {key_id[:100]!r}")
@@ -83,7 +83,7 @@ class RemoteKeySet:
         self._attempts: SharedAttempts[str, None] = SharedAttempts()
 
     async def find(self, key_id: str) -> TokenKey:
-        """The key of a token; raises RefusedCredentialsError."""
+        """Return the key of a token; raises RefusedCredentialsError."""
         age_s = asyncio.get_running_loop().time() - self._fetched_at
         if age_s >= self._refresh_s * EXPIRY_FACTOR:
             self._set = None
@@ -127,7 +127,7 @@ class RemoteKeySet:
 
 
 def _key_of(fields: dict[str, Any]) -> TokenKey | None:
-    """The public key of one element; None for symmetric, private and other keys."""
+    """Return the public key of one element; None for symmetric, private and other keys."""
     from jwt.algorithms import ECAlgorithm, RSAAlgorithm
     from jwt.exceptions import PyJWTError
 

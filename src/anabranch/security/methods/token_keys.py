@@ -34,7 +34,7 @@ class TokenKey:
 
 
 def secret_key(data: bytes) -> TokenKey:
-    """The key of a shared secret; raises InvalidConfigurationError for a weak or mistaken one."""
+    """Return the key of a shared secret; raises InvalidConfigurationError for a weak or mistaken one."""
     if b"-----BEGIN" in data:
         raise InvalidConfigurationError(
             "the secret key of tokens is a PEM file; set token_public_key to a public key instead"
@@ -48,12 +48,15 @@ def secret_key(data: bytes) -> TokenKey:
 
 
 def public_key(data: bytes, algorithm: str = "") -> TokenKey:
-    """A public key of RSA or an elliptic curve: PEM, DER or base64 of DER; for one algorithm, if given."""
+    """Return a public key of RSA or an elliptic curve, from PEM, DER or base64 of DER.
+
+    If an algorithm is given, the key verifies no other.
+    """
     return of_public_key(_load_public(data), algorithm)
 
 
 def of_public_key(key: Any, algorithm: str = "") -> TokenKey:
-    """The token key of a key object of `cryptography`."""
+    """Return the token key of a key object of `cryptography`."""
     from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
     if isinstance(key, rsa.RSAPublicKey):
@@ -96,7 +99,7 @@ def _load_public(data: bytes) -> Any:
 
 
 def from_base64(data: bytes) -> bytes:
-    """The bytes behind base64 text; other bytes as they are."""
+    """Return the bytes behind base64 text; other bytes as they are."""
     try:
         return base64.b64decode(b"".join(data.split()), validate=True)
     except (binascii.Error, ValueError):

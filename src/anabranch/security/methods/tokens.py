@@ -37,7 +37,7 @@ class TokenRules:
 
 
 def verify(token: str, key: TokenKey) -> Mapping[str, Any]:
-    """The claims of a token whose signature is right; raises RefusedCredentialsError."""
+    """Return the claims of a token whose signature is right; raises RefusedCredentialsError."""
     import jwt
 
     try:
@@ -53,7 +53,7 @@ def verify(token: str, key: TokenKey) -> Mapping[str, Any]:
 
 
 def peek(token: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """The header and claims of a token that is NOT verified, to find the key that must verify it."""
+    """Return the header and claims of a token that is NOT verified, to find the key that must verify it."""
     import jwt
 
     try:
@@ -71,7 +71,7 @@ def _signatures() -> Any:
 
 
 def judge(claims: Mapping[str, Any], rules: TokenRules, now_s: float) -> Caller:
-    """The caller that verified claims name; raises RefusedCredentialsError."""
+    """Return the caller that verified claims name; raises RefusedCredentialsError."""
     expires_s = _time(claims, "exp", math.inf)
     if expires_s == math.inf and rules.must_expire:
         raise RefusedCredentialsError("the token never expires, which is not allowed")
@@ -87,7 +87,7 @@ def judge(claims: Mapping[str, Any], rules: TokenRules, now_s: float) -> Caller:
 
 
 def text_of(credentials: bytes) -> str:
-    """The text of a token; raises RefusedCredentialsError for bytes that cannot be a token."""
+    """Return the text of a token; raises RefusedCredentialsError for bytes that cannot be a token."""
     if not credentials:
         raise RefusedCredentialsError("the token is missing")
     if len(credentials) > TOKEN_BYTES_MAX:
