@@ -38,6 +38,7 @@ check: $(STAMP)  ## Lint, types, import rules, determinism, sizes, prose, docume
 	@echo "==> determinism";    $(BIN)/python tools/check_determinism.py
 	@echo "==> sizes";          $(BIN)/python -m tools.check_size
 	@echo "==> prose";          $(BIN)/python tools/check_prose.py
+	@echo "==> words";          $(BIN)/python tools/check_words.py
 	@echo "==> tests";          $(BIN)/python tools/check_tests.py
 	@echo "==> documents";      $(BIN)/python tools/check_docs.py
 	@echo "==> changes";        $(BIN)/towncrier build --draft --version next > build/changelog.txt 2>&1 || { cat build/changelog.txt; false; }

@@ -60,7 +60,7 @@ def misuses(
 
 def main() -> int:
     words = load(DOCUMENT.read_text())
-    lines = []
+    lines: list[str] = []
     for file in sorted(PACKAGE.rglob("*.py")):
         path = file.relative_to(PACKAGE).as_posix()
         lines += misuses(path, names(path, ast.parse(file.read_text())), words)

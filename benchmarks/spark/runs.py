@@ -47,7 +47,7 @@ def session(
     """Start a session, in this process with two cores unless a master is given."""
     from pyspark.sql import SparkSession
 
-    from anabranch.spark.compiled_home import use_compiled_pyspark
+    from anabranch.spark.compiled_pyspark import use_compiled_pyspark
     from benchmarks.spark.toy_source import ToySource
 
     use_compiled_pyspark()

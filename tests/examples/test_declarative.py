@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import anabranch
-from anabranch.spark.compiled_home import use_compiled_pyspark
+from anabranch.spark.compiled_pyspark import use_compiled_pyspark
 from simulation.harness.process import BrokerProcess
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from anabranch.spark.compiled_home import use_compiled_pyspark
+from anabranch.spark.compiled_pyspark import use_compiled_pyspark
 
 ROOT = Path(__file__).resolve().parents[2]
 COPY = ROOT / "tests/harness/spark_copy.py"

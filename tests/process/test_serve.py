@@ -102,7 +102,7 @@ def test_a_file_is_no_data_directory(tmp_path: Path) -> None:
     for data in ("file", "file/below"):
         refused = serve("--data", str(tmp_path / data), "--port", "0", "--http-port", "0")
         assert refused.returncode == 1
-        assert f"{tmp_path / 'file'} is no directory" in refused.stderr
+        assert f"{tmp_path / 'file'} is not a directory" in refused.stderr
 
 
 def test_it_starts_fast_and_stays_small(make_broker: MakeBroker) -> None:

@@ -23,7 +23,7 @@ def spark() -> Iterator[Any]:
         pytest.skip("Spark needs Java 17, and there is no java here")
     from pyspark.sql import SparkSession
 
-    from anabranch.spark.compiled_home import use_compiled_pyspark
+    from anabranch.spark.compiled_pyspark import use_compiled_pyspark
 
     scratch = tempfile.mkdtemp(prefix="anabranch-spark-")
     # Workers must find the package and these tests; a JVM passes its own environment on to them.

@@ -17,7 +17,7 @@ from anabranch.admin.client import AdminClient
 from anabranch.cli.main import main
 from anabranch.cli.parsing import make_app
 from anabranch.cli.pipelines import proofs
-from anabranch.cli.pipelines.run import PipelineJob
+from anabranch.cli.pipelines.starting import PipelineJob
 from anabranch.client.api import AsyncClient
 from anabranch.errors import InvalidConfigurationError
 from anabranch.model.hashing import bucket_hash, key_hash

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, get_type_hints
 
-from anabranch.rights.lines import TableLine
+from anabranch.rights.rows import RightRow
 
 PATH_PART: Final = re.compile(r"\{(\w+)(:path)?\}")
 """A named part of a template; one with `:path` may contain slashes."""
@@ -30,7 +30,7 @@ class AdminEndpoint:
     method: str
     path: str
     """The template, with the named parts in braces."""
-    right: TableLine
+    right: RightRow
     """The right that a caller needs, and the resource that it needs it on, by the parts of the path."""
     handler: Callable[..., Any]
     body: Any = None

@@ -49,7 +49,7 @@ app = command_group("bench", ABOUT, help_epilogue=EXAMPLES)
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class RunWords:
+class RunSettings:
     """The end of a run, and its output."""
 
     count: Annotated[int | None, Parameter(metavar="N", help="end after this many messages")] = None
@@ -171,7 +171,7 @@ class SubscriptionWords:
     ] = None
 
 
-RUN: Final = RunWords()
+RUN: Final = RunSettings()
 MESSAGES: Final = MessageWords()
 READERS: Final = ReaderWords()
 SUBSCRIPTION: Final = SubscriptionWords()
@@ -188,7 +188,7 @@ def bench_publish(
     bulk: Annotated[
         int, Parameter(metavar="N", help="messages of one call: costs less, times them as one (1)")
     ] = 1,
-    how: RunWords = RUN,
+    how: RunSettings = RUN,
     at: ServiceOptions = SERVICE,
 ) -> int:
     """Publish random messages, and show how many are stored in a second and how long each takes.
@@ -209,7 +209,7 @@ def bench_consume(
     *,
     readers: ReaderWords = READERS,
     source: SubscriptionWords = SUBSCRIPTION,
-    how: RunWords = RUN,
+    how: RunSettings = RUN,
     at: ServiceOptions = SERVICE,
 ) -> int:
     """Consume and acknowledge messages, and show how many arrive in a second.
@@ -235,7 +235,7 @@ def bench_latency(
     *,
     messages: MessageWords = MESSAGES,
     readers: ReaderWords = READERS,
-    how: RunWords = RUN,
+    how: RunSettings = RUN,
     at: ServiceOptions = SERVICE,
 ) -> int:
     """Send and receive messages in one process, and show the time from each one's sending to its arrival.
@@ -265,7 +265,7 @@ def bench_latency(
 class BenchCommand:
     """One command: connects, shows the run while it lasts, and tells its figures."""
 
-    def __init__(self, command: str, topic: str, how: RunWords, at: ServiceOptions) -> None:
+    def __init__(self, command: str, topic: str, how: RunSettings, at: ServiceOptions) -> None:
         self._command = command
         self._topic = topic
         self._how = how

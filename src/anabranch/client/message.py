@@ -53,7 +53,7 @@ class Message(ReceivedPlace, Generic[T_co]):
             raise SchemaError(f"{self}: {error}", self.topic, self.id) from error
 
     def require_value(self) -> T_co:
-        """The value of a message that is no tombstone; SchemaError if it is one, or cannot be decoded."""
+        """The value of a message; raises SchemaError for a tombstone and for bytes that cannot be decoded."""
         value = self.value
         if value is None and (self._entry.content or self._entry.columns()).values[self._index] is None:
             raise SchemaError(f"{self} is a tombstone: it has no value", self.topic, self.id)

@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 
 from anabranch.arguments import check_text
 from anabranch.credentials.parameters import one_of_names, parse_parameters, refuse_unknown
-from anabranch.credentials.places import is_place, secret_reader
+from anabranch.credentials.secret_sources import is_place, secret_reader
 from anabranch.errors import AuthenticationError, InvalidConfigurationError
 
 HIDDEN = "<hidden>"

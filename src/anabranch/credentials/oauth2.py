@@ -18,7 +18,7 @@ from anabranch.aio import AttemptCancelled, SharedAttempts
 from anabranch.credentials.authentication import bearer
 from anabranch.credentials.fetching import Fetched, IssuerRequest, fetch, monotonic_s
 from anabranch.credentials.parameters import one_of_names, parse_parameters, refuse_unknown
-from anabranch.credentials.places import document_reader
+from anabranch.credentials.secret_sources import document_reader
 from anabranch.errors import AuthenticationError, CredentialsUnavailableError, InvalidConfigurationError
 
 Fetch = Callable[[IssuerRequest], Awaitable[Fetched]]

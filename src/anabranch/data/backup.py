@@ -44,7 +44,7 @@ class Linked(NamedTuple):
 def back_up(data: Path, target: Path, progress: Progress = lambda done, total: None) -> Manifest:
     """Copy the data directory to `target`, which must be empty or absent; the last file is the manifest."""
     if not (data / METADATA_FILE).is_file():
-        raise InvalidConfigurationError(f"{data} is no data directory: it has no {METADATA_FILE}")
+        raise InvalidConfigurationError(f"{data} is not a data directory: it has no {METADATA_FILE}")
     make_empty(target)
     with _staging(data) as staging:
         linked = _take_snapshot(data, staging, target / METADATA_FILE)

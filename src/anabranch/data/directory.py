@@ -49,7 +49,9 @@ def open_data(data: str) -> int:
     try:
         make_root(root)
     except (FileExistsError, NotADirectoryError) as error:
-        raise InvalidConfigurationError(f"{error.filename} is no directory; choose another --data") from None
+        raise InvalidConfigurationError(
+            f"{error.filename} is not a directory; choose another --data"
+        ) from None
     _close_to_others(root)
     lock = _lock(root)
     try:

@@ -37,7 +37,7 @@ def known_stores(root: Path) -> dict[int, int]:
 
 
 async def accept_loss(root: Path, number: int) -> None:
-    """Let the next owner begin the store anew; its messages are given up."""
+    """Let the next owner start the store empty; its messages are given up."""
     store = SqliteStore(root / METADATA_FILE)
     try:
         await RecordStore(store).update_record(

@@ -24,7 +24,7 @@ def verify(backup: Path, progress: Progress = lambda done, total: None) -> Manif
         manifest = decode_manifest((backup / MANIFEST_FILE).read_bytes())
     except FileNotFoundError:
         raise InvalidConfigurationError(
-            f"{backup} is no complete backup: it has no {MANIFEST_FILE}, which a backup writes last"
+            f"{backup} is not a complete backup: it has no {MANIFEST_FILE}, which a backup writes last"
         ) from None
     wrong: list[str] = []
     done = 0

@@ -43,7 +43,7 @@ class SchemaVersionRecord(Record, frozen=True, kw_only=True, rename="camel"):
     meaning: str = ""
     """Equal for schemas of the same meaning; empty in records of earlier versions of Anabranch."""
     deleted: bool = False
-    """Whether this is no schema: the versions before it do not count any more, but can still be read."""
+    """Whether this version removes the schema: earlier versions no longer count, but can still be read."""
 
 
 class SchemaIndexRecord(Record, frozen=True, kw_only=True, rename="camel"):
@@ -120,7 +120,7 @@ class SchemaStore(RecordStore):
         raise _contended(topic)
 
     async def retire(self, topic: TopicName, *, forget: bool = False) -> int | None:
-        """Begin anew without a schema, under higher numbers; None if the topic has no schema now.
+        """Start over without a schema, under higher numbers; None if the topic has no schema now.
 
         With `forget`, the definitions of the earlier versions are deleted too.
         """

@@ -13,8 +13,8 @@ from google.protobuf.message import Message
 
 from anabranch.model.names import TopicName, parse_namespace
 from anabranch.protocol.pb import pulsar_pb2 as pb
-from anabranch.rights.lines import AUTHENTICATED, OPEN, OWN, PEER, SUPERUSER, TableLine
 from anabranch.rights.needs import Need, Right, on_topic
+from anabranch.rights.rows import AUTHENTICATED, OPEN, OWN, PEER, SUPERUSER, RightRow
 
 
 def _command_topic(right: Right, command: Any) -> tuple[Need, ...]:
@@ -44,11 +44,11 @@ def _command_namespace(command: Any) -> tuple[Need, ...]:
     return (Need(Right.USE_NAMESPACE, *parse_namespace(command.namespace)),)
 
 
-_LOOK_UP: Final = TableLine(Right.LOOK_UP, partial(_command_topic, Right.LOOK_UP))
-_PRODUCE: Final = TableLine(Right.PRODUCE, partial(_command_topic, Right.PRODUCE))
-_LISTS: Final = TableLine(Right.USE_NAMESPACE, _command_namespace)
+_LOOK_UP: Final = RightRow(Right.LOOK_UP, partial(_command_topic, Right.LOOK_UP))
+_PRODUCE: Final = RightRow(Right.PRODUCE, partial(_command_topic, Right.PRODUCE))
+_LISTS: Final = RightRow(Right.USE_NAMESPACE, _command_namespace)
 
-COMMANDS: Final[dict[type[Message], TableLine]] = {
+COMMANDS: Final[dict[type[Message], RightRow]] = {
     pb.CommandConnect: OPEN,
     pb.CommandAuthResponse: OWN,
     pb.CommandPing: OWN,
@@ -64,12 +64,12 @@ COMMANDS: Final[dict[type[Message], TableLine]] = {
     pb.CommandWatchScalableTopicsClose: OWN,
     pb.CommandScalableTopicLookup: _LOOK_UP,
     pb.CommandScalableTopicClose: OWN,
-    pb.CommandScalableTopicSubscribe: TableLine(Right.CONSUME, _command_registration),
+    pb.CommandScalableTopicSubscribe: RightRow(Right.CONSUME, _command_registration),
     pb.CommandScalableTopicUnsubscribe: OWN,
-    pb.CommandProducer: TableLine(Right.PRODUCE, _command_producer),
+    pb.CommandProducer: RightRow(Right.PRODUCE, _command_producer),
     pb.CommandSend: OWN,
     pb.CommandCloseProducer: OWN,
-    pb.CommandSubscribe: TableLine(Right.CONSUME, _command_subscribe),
+    pb.CommandSubscribe: RightRow(Right.CONSUME, _command_subscribe),
     pb.CommandFlow: OWN,
     pb.CommandAck: OWN,
     pb.CommandRedeliverUnacknowledgedMessages: OWN,

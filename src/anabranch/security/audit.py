@@ -74,7 +74,7 @@ class BufferedAudit:
     A full disk or a blocked pipe costs lines, which are counted, and never stops serving.
     """
 
-    def __init__(self, lines: AuditLines, append: Append) -> None:
+    def __init__(self, lines: AuditRecords, append: Append) -> None:
         self._lines = lines
         self._append = append
         self._waiting: list[bytes] = []
@@ -121,7 +121,7 @@ class BufferedAudit:
             self._log.warning("the audit log cannot be written: %s", error)
 
 
-class AuditLines:
+class AuditRecords:
     """Turns events into lines."""
 
     def __init__(self, clock: Clock, worker: int) -> None:

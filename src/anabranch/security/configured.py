@@ -15,7 +15,7 @@ from anabranch.config.fields import comma_list
 from anabranch.errors import InvalidConfigurationError
 from anabranch.rights.callers import is_role
 from anabranch.security.attempts import Attempts
-from anabranch.security.audit import AuditLines, AuditLog, BufferedAudit, NoAudit
+from anabranch.security.audit import AuditLog, AuditRecords, BufferedAudit, NoAudit
 from anabranch.security.audit_file import AuditFile, append_to_stderr
 from anabranch.security.authentication import (
     AuthenticationMethods,
@@ -56,7 +56,7 @@ def make_audit(config: BrokerConfig, clock: Clock, worker: int) -> AuditLog:
     """Return the audit log of one worker, in the file that all workers share."""
     if config.audit_log == "off":
         return NoAudit()
-    lines = AuditLines(clock, worker)
+    lines = AuditRecords(clock, worker)
     if config.audit_log == "stderr":
         return BufferedAudit(lines, append_to_stderr)
     path = Path(config.data) / config.audit_log

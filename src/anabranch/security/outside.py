@@ -21,7 +21,7 @@ Fetch = Callable[[str], Awaitable[bytes]]
 """Returns the document of a URL; raises CredentialsUnavailableError."""
 
 
-class RunAside(Protocol):
+class Offload(Protocol):
     """Runs work that would hold the event loop."""
 
     def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
@@ -36,7 +36,7 @@ class Outside:
     """The port to the machine; tests have their own."""
 
     fetch: Fetch
-    run_aside: RunAside = in_thread
+    run_aside: Offload = in_thread
     random_bytes: Callable[[int], bytes] = os.urandom
 
     @classmethod

@@ -15,7 +15,7 @@ from anabranch.config.broker import BrokerConfig
 from anabranch.errors import InvalidConfigurationError
 from anabranch.rights.callers import Caller
 from anabranch.security import audit, audit_file
-from anabranch.security.audit import AuditEvent, AuditLines, BufferedAudit
+from anabranch.security.audit import AuditEvent, AuditRecords, BufferedAudit
 from anabranch.security.audit_file import AuditFile
 from anabranch.security.configured import make_audit
 from simulation.world.faults import EPOCH_MS, SimClock
@@ -25,8 +25,8 @@ EVENT = AuditEvent("CONNECT", "refused", Caller(method="token"), "10.0.0.1:5", r
 
 
 @pytest.fixture
-def lines(loop: SimLoop) -> AuditLines:
-    return AuditLines(SimClock(loop), 3)
+def lines(loop: SimLoop) -> AuditRecords:
+    return AuditRecords(SimClock(loop), 3)
 
 
 class AuditDisk:
@@ -50,7 +50,7 @@ def read(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_bytes().splitlines()]
 
 
-async def test_a_line_says_when_where_and_why(lines: AuditLines) -> None:
+async def test_a_line_says_when_where_and_why(lines: AuditRecords) -> None:
     assert json.loads(lines.line_of(EVENT)) == {
         "time_s": EPOCH_MS / 1000,
         "worker": 3,
@@ -65,7 +65,7 @@ async def test_a_line_says_when_where_and_why(lines: AuditLines) -> None:
 @pytest.mark.parametrize(
     "text", ['a\n{"role":"admin"}', "a\r\nb", "a\u2028b", "\x1b[31m", "\ud800", "x" * 10**6]
 )
-async def test_a_client_cannot_forge_or_flood_a_line(lines: AuditLines, text: str) -> None:
+async def test_a_client_cannot_forge_or_flood_a_line(lines: AuditRecords, text: str) -> None:
     caller = Caller(text, original=text, method=text)
     line = lines.line_of(AuditEvent(text, "refused", caller, text, resource=text, reason=text))
     assert line.count(b"\n") == 1
@@ -74,7 +74,7 @@ async def test_a_client_cannot_forge_or_flood_a_line(lines: AuditLines, text: st
     assert json.loads(line)["outcome"] == "refused"
 
 
-async def test_lines_are_written_soon_and_at_the_latest_on_close(lines: AuditLines) -> None:
+async def test_lines_are_written_soon_and_at_the_latest_on_close(lines: AuditRecords) -> None:
     disk = AuditDisk()
     log = BufferedAudit(lines, disk.append)
     log.write(EVENT)
@@ -87,7 +87,7 @@ async def test_lines_are_written_soon_and_at_the_latest_on_close(lines: AuditLin
 
 
 async def test_a_full_disk_costs_lines_that_are_counted(
-    lines: AuditLines, monkeypatch: pytest.MonkeyPatch
+    lines: AuditRecords, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = AuditDisk()
     disk.is_full = True

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from anabranch.spark.compiled_home import use_compiled_pyspark
+from anabranch.spark.compiled_pyspark import use_compiled_pyspark
 
 
 def test_the_home_has_all_of_spark_but_its_zipped_python_code(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,8 +28,8 @@ from anabranch.metadata.records import TopicRecord
 from anabranch.metadata.topics import ClassicDomain, TopicStore
 from anabranch.model.names import Domain, TopicName
 from anabranch.rights.callers import ANYONE, Caller
-from anabranch.rights.lines import namespace_in, topic_in
 from anabranch.rights.needs import MissingRightError
+from anabranch.rights.rows import namespace_in, topic_in
 from anabranch.security.audit import AuditEvent, Outcome
 
 log = logging.getLogger(__name__)

@@ -34,8 +34,8 @@ from anabranch.admin.routes.topics import (
     upkeep,
 )
 from anabranch.protocol.connection import SERVER_VERSION
-from anabranch.rights.lines import AUTHENTICATED
 from anabranch.rights.needs import Right
+from anabranch.rights.rows import AUTHENTICATED
 
 
 async def describe_api(call: Call) -> Response:

@@ -11,8 +11,8 @@ from anabranch.broker.catalog.authorizer import Authorizer
 from anabranch.errors import AuthorizationError
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.rights.callers import Caller
-from anabranch.rights.lines import OPEN, OWN, PEER
 from anabranch.rights.needs import MissingRightError
+from anabranch.rights.rows import OPEN, OWN, PEER
 from anabranch.rights.table import COMMANDS
 from anabranch.security.audit import AuditEvent
 

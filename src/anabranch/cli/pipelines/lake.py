@@ -8,7 +8,7 @@ from datetime import UTC
 from types import SimpleNamespace
 from typing import Any
 
-from anabranch.cli.pipelines.run import PipelineJob, Report, pairs
+from anabranch.cli.pipelines.starting import PipelineJob, Report, pairs
 from anabranch.errors import InvalidConfigurationError
 from anabranch.spark import pipelines
 from anabranch.spark.options.queries import sink_part, source_part

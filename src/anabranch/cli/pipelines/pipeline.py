@@ -46,7 +46,7 @@ app = command_group("pipeline", "Run a ready-made data pipeline as a Spark job."
 
 
 def _run(name: str, how: object, at: PipelineOptions, **places: Any) -> int:
-    from anabranch.cli.pipelines.run import run
+    from anabranch.cli.pipelines.starting import run
 
     return run(name, SimpleNamespace(**vars(how), **places, at=at))
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from anabranch.cli.pipelines.run import PipelineJob, Report
+from anabranch.cli.pipelines.starting import PipelineJob, Report
 from anabranch.spark.decide.pipelines.skew import HeavyKey, SegmentWeight, SkewReport
 from anabranch.spark.decide.pipelines.verify_report import VerifyFinding
 from anabranch.spark.pipelines.mirroring import MirrorOptions

@@ -12,7 +12,7 @@ from anabranch.cli.options import Settings
 from anabranch.cli.server.serve import ListenWords
 from anabranch.cli.server.serving import ServeOptions, load_settings
 from anabranch.credentials.authentication import AuthenticationTLS, AuthenticationToken
-from anabranch.credentials.places import read_file
+from anabranch.credentials.secret_sources import read_file
 from anabranch.errors import InvalidConfigurationError
 
 if TYPE_CHECKING:

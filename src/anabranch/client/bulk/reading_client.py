@@ -57,7 +57,7 @@ class BulkReading:
         return connection.is_ours and connection.machine.server_version != CONTROL_VERSION
 
     async def has_control_plane(self) -> bool:
-        """Whether control processes of ours lead the topics, and brokers of Apache Pulsar hold messages."""
+        """Return whether Anabranch control processes lead the topics that Apache Pulsar brokers hold."""
         pool = self.life.connections()
         connection = await pool.retry(pool.any_connection, "connecting")
         return connection.is_ours and connection.machine.server_version == CONTROL_VERSION

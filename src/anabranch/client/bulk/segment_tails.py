@@ -1,6 +1,6 @@
 """The tails of segments, and places in them: what bulk readers ask before they read.
 
-A broker of ours converts between message indexes, message ids, times and the cursors of subscriptions.
+An Anabranch broker converts between message indexes, message ids, times and the cursors of subscriptions.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def check_types(name: str, value: object) -> object:
     return value
 
 
-class PolicyLine(NamedTuple):
+class PolicyRow(NamedTuple):
     """One policy that brokers enforce."""
 
     field: str
@@ -92,39 +92,39 @@ _COMPACTION: Final = (
     "`anabranch pipeline compact`"
 )
 
-POLICIES: Final[Mapping[str, PolicyLine]] = {
-    "retention": PolicyLine("retention_policies", check_retention, "retention"),
-    "messageTTL": PolicyLine("message_ttl_in_seconds", check_seconds, "messageTTL"),
-    "backlogQuotaMap": PolicyLine("backlog_quota_map", check_quotas, "backlogQuotaMap"),
-    "deduplication": PolicyLine("deduplicationEnabled", check_flag, "deduplicationEnabled"),
-    "compactionThreshold": PolicyLine(
+POLICIES: Final[Mapping[str, PolicyRow]] = {
+    "retention": PolicyRow("retention_policies", check_retention, "retention"),
+    "messageTTL": PolicyRow("message_ttl_in_seconds", check_seconds, "messageTTL"),
+    "backlogQuotaMap": PolicyRow("backlog_quota_map", check_quotas, "backlogQuotaMap"),
+    "deduplication": PolicyRow("deduplicationEnabled", check_flag, "deduplicationEnabled"),
+    "compactionThreshold": PolicyRow(
         "compaction_threshold", check_size, "compactionThreshold", scalable=_COMPACTION
     ),
-    "autoTopicCreation": PolicyLine("autoTopicCreationOverride", check_topic_creation),
-    "autoSubscriptionCreation": PolicyLine(
+    "autoTopicCreation": PolicyRow("autoTopicCreationOverride", check_topic_creation),
+    "autoSubscriptionCreation": PolicyRow(
         "autoSubscriptionCreationOverride", check_subscription_creation, "autoSubscriptionCreation"
     ),
-    "subscriptionTypesEnabled": PolicyLine(
+    "subscriptionTypesEnabled": PolicyRow(
         "subscription_types_enabled", check_types, "subscriptionTypesEnabled"
     ),
-    "encryptionRequired": PolicyLine("encryption_required", check_flag),
-    "maxUnackedMessagesPerConsumer": PolicyLine(
+    "encryptionRequired": PolicyRow("encryption_required", check_flag),
+    "maxUnackedMessagesPerConsumer": PolicyRow(
         "max_unacked_messages_per_consumer", check_count, "maxUnackedMessagesOnConsumer"
     ),
-    "maxUnackedMessagesPerSubscription": PolicyLine(
+    "maxUnackedMessagesPerSubscription": PolicyRow(
         "max_unacked_messages_per_subscription", check_count, "maxUnackedMessagesOnSubscription"
     ),
-    "maxMessageSize": PolicyLine("", check_size, "maxMessageSize"),
-    "maxProducersPerTopic": PolicyLine("max_producers_per_topic", check_count, "maxProducers"),
-    "maxConsumersPerTopic": PolicyLine("max_consumers_per_topic", check_count, "maxConsumers"),
-    "maxConsumersPerSubscription": PolicyLine(
+    "maxMessageSize": PolicyRow("", check_size, "maxMessageSize"),
+    "maxProducersPerTopic": PolicyRow("max_producers_per_topic", check_count, "maxProducers"),
+    "maxConsumersPerTopic": PolicyRow("max_consumers_per_topic", check_count, "maxConsumers"),
+    "maxConsumersPerSubscription": PolicyRow(
         "max_consumers_per_subscription", check_count, "maxConsumersPerSubscription"
     ),
-    "maxSubscriptionsPerTopic": PolicyLine(
+    "maxSubscriptionsPerTopic": PolicyRow(
         "max_subscriptions_per_topic", check_count, "maxSubscriptionsPerTopic"
     ),
-    "maxTopicsPerNamespace": PolicyLine(NAMESPACE_COUNTS["maxTopicsPerNamespace"], check_count),
-    **{name: PolicyLine(field, check_rate, name) for name, field in NAMESPACE_RATES.items()},
+    "maxTopicsPerNamespace": PolicyRow(NAMESPACE_COUNTS["maxTopicsPerNamespace"], check_count),
+    **{name: PolicyRow(field, check_rate, name) for name, field in NAMESPACE_RATES.items()},
 }
 """Every policy that is enforced, by its name in the paths of namespaces."""
 

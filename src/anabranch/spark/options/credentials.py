@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from anabranch.credentials.parameters import one_of_names, parse_parameters
-from anabranch.credentials.places import is_place
+from anabranch.credentials.secret_sources import is_place
 from anabranch.errors import InvalidConfigurationError
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from anabranch.errors import InvalidConfigurationError
-from anabranch.spark.decide.sink.attempts import BatchRun, attempt_name, batch_run_of, has_other_write
+from anabranch.spark.decide.sink.attempts import QueryBatch, attempt_name, batch_run_of, has_other_write
 from anabranch.spark.decide.sink.logs import job_sink
 from anabranch.spark.decide.sink.records import BatchName, Pin, numbered_batch
 from anabranch.spark.options.queries import SinkOptions
@@ -56,7 +56,7 @@ def batch_of_task(options: SinkOptions, write_id: str) -> tuple[str, BatchName]:
     return options.sink_id or (query if options.streaming else None) or job_sink(write_id), name
 
 
-def _batch_run() -> BatchRun | None:
+def _batch_run() -> QueryBatch | None:
     context = TaskContext.get()
     if context is None:
         return None

@@ -10,7 +10,7 @@ import pytest
 
 from anabranch.cli.main import main
 from anabranch.cli.pipelines.options import PipelineOptions, TargetOptions
-from anabranch.cli.pipelines.run import PipelineJob, pairs, role_to_options
+from anabranch.cli.pipelines.starting import PipelineJob, pairs, role_to_options
 from anabranch.cli.role import ClientRole, role_of
 from anabranch.errors import InvalidConfigurationError
 from anabranch.spark.pipelines.lake.archiving import check_format

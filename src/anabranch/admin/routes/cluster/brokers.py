@@ -19,7 +19,7 @@ from anabranch.broker.wire.handlers.lookup import check_listener
 from anabranch.errors import NotAllowedError, NotFoundError, TopicNotFoundError
 from anabranch.metadata.broker_record import BrokerRecord
 from anabranch.protocol.connection import SERVER_VERSION
-from anabranch.rights.lines import AUTHENTICATED, LOOKED_UP, OPEN, SUPERUSER, lookup_in
+from anabranch.rights.rows import AUTHENTICATED, LOOKED_UP, OPEN, SUPERUSER, lookup_in
 
 
 async def health(call: Call) -> str:

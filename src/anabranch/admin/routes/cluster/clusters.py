@@ -8,7 +8,7 @@ from anabranch.admin.http.calls import Call
 from anabranch.admin.models.brokers import ClusterData
 from anabranch.errors import ConflictError, NotAllowedError, NotFoundError
 from anabranch.model.names import validate_entity
-from anabranch.rights.lines import AUTHENTICATED, SUPERUSER
+from anabranch.rights.rows import AUTHENTICATED, SUPERUSER
 
 
 async def list_clusters(call: Call) -> list[str]:

@@ -12,7 +12,7 @@ from anabranch.config.broker import BrokerConfig
 from anabranch.config.dynamic import DYNAMIC, with_values
 from anabranch.errors import InvalidConfigurationError
 from anabranch.metadata.configuration import ConfigurationStore
-from anabranch.rights.lines import SUPERUSER
+from anabranch.rights.rows import SUPERUSER
 
 HIDDEN: Final = "*****"
 """Shown instead of a setting that may hold a secret."""

@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from anabranch.admin.endpoints import AdminEndpoint
 from anabranch.admin.http.calls import Call
-from anabranch.rights.lines import SUPERUSER
+from anabranch.rights.rows import SUPERUSER
 
 
 class PiecewiseText(Response):

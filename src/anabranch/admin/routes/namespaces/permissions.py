@@ -21,8 +21,8 @@ from anabranch.model.policies.of_topics import topic_key, topic_policies, withou
 from anabranch.rights import grants
 from anabranch.rights.callers import ROLE_CHARACTERS_MAX, is_role
 from anabranch.rights.grants import ACTIONS, NamespaceGrants, RoleActions
-from anabranch.rights.lines import ADMIN, AUTHENTICATED, CLASSIC_ADMIN, SCALABLE_ADMIN
 from anabranch.rights.needs import Right, on_topic
+from anabranch.rights.rows import ADMIN, AUTHENTICATED, CLASSIC_ADMIN, SCALABLE_ADMIN
 
 Policies = dict[str, Any]
 

@@ -21,9 +21,9 @@ from anabranch.model.names import Domain, TopicName
 from anabranch.model.policies.backlog import check_quota, check_type
 from anabranch.model.policies.of_topics import policy_of_topic, topic_key, with_topic_policy
 from anabranch.model.policies.quotas import NAMESPACE_RATES
-from anabranch.model.policies.table import POLICIES, PolicyLine, refuse
+from anabranch.model.policies.table import POLICIES, PolicyRow, refuse
 from anabranch.rights.grants import SUBSCRIPTION_MODE, SUBSCRIPTION_MODES
-from anabranch.rights.lines import ADMIN, CLASSIC_ADMIN, SCALABLE_ADMIN
+from anabranch.rights.rows import ADMIN, CLASSIC_ADMIN, SCALABLE_ADMIN
 
 BACKLOG_QUOTAS = "backlogQuotaMap"
 
@@ -34,7 +34,7 @@ Change = Callable[[Any], Any]
 class _OfNamespace:
     """The place of a policy in the record of its namespace."""
 
-    def __init__(self, name: str, line: PolicyLine) -> None:
+    def __init__(self, name: str, line: PolicyRow) -> None:
         self.shown = name
         self._name = name
         self._field = line.field
@@ -63,7 +63,7 @@ class _OfNamespace:
 class _OfTopic:
     """The place of a policy of the topics of one scheme, in the record of their namespace."""
 
-    def __init__(self, name: str, line: PolicyLine, domain: Domain) -> None:
+    def __init__(self, name: str, line: PolicyRow, domain: Domain) -> None:
         self.shown = line.topic_name
         self._of_namespace = _OfNamespace(name, line) if line.field else None
         self._domain = domain
@@ -100,7 +100,7 @@ class _OfTopic:
 class _Policy:
     """The calls of one policy at one place."""
 
-    def __init__(self, place: _OfNamespace | _OfTopic, line: PolicyLine, kind: Any) -> None:
+    def __init__(self, place: _OfNamespace | _OfTopic, line: PolicyRow, kind: Any) -> None:
         """`kind` is the type of the values, as the description of the API has it."""
         self._place = place
         self._check = line.check
@@ -166,10 +166,10 @@ def check_mode(name: str, value: object) -> object:
     return value
 
 
-_AUTH_MODE = PolicyLine(SUBSCRIPTION_MODE, check_mode)
+_AUTH_MODE = PolicyRow(SUBSCRIPTION_MODE, check_mode)
 
 
-class PolicyPlace:
+class PolicyRoutes:
     """All policies of namespaces, or of the topics of one scheme, by their names in the path."""
 
     def __init__(self, policies: dict[str, _Policy]) -> None:
@@ -199,20 +199,20 @@ class PolicyPlace:
         await self._policy(call).remove(call)
 
 
-def _policy(name: str, place: _OfNamespace | _OfTopic, line: PolicyLine) -> _Policy:
+def _policy(name: str, place: _OfNamespace | _OfTopic, line: PolicyRow) -> _Policy:
     return (_BacklogQuotas if place.shown == BACKLOG_QUOTAS else _Policy)(place, line, type_of(name))
 
 
-def _of_topics(domain: Domain) -> PolicyPlace:
+def _of_topics(domain: Domain) -> PolicyRoutes:
     lines = [(name, _OfTopic(name, line, domain), line) for name, line in POLICIES.items() if line.topic_name]
-    return PolicyPlace({place.shown: _policy(name, place, line) for name, place, line in lines})
+    return PolicyRoutes({place.shown: _policy(name, place, line) for name, place, line in lines})
 
 
-def _of_namespaces() -> PolicyPlace:
+def _of_namespaces() -> PolicyRoutes:
     lines = [(name, _OfNamespace(name, line), line) for name, line in POLICIES.items() if line.field]
     found = {place.shown: _policy(name, place, line) for name, place, line in lines}
     mode = _AuthMode(_OfNamespace("subscriptionAuthMode", _AUTH_MODE), _AUTH_MODE, MODES | None)
-    return PolicyPlace({**found, "subscriptionAuthMode": mode})
+    return PolicyRoutes({**found, "subscriptionAuthMode": mode})
 
 
 async def refuse_rate(call: Call) -> None:

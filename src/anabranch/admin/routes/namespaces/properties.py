@@ -12,7 +12,7 @@ from anabranch.admin.http.calls import Call
 from anabranch.errors import InvalidConfigurationError, NotFoundError, TopicNotFoundError
 from anabranch.metadata.records import ClassicTopicRecord, NamespaceRecord
 from anabranch.model.limits import check_properties
-from anabranch.rights.lines import ADMIN, CLASSIC_ADMIN, CLASSIC_LOOK
+from anabranch.rights.rows import ADMIN, CLASSIC_ADMIN, CLASSIC_LOOK
 
 Properties = dict[str, str]
 PROPERTIES = "properties"

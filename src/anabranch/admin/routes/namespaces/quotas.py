@@ -12,7 +12,7 @@ from anabranch.admin.http.calls import Call
 from anabranch.admin.models.tenants import TenantLimits, TenantUsage
 from anabranch.metadata.records import TenantRecord
 from anabranch.model.policies.quotas import check_tenant
-from anabranch.rights.lines import SUPERUSER, TENANT
+from anabranch.rights.rows import SUPERUSER, TENANT
 
 TENANT_QUOTAS = "/admin/v2/tenants/{tenant}/quotas"
 TENANT_USAGE = "/admin/v2/tenants/{tenant}/usage"

@@ -12,7 +12,7 @@ from anabranch.admin.http.answers import as_json
 from anabranch.admin.http.calls import Call
 from anabranch.admin.routes.namespaces.schemas import schema_topic
 from anabranch.metadata.records import NamespaceRecord
-from anabranch.rights.lines import ADMIN, CLASSIC_ADMIN, SCALABLE_ADMIN, TableLine
+from anabranch.rights.rows import ADMIN, CLASSIC_ADMIN, SCALABLE_ADMIN, RightRow
 from anabranch.schemas.compatibility import STRATEGIES
 from anabranch.schemas.policies import (
     AUTO_UPDATE,
@@ -96,7 +96,7 @@ _TOPICS = (
     ("/admin/v2/persistent/{tenant}/{namespace}/{topic}", CLASSIC_ADMIN),
     ("/admin/v2/scalable/{tenant}/{namespace}/{topic}", SCALABLE_ADMIN),
 )
-_POLICIES: list[tuple[str, TableLine, _NamespacePolicy | _TopicPolicy]] = [
+_POLICIES: list[tuple[str, RightRow, _NamespacePolicy | _TopicPolicy]] = [
     *((f"{NAMESPACE}/{name}", ADMIN, _NamespacePolicy(name)) for name in FIELDS),
     *(
         (f"{path}/{name}", right, _TopicPolicy(name))

@@ -20,7 +20,7 @@ from anabranch.model.names import TopicName
 from anabranch.protocol.limits import SCHEMA_BYTES_MAX
 from anabranch.protocol.pb import pulsar_pb2 as pb
 from anabranch.protocol.properties import pairs
-from anabranch.rights.lines import NAMED_ADMIN, NAMED_LOOK, name_in
+from anabranch.rights.rows import NAMED_ADMIN, NAMED_LOOK, name_in
 from anabranch.schemas.definitions import KEY_VALUE, KINDS, REST_NAMES, joined, split_text
 
 

@@ -15,7 +15,7 @@ from anabranch.admin.routes.scalable.subscriptions import check_unused
 from anabranch.admin.routes.topics.upkeep import NAMESPACE, check_bundle
 from anabranch.errors import ConsumerBusyError, TopicNotFoundError
 from anabranch.model.names import Place, TopicName
-from anabranch.rights.lines import ADMIN
+from anabranch.rights.rows import ADMIN
 
 
 async def clear_backlog(call: Call) -> None:

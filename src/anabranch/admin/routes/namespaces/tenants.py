@@ -22,7 +22,7 @@ from anabranch.model.limits import check_properties
 from anabranch.model.names import validate_entity
 from anabranch.model.policies.new_namespace import check_policies
 from anabranch.rights.grants import SUBSCRIPTION_MODE, grants_of
-from anabranch.rights.lines import ADMIN, NAMES, SUPERUSER, TENANT
+from anabranch.rights.rows import ADMIN, NAMES, SUPERUSER, TENANT
 from anabranch.schemas.policies import check_schema_policies
 
 

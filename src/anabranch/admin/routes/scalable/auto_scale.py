@@ -9,7 +9,7 @@ from anabranch.admin.http.calls import Call
 from anabranch.admin.models.scalable import AutoScaleOverride
 from anabranch.metadata import records
 from anabranch.model.scaling.policy import check_override, resolve
-from anabranch.rights.lines import ADMIN, SCALABLE_ADMIN
+from anabranch.rights.rows import ADMIN, SCALABLE_ADMIN
 
 
 async def get_policy(call: Call) -> AutoScaleOverride | None:

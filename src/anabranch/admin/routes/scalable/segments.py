@@ -21,7 +21,7 @@ from anabranch.metadata.layouts import layout_of
 from anabranch.metadata.records import SubscriptionRecord
 from anabranch.model.layout import Segment
 from anabranch.model.names import Place, SegmentDescriptor
-from anabranch.rights.lines import SCALABLE_LOOK, SUPERUSER
+from anabranch.rights.rows import SCALABLE_LOOK, SUPERUSER
 
 
 async def _listed(call: Call) -> tuple[Segment, Place]:

@@ -19,7 +19,7 @@ from anabranch.metadata.layouts import layout_of
 from anabranch.metadata.records import SubscriptionKind, SubscriptionRecord
 from anabranch.model.layout import Segment
 from anabranch.model.names import Place, TopicName
-from anabranch.rights.lines import SCALABLE_SUBSCRIPTION
+from anabranch.rights.rows import SCALABLE_SUBSCRIPTION
 
 KINDS: tuple[str, ...] = get_args(SubscriptionKind)
 

@@ -24,7 +24,7 @@ from anabranch.model.layout import Segment
 from anabranch.model.names import Place
 from anabranch.model.scaling.traffic_sketch import TrafficSummary
 from anabranch.model.scaling.weights import balanced_bucket_splits, balanced_points
-from anabranch.rights.lines import NAMES, SCALABLE_ADMIN, SCALABLE_LOOK, SCALABLE_PRODUCE, SUPERUSER
+from anabranch.rights.rows import NAMES, SCALABLE_ADMIN, SCALABLE_LOOK, SCALABLE_PRODUCE, SUPERUSER
 
 SEGMENTS_AT_ONCE_MAX = 1024
 """Segments that one call may create; a larger number is taken for a typing error."""

@@ -28,7 +28,7 @@ from anabranch.errors import (
 )
 from anabranch.metadata.layouts import layout_of
 from anabranch.model.names import Place
-from anabranch.rights.lines import CLASSIC_SUBSCRIPTION, SCALABLE_SUBSCRIPTION
+from anabranch.rights.rows import CLASSIC_SUBSCRIPTION, SCALABLE_SUBSCRIPTION
 
 LISTED_MAX: Final = 1000
 """Most lanes of one answer."""

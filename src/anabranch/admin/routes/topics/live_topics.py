@@ -12,7 +12,7 @@ from anabranch.admin.routes.namespaces import permissions
 from anabranch.admin.routes.topics import topic_reports, topics, upkeep
 from anabranch.admin.routes.topics.topic_reports import WANTED
 from anabranch.admin.routes.topics.topics import FORCE, REPLICATED, Start
-from anabranch.rights.lines import LIVE_ADMIN, LIVE_LOOK, LIVE_READ, LIVE_SUBSCRIPTION, NAMES
+from anabranch.rights.rows import LIVE_ADMIN, LIVE_LOOK, LIVE_READ, LIVE_SUBSCRIPTION, NAMES
 
 
 async def list_in_bundle(call: Call) -> list[str]:

@@ -10,7 +10,7 @@ from anabranch.admin.models.topics import MessageIdBody
 from anabranch.admin.routes.topics.topics import SUBSCRIPTION, TOPIC, classic_places, subscribed_places
 from anabranch.broker.browsing.stored_messages import PEEKED_MAX, EntryBody, payload_of
 from anabranch.errors import InvalidConfigurationError, NotAllowedError
-from anabranch.rights.lines import CLASSIC_READ, CLASSIC_SUBSCRIPTION
+from anabranch.rights.rows import CLASSIC_READ, CLASSIC_SUBSCRIPTION
 
 _STARTS = ("earliest", "latest")
 

@@ -15,7 +15,7 @@ from anabranch.admin.routes.topics.topics import (
 )
 from anabranch.errors import InvalidConfigurationError, NotAllowedError
 from anabranch.model.names import Place
-from anabranch.rights.lines import CLASSIC_ADMIN, CLASSIC_SUBSCRIPTION
+from anabranch.rights.rows import CLASSIC_ADMIN, CLASSIC_SUBSCRIPTION
 
 Properties = dict[str, str]
 

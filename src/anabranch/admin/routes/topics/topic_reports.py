@@ -23,7 +23,7 @@ from anabranch.aio import together
 from anabranch.broker.browsing import stats
 from anabranch.errors import InvalidConfigurationError
 from anabranch.model.names import Place
-from anabranch.rights.lines import CLASSIC_LOOK, CLASSIC_READ
+from anabranch.rights.rows import CLASSIC_LOOK, CLASSIC_READ
 
 SUMMED = (
     "msg_rate_in",

@@ -31,7 +31,7 @@ from anabranch.errors import (
 )
 from anabranch.model.limits import PARTITIONS_MAX
 from anabranch.model.names import Place, TopicName, validate_subscription
-from anabranch.rights.lines import CLASSIC_ADMIN, CLASSIC_LOOK, CLASSIC_READ, CLASSIC_SUBSCRIPTION, NAMES
+from anabranch.rights.rows import CLASSIC_ADMIN, CLASSIC_LOOK, CLASSIC_READ, CLASSIC_SUBSCRIPTION, NAMES
 
 
 async def list_topics(call: Call) -> list[str]:

@@ -13,7 +13,7 @@ from anabranch.errors import NotFoundError
 from anabranch.metadata.layouts import layout_of
 from anabranch.metadata.topics import ClassicDomain
 from anabranch.model.names import Place
-from anabranch.rights.lines import ADMIN, CLASSIC_ADMIN, SCALABLE_ADMIN
+from anabranch.rights.rows import ADMIN, CLASSIC_ADMIN, SCALABLE_ADMIN
 
 NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
 BUNDLE = "0x00000000_0xffffffff"

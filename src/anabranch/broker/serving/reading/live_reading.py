@@ -12,7 +12,7 @@ from anabranch.broker.serving.delivery.consumer import ServedConsumer
 from anabranch.broker.serving.delivery.read_path import WRITE_BYTES, OutgoingFrames, ReadPath
 from anabranch.broker.serving.delivery.retries import AT_ONCE, Retry
 from anabranch.broker.serving.reading.reading import Reading
-from anabranch.broker.serving.reading.sharing import ByKey, InTurn, OneActive
+from anabranch.broker.serving.reading.sharing import ByKey, OneActive, RoundRobinSharing
 from anabranch.broker.serving.reading.strategies import Kind
 from anabranch.errors import NotAllowedError
 from anabranch.ledger.storage import Entry
@@ -69,7 +69,7 @@ def make_live_reading(
 ) -> LiveReading:
     """Return the strategy for the first consumer of a subscription; the one `before` has nothing to keep."""
     if kind == pb.CommandSubscribe.Shared:
-        return LiveReading(path, InTurn())
+        return LiveReading(path, RoundRobinSharing())
     if kind != pb.CommandSubscribe.Key_Shared:
         failover = kind == pb.CommandSubscribe.Failover
         return LiveReading(path, OneActive(path.partition, failover=failover))

@@ -15,7 +15,7 @@ from anabranch.broker.serving.delivery.outstanding import SLICE_ENTRIES, Outstan
 from anabranch.broker.serving.delivery.read_path import ReadPath
 from anabranch.broker.serving.delivery.retries import AT_ONCE, Retry
 from anabranch.broker.serving.reading.reading import Reading
-from anabranch.broker.serving.reading.sharing import InTurn
+from anabranch.broker.serving.reading.sharing import RoundRobinSharing
 from anabranch.ledger.storage import Entry
 from anabranch.protocol.entry.outer import deliver_at_ms
 
@@ -131,7 +131,7 @@ class SharedReading(Reading):
     """Shared: any ready consumer gets the next run of entries, in turn."""
 
     def __init__(self, path: ReadPath) -> None:
-        sharing, outstanding = InTurn(), OutstandingEntries(path)
+        sharing, outstanding = RoundRobinSharing(), OutstandingEntries(path)
         super().__init__(path, sharing, outstanding)
         self._turns = sharing.turns
         self._outstanding = outstanding

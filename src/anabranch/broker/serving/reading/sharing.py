@@ -113,7 +113,7 @@ class OneActive(Sharing):
         return self.active
 
 
-class InTurn(Sharing):
+class RoundRobinSharing(Sharing):
     """Shared: entries go round the consumers that have room."""
 
     def __init__(self) -> None:

@@ -53,6 +53,8 @@ check_listed({*HANDLERS, pb.CommandConnect, pb.CommandSend, pb.CommandPing, pb.C
 
 def handlers_for(traits: EngineTraits) -> Mapping[type[Message], CommandHandler]:
     """The handlers of a broker with this engine."""
+    if not traits.refused:
+        return HANDLERS
     return {**HANDLERS, **{command: CommandHandler(_refuse) for command in traits.refused}}
 
 

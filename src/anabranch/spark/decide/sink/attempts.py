@@ -18,7 +18,7 @@ _NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{8})-.+")
 _RUN = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
-class BatchRun(NamedTuple):
+class QueryBatch(NamedTuple):
     """A micro-batch in one run of a query. Spark repeats a micro-batch only in another run."""
 
     query_run: str
@@ -26,22 +26,22 @@ class BatchRun(NamedTuple):
     batch: str
 
 
-def batch_run_of(job_group: str | None, batch: str | None) -> BatchRun | None:
+def batch_run_of(job_group: str | None, batch: str | None) -> QueryBatch | None:
     """Return the run and the number of a micro-batch, or None outside a stream.
 
     Spark names the job group of a query after its run. A name that a user chose says nothing about runs.
     """
     if job_group is None or batch is None or _RUN.fullmatch(job_group) is None:
         return None
-    return BatchRun(job_group, batch)
+    return QueryBatch(job_group, batch)
 
 
-def attempt_name(run: BatchRun | None, write: str, unique: str) -> str:
+def attempt_name(run: QueryBatch | None, write: str, unique: str) -> str:
     """Return the name of an attempt; `write` and `unique` are random hexadecimal digits."""
     return unique if run is None else f"{_digest(run)}-{write[:8]}-{unique}"
 
 
-def has_other_write(attempts: Iterable[str], run: BatchRun | None, write: str) -> bool:
+def has_other_write(attempts: Iterable[str], run: QueryBatch | None, write: str) -> bool:
     """Whether one of the attempts belongs to a different write in the same run of the same micro-batch."""
     if run is None:
         return False
@@ -49,5 +49,5 @@ def has_other_write(attempts: Iterable[str], run: BatchRun | None, write: str) -
     return any(name is not None and name[1] == _digest(run) and name[2] != write[:8] for name in found)
 
 
-def _digest(run: BatchRun) -> str:
+def _digest(run: QueryBatch) -> str:
     return hashlib.sha256("/".join(run).encode()).hexdigest()[:16]

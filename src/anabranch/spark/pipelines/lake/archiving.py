@@ -17,7 +17,13 @@ from anabranch.spark.pipelines.lake.lake_log import ABOUT, LOG_DIRECTORY, NOTHIN
 from anabranch.spark.pipelines.progress import Show, run_stream, showing
 from anabranch.spark.pipelines.state_directories import claim_state
 from anabranch.spark.pipelines.stored_topics import look_up
-from anabranch.spark.pipelines.topic_places import LIMIT, READING, TopicPlace, as_topic_place, refuse_options
+from anabranch.spark.pipelines.topic_places import (
+    LIMIT,
+    READING,
+    TopicPlace,
+    as_topic_place,
+    refuse_options,
+)
 from anabranch.spark.sessions import read_stream
 
 COLUMNS = ("key", "value", "headers", "eventTime", "timestamp", "segment", "position", "keyHash")

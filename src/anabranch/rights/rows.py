@@ -18,7 +18,7 @@ Part = Callable[[str], str]
 """Gives a named part of a path, decoded."""
 
 
-class TableLine(NamedTuple):
+class RightRow(NamedTuple):
     """One line of the table."""
 
     right: Right
@@ -26,9 +26,9 @@ class TableLine(NamedTuple):
     """All needs of a command, or of a call by its path; each must be met."""
 
 
-def _always(right: Right) -> TableLine:
+def _always(right: Right) -> RightRow:
     needs = (Need(right),)
-    return TableLine(right, lambda _: needs)
+    return RightRow(right, lambda _: needs)
 
 
 OPEN: Final = _always(Right.OPEN)
@@ -85,25 +85,25 @@ def _of_lookup(part: Part) -> tuple[Need, ...]:
     return (on_topic(Right.LOOK_UP, lookup_in(part)),)
 
 
-def _topic_line(right: Right, domain: Domain) -> TableLine:
-    return TableLine(right, partial(_of_topic, right, domain))
+def _topic_line(right: Right, domain: Domain) -> RightRow:
+    return RightRow(right, partial(_of_topic, right, domain))
 
 
-LOOKED_UP: Final = TableLine(Right.LOOK_UP, _of_lookup)
-TENANT: Final = TableLine(Right.TENANT_ADMIN, _of_tenant)
-ADMIN: Final = TableLine(Right.TENANT_ADMIN, partial(_of_namespace, Right.TENANT_ADMIN))
-NAMES: Final = TableLine(Right.USE_NAMESPACE, partial(_of_namespace, Right.USE_NAMESPACE))
+LOOKED_UP: Final = RightRow(Right.LOOK_UP, _of_lookup)
+TENANT: Final = RightRow(Right.TENANT_ADMIN, _of_tenant)
+ADMIN: Final = RightRow(Right.TENANT_ADMIN, partial(_of_namespace, Right.TENANT_ADMIN))
+NAMES: Final = RightRow(Right.USE_NAMESPACE, partial(_of_namespace, Right.USE_NAMESPACE))
 CLASSIC_ADMIN: Final = _topic_line(Right.TENANT_ADMIN, "persistent")
 CLASSIC_LOOK: Final = _topic_line(Right.LOOK_UP, "persistent")
 CLASSIC_READ: Final = _topic_line(Right.CONSUME, "persistent")
-CLASSIC_SUBSCRIPTION: Final = TableLine(Right.CONSUME, partial(_of_subscription, "persistent"))
+CLASSIC_SUBSCRIPTION: Final = RightRow(Right.CONSUME, partial(_of_subscription, "persistent"))
 LIVE_ADMIN: Final = _topic_line(Right.TENANT_ADMIN, "non-persistent")
 LIVE_LOOK: Final = _topic_line(Right.LOOK_UP, "non-persistent")
 LIVE_READ: Final = _topic_line(Right.CONSUME, "non-persistent")
-LIVE_SUBSCRIPTION: Final = TableLine(Right.CONSUME, partial(_of_subscription, "non-persistent"))
+LIVE_SUBSCRIPTION: Final = RightRow(Right.CONSUME, partial(_of_subscription, "non-persistent"))
 SCALABLE_ADMIN: Final = _topic_line(Right.TENANT_ADMIN, "topic")
 SCALABLE_LOOK: Final = _topic_line(Right.LOOK_UP, "topic")
 SCALABLE_PRODUCE: Final = _topic_line(Right.PRODUCE, "topic")
-SCALABLE_SUBSCRIPTION: Final = TableLine(Right.CONSUME, partial(_of_subscription, "topic"))
-NAMED_ADMIN: Final = TableLine(Right.TENANT_ADMIN, partial(_of_name, Right.TENANT_ADMIN))
-NAMED_LOOK: Final = TableLine(Right.LOOK_UP, partial(_of_name, Right.LOOK_UP))
+SCALABLE_SUBSCRIPTION: Final = RightRow(Right.CONSUME, partial(_of_subscription, "topic"))
+NAMED_ADMIN: Final = RightRow(Right.TENANT_ADMIN, partial(_of_name, Right.TENANT_ADMIN))
+NAMED_LOOK: Final = RightRow(Right.LOOK_UP, partial(_of_name, Right.LOOK_UP))
