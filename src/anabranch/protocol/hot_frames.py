@@ -2,8 +2,8 @@
 
 The fields are written by hand, because a protobuf object per frame would cost more than all the other work on
 the frame. A broker writes one receipt per stored entry and one MESSAGE per delivery, so every Python call
-here is paid for each entry. That is why varints are inlined and prefixes come from tables; tests compare the
-bytes with those that protobuf writes.
+here is paid for each entry. That is why varints are inlined and prefixes come from tables; tests compare
+receipts and deliveries with the bytes that protobuf writes.
 """
 
 from __future__ import annotations
