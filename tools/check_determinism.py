@@ -36,7 +36,7 @@ ALLOWED = (
     "client/blocking/",
     "client/entropy.py",
     "credentials/fetching.py",
-    "credentials/places.py",
+    "credentials/secret_sources.py",
     "ledger/disks/os_disk.py",
     "ledger/disks/os_files.py",
     "ledger/disks/work_thread.py",
