@@ -21,8 +21,9 @@ def in_words(error: BaseException) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its regular noun, such as `1 segment` or `2 segments`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    """Return a number with its noun, such as `1 segment`, `2 segments` or `3 entries`."""
+    many = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number} {noun if number == 1 else many}"
 
 
 class InvalidConfigurationError(AnabranchError, ValueError):

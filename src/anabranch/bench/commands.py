@@ -18,11 +18,11 @@ from anabranch.bench.latency import LatencyRun, RoundTrip
 from anabranch.bench.publish import BenchSending, publish
 from anabranch.bench.run import BenchRun, Ending
 from anabranch.bench.workload import MARKED_BYTES, KeyDistribution, SizeRange, Workload
-from anabranch.cli.answers import UsageError, at_least_1, counted, tell
+from anabranch.cli.answers import UsageError, at_least_1, tell
 from anabranch.cli.options import SERVICE, AsJson, ServiceOptions, Topic, command_group
 from anabranch.cli.role import role_of
 from anabranch.client.options import CompressionName, parse_topic
-from anabranch.errors import InvalidConfigurationError
+from anabranch.errors import InvalidConfigurationError, counted
 
 EXIT_FAILED = 1
 LATENCY_RATE = 1000.0

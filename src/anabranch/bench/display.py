@@ -12,7 +12,7 @@ from rich.table import Table
 
 from anabranch.bench.run import now
 from anabranch.bench.tally import BenchTally, Interval, figures
-from anabranch.cli.answers import counted
+from anabranch.errors import counted
 
 COLUMNS = ("", "messages/s", "MB/s", "p50 ms", "p95 ms", "p99 ms", "p99.9 ms", "max ms", "messages")
 

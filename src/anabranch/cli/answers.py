@@ -66,9 +66,3 @@ def confirmed(what: str, *, yes: bool) -> bool:
         return True
     print("nothing was changed", file=sys.stderr)
     return False
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, such as `2 segments` or `3 entries`."""
-    many = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
-    return f"{number} {noun if number == 1 else many}"

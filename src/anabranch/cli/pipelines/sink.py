@@ -11,11 +11,11 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from anabranch.admin.client import AdminClient
-from anabranch.cli.answers import confirmed, counted, tell
+from anabranch.cli.answers import confirmed, tell
 from anabranch.cli.options import ADMIN, AdminOptions, Yes, command_group
 from anabranch.cli.role import role_of
 from anabranch.cli.topics.lane_text import size_text
-from anabranch.errors import ConflictError, InvalidConfigurationError, TopicNotFoundError
+from anabranch.errors import ConflictError, InvalidConfigurationError, TopicNotFoundError, counted
 from anabranch.spark.decide.sink.logs import (
     SinkLog,
     SinkUse,

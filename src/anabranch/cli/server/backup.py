@@ -11,12 +11,13 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from anabranch.cli.answers import counted, tell
+from anabranch.cli.answers import tell
 from anabranch.cli.options import AsJson, DataDirectory
 from anabranch.cli.signals import ended_by_signals
 from anabranch.data.backup import Progress, back_up
 from anabranch.data.manifest import Manifest
 from anabranch.data.restore import restore as restore_data
+from anabranch.errors import counted
 
 
 def backup(

@@ -13,7 +13,6 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from anabranch.cli.answers import counted
 from anabranch.cli.options import AsJson, DataDirectory, command_group
 from anabranch.cli.signals import ended_by_signals
 from anabranch.data import lost_stores
@@ -25,7 +24,7 @@ from anabranch.data.inspection import (
     show_store,
     store_numbers,
 )
-from anabranch.errors import InvalidConfigurationError
+from anabranch.errors import InvalidConfigurationError, counted
 from anabranch.ledger.findings import Finding, StoreReport
 from anabranch.metadata.sqlite.sqlite_check import MetadataFinding
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from anabranch.cli.answers import counted
+from anabranch.errors import counted
 from anabranch.model.names import TopicName
 
 SLOTS = 65536

@@ -11,12 +11,12 @@ from cyclopts import Parameter
 
 from anabranch.admin.models.body import plain
 from anabranch.admin.models.topics import SubscriptionFigures
-from anabranch.cli.answers import confirmed, counted, tell
+from anabranch.cli.answers import confirmed, tell
 from anabranch.cli.options import ADMIN, AdminOptions, Subscription, Topic, Yes, command_group
 from anabranch.cli.role import role_of
 from anabranch.cli.times import time_of
 from anabranch.cli.topics.classic import topic_of
-from anabranch.errors import InvalidConfigurationError, SubscriptionNotFoundError
+from anabranch.errors import InvalidConfigurationError, SubscriptionNotFoundError, counted
 
 EXAMPLES = """\
 examples:

@@ -12,14 +12,14 @@ from cyclopts import Parameter
 
 from anabranch.admin.client import AdminClient
 from anabranch.admin.models.body import plain
-from anabranch.cli.answers import at_most_one, confirmed, counted, exactly_one, tell
+from anabranch.cli.answers import at_most_one, confirmed, exactly_one, tell
 from anabranch.cli.options import ADMIN, AdminOptions, Topic, Yes, command_group
 from anabranch.cli.role import role_of
 from anabranch.cli.topics import classic
 from anabranch.cli.topics.classic import scalable_topic_of, topic_of
 from anabranch.cli.topics.topic_picture import print_picture
 from anabranch.cli.topics.topic_text import classic_lines, ranges_text, why_lines
-from anabranch.errors import InvalidConfigurationError
+from anabranch.errors import InvalidConfigurationError, counted
 from anabranch.model.names import TopicName
 
 app = command_group(

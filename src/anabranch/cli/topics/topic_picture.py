@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from anabranch.cli.answers import counted
 from anabranch.cli.topics import dag
 from anabranch.cli.topics.topic_text import subscription_line
+from anabranch.errors import counted
 from anabranch.model.names import TopicName
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from anabranch.cli.answers import counted
 from anabranch.cli.topics.lane_text import hot_key_lines, lane_text, size_text
+from anabranch.errors import counted
 from anabranch.model.names import TopicName
 
 
