@@ -88,4 +88,4 @@ def test_a_secret_that_others_may_read_is_refused(make_broker: MakeBroker, mode:
 def test_a_folder_without_data_is_refused(tmp_path: Path) -> None:
     refused = command("secret", "rotate", "--data", str(tmp_path))
     assert refused.returncode == 1
-    assert "no data directory" in refused.stderr
+    assert "not a data directory" in refused.stderr
